@@ -1,0 +1,310 @@
+"""Make a virtual environment beside this file, install what is needed, run Weighted CLIP.
+
+    python run.py [options] [command ...]
+
+Commands:
+    test [pytest arguments]  install the development set, run the tests
+    check                    install the development set, run ruff, pyright and import-linter
+    anything else            passed on to the command line of Weighted CLIP, also nothing
+                             (`python run.py inspect --help` shows the help of a command)
+
+Options, only before the command:
+    --torch auto             use a torch >= 2.1 of the Python that runs this file; if it has none,
+                             install the pinned one from pip's index (default)
+    --torch cpu              install torch without CUDA from PyTorch's own index (small)
+    --torch cuda             install torch with CUDA from PyTorch's own index (large)
+    --torch skip             install no torch; only commands on text run (inspect, convert)
+    --help                   show this text
+
+A torch that is already in .venv is always kept. Delete .venv to start afresh.
+"""
+
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("Weighted CLIP needs Python 3.10 or newer; this is %d.%d, %s" % (*sys.version_info[:2], sys.executable))
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "weighted-clip.json"
+VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+PYTHON = "%d.%d" % sys.version_info[:2]
+TORCH_INDEX = {"cpu": "https://download.pytorch.org/whl/cpu", "cuda": "https://download.pytorch.org/whl/cu130"}
+PROBE = """
+import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
+torch = next((d.version for d in m.distributions(name="torch")), None)
+print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "pip": bool(u.find_spec("pip")), "torch": torch,
+                  "site": sysconfig.get_path("purelib")}))
+"""
+
+
+class SetupError(Exception):
+    """Something the user has to know or do; shown without a traceback."""
+
+
+def say(text: str) -> None:
+    """Write one line to stderr, so that a command's own output stays clean."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """On a terminal, write text in the place of what was last shown."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"{'      ' + text.strip():<{width}.{width}}", end="\r", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(number: int, text: str) -> Iterator[None]:
+    """Announce a step of the installation and, when it is over, how long it took."""
+    say(f"[{number}/3] {text}")
+    began = time.monotonic()
+    yield
+    say(f"      done in {time.monotonic() - began:.1f} s")
+
+
+def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
+    """Split off the options of this file: `--torch cpu test -k x` gives `("cpu", ["test", "-k", "x"])`."""
+    choice, rest = "auto", list(arguments)
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option in ("-h", "--help"):
+            return "help", []
+        if option != "--torch":
+            raise SetupError(f"unknown option {option!r} before the command; --help lists the options of run.py")
+        choice = value if equals else rest.pop(0) if rest else ""
+        if choice not in ("auto", "cpu", "cuda", "skip"):
+            raise SetupError(f"--torch {choice}: choose auto, cpu, cuda or skip")
+    return choice, rest
+
+
+def read_requirements(path: Path) -> list[str]:
+    """List the requirement lines of a file and of those it names with `-r`, without comments."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        requirement = re.sub(r"(^|\s)#.*", "", line).strip()
+        if requirement.startswith("-r"):
+            lines += read_requirements(path.parent / requirement[2:].strip())
+        elif requirement:
+            lines.append(requirement)
+    return lines
+
+
+def digest(requirements: list[str]) -> str:
+    """Return a short hash that changes when any requirement does."""
+    return hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:16]
+
+
+def is_usable_torch(version: str | None) -> bool:
+    """Say whether a version such as "2.13.0+cpu" is at least 2.1."""
+    match = re.match(r"(\d+)\.(\d+)", version or "")
+    return match is not None and (int(match[1]), int(match[2])) >= (2, 1)
+
+
+def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
+    """Complete the caller's pytest arguments so that tests/pytest.ini holds in any working directory.
+
+    Folders of `--hosts` and `--cases` are made absolute and joined to their option with `=`: standing alone, pytest
+    would look into them for a conftest.py. Without a path inside `tests`, all of it runs.
+    """
+    result: list[str] = []
+    has_path = False
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if result and result[-1] in ("--hosts", "--cases"):
+            result[-1] += f"={cwd / argument}"
+        elif option in ("--hosts", "--cases") and equals:
+            result.append(f"{option}={cwd / value}")
+        else:
+            path = (cwd / argument.partition("::")[0]).resolve()
+            is_value = bool(result) and result[-1] in ("-k", "-m", "-c", "-o", "-p", "-W", "--ignore", "--deselect")
+            has_path |= not is_value and not argument.startswith("-") and path.exists() and path.is_relative_to(tests)
+            result.append(argument)
+    return ["-c", str(tests / "pytest.ini"), "--rootdir", str(tests), *result, *([] if has_path else [str(tests)])]
+
+
+def probe() -> dict[str, Any] | None:
+    """Ask the Python of .venv what it has; None when there is no .venv that runs."""
+    try:
+        return json.loads(subprocess.run([VENV_PYTHON, "-c", PROBE], cwd=VENV, capture_output=True, check=True).stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def read_stamp() -> dict[str, str]:
+    """Return what the last installation wrote down; empty when there was none."""
+    try:
+        return dict(json.loads(STAMP.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def reason_to_rebuild(stamp: dict[str, str], found: dict[str, Any] | None) -> str | None:
+    """Say why .venv cannot be used as it is; None when it can."""
+    if found is None or not found["pip"]:
+        return "it is broken or was not finished"
+    if found["python"] != PYTHON:
+        return f"it was made with Python {found['python']} and this is {PYTHON}"
+    if stamp.get("place", str(VENV)) != str(VENV):
+        return f"it was made in {stamp['place']}"
+    return None
+
+
+def create_venv(choice: str, reason: str) -> None:
+    """Make .venv, with sight of the caller's torch if there is a usable one and the choice is auto."""
+    if VENV.exists():
+        if any(VENV.iterdir()) and not (VENV / "pyvenv.cfg").exists():
+            raise SetupError(f"{VENV} exists and is no virtual environment; move it away")
+        if Path(sys.prefix).resolve() == VENV:
+            raise SetupError(f"{VENV} has to be made anew ({reason}), but runs this file: use another Python")
+        say(f"      the old one is replaced: {reason}")
+    torch = next(iter(importlib.metadata.distributions(name="torch")), None)
+    keep = choice == "auto" and torch is not None and is_usable_torch(torch.version)
+    in_venv = sys.prefix != sys.base_prefix
+    try:
+        import venv
+
+        see_system = keep and not in_venv
+        venv.EnvBuilder(see_system, clear=True, symlinks=os.name == "posix", with_pip=True).create(VENV)
+    except (ImportError, subprocess.CalledProcessError):
+        advice = "use a full Python or, on Debian and Ubuntu, run: sudo apt install python3-venv"
+        raise SetupError(f"{sys.executable} cannot make virtual environments with pip; {advice}") from None
+    found = probe()
+    if keep and in_venv and found and torch:
+        # The caller is a virtual environment, which "system" does not mean: a path file leads to its packages instead.
+        Path(found["site"], "weighted_clip_torch.pth").write_text(f"{torch.locate_file('')}\n", encoding="utf-8")
+
+
+def pip_install(arguments: list[str], advice: str) -> None:
+    """Run pip in .venv, show its latest line on a terminal, and raise SetupError with its last lines when it fails."""
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "--progress-bar", "off", *arguments]
+    environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    tail: deque[str] = deque(maxlen=15)
+    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, env=environment, **pipe) as process:
+        try:
+            for line in process.stdout or ():
+                tail.append(line.rstrip())
+                show(line if line.lstrip().startswith(("Collecting", "Downloading", "Installing")) else "")
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+    show("")
+    if process.returncode:
+        raise SetupError("pip failed; its last lines were:\n    " + "\n    ".join(tail) + f"\n{advice}")
+
+
+def prepare(name: str, choice: str) -> None:
+    """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
+    pins = {key: read_requirements(ROOT / f"requirements-{key}.txt") for key in ("lab", "dev")}
+    stamp, found = read_stamp(), probe()
+    reason = reason_to_rebuild(stamp, found)
+    torch = found["torch"] if found else None
+    if not reason and stamp.get(name) == digest(pins[name]) and (is_usable_torch(torch) or choice == "skip"):
+        return
+    began = time.monotonic()
+    say(f"Weighted CLIP: setting up {VENV}")
+    with step(1, f"virtual environment with Python {sys.version.split()[0]}"):
+        if reason:
+            create_venv(choice, reason)
+            torch = (probe() or {"torch": None})["torch"]
+    STAMP.write_text(json.dumps({"place": str(VENV)}), encoding="utf-8")
+
+    torch_pin = next(line for line in pins[name] if line.startswith("torch=="))
+    others = [line for line in pins[name] if line != torch_pin]
+    listed = VENV / f"weighted-clip-{name}.txt"
+    listed.write_text("\n".join(others) + "\n", encoding="utf-8")
+    with step(2, f"packages of requirements-{name}.txt, as pinned there"):
+        # The lists are complete, so --no-deps takes nothing away. It keeps pip from choosing a torch of its own.
+        advice = f"Check the network and the disk space, then run the same command again. The list is in {listed}."
+        pip_install(["--no-deps", "-r", str(listed)], advice)
+    if is_usable_torch(torch):
+        say(f"[3/3] torch {torch} is already there and kept")
+    elif choice == "skip":
+        say("[3/3] no torch (--torch skip): only commands on text run (inspect, convert), nothing that needs a model")
+    else:
+        size = "small, without CUDA" if choice == "cpu" else "several GB where it brings CUDA; smaller: --torch cpu"
+        with step(3, f"{torch_pin} ({size})"):
+            index = ["--index-url", TORCH_INDEX[choice]] if choice in TORCH_INDEX else []
+            advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
+            pip_install([*index, torch_pin], advice)
+    done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
+    record = {"place": str(VENV), "python": PYTHON, "torch": choice, **done}
+    STAMP.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    say(f"Ready after {time.monotonic() - began:.0f} s")
+
+
+def check() -> int:
+    """Run lint, format, types and import rules; return 0 when all of them pass."""
+    tools = {
+        "ruff check": ["-m", "ruff", "check", "."],
+        "ruff format": ["-m", "ruff", "format", "--check", "."],
+        "pyright": ["-m", "pyright", "--pythonpath", str(VENV_PYTHON)],
+        "import-linter": ["-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
+    }
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder, "weighted_clip")  # pyright and import-linter find the package by this name, not by ROOT's
+        try:
+            link.symlink_to(ROOT, target_is_directory=True)
+        except OSError:  # Windows lets only developers make symlinks, but everybody make junctions
+            subprocess.run(["cmd", "/c", "mklink", "/J", str(link), str(ROOT)], check=True, capture_output=True)
+        own = {"PYTHONPATH": folder, "PYRIGHT_PYTHON_GLOBAL_NODE": "0", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+        for name, arguments in tools.items():
+            say(f"== {name}")
+            if subprocess.run([VENV_PYTHON, *arguments], cwd=ROOT, env={**os.environ, **own}, check=False).returncode:
+                failed.append(name)
+    say(f"check: {'failed: ' + ', '.join(failed) if failed else 'all passed'}")
+    return bool(failed)
+
+
+def hand_over(arguments: list[str]) -> int:
+    """Run the Python of .venv in the caller's working directory; on POSIX it takes the place of this process."""
+    if os.name == "posix":
+        os.execv(VENV_PYTHON, [str(VENV_PYTHON), *arguments])
+    return subprocess.run([VENV_PYTHON, *arguments], check=False).returncode
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare .venv for the command and run it; return its exit code."""
+    choice, rest = parse_arguments(arguments)
+    if choice == "help":
+        print(__doc__)
+        return 0
+    command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
+    if not command:
+        prepare("lab", choice)
+        return hand_over([str(ROOT / "__main__.py"), *rest])
+    if sys.version_info < (3, 11):
+        raise SetupError(f"{command} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
+    if command == "check" and rest:
+        raise SetupError(f"check takes no arguments, but got: {' '.join(rest)}")
+    prepare("dev", choice)
+    if command == "check":
+        return check()
+    # -P: the working directory may be this folder or a host's, whose nodes, utils, ... are nothing for sys.path.
+    return hand_over(["-P", "-m", "pytest", *pytest_arguments(rest, Path.cwd(), ROOT / "tests")])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except SetupError as error:
+        sys.exit(f"run.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

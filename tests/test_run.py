@@ -1,0 +1,141 @@
+"""run.py's pure functions, and the lists that have to agree with one another. Installs nothing."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+
+
+@pytest.fixture(scope="module")
+def run() -> ModuleType:
+    """run.py, loaded by path."""
+    spec = importlib.util.spec_from_file_location("weighted_clip_run", ROOT / "run.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def project() -> dict:
+    """pyproject.toml."""
+    tomllib = pytest.importorskip("tomllib")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choice", "rest"),
+    [
+        ([], "auto", []),
+        (["inspect", "--torch", "cpu"], "auto", ["inspect", "--torch", "cpu"]),
+        (["--torch", "cpu", "test", "-k", "x"], "cpu", ["test", "-k", "x"]),
+        (["--torch=skip"], "skip", []),
+        (["--help", "--nonsense"], "help", []),
+        (["test", "--help"], "auto", ["test", "--help"]),
+    ],
+)
+def test_options_stand_before_the_command(run: ModuleType, arguments: list[str], choice: str, rest: list[str]) -> None:
+    assert run.parse_arguments(arguments) == (choice, rest)
+
+
+@pytest.mark.parametrize("arguments", [["--torch"], ["--torch", "rocm"], ["--touch", "cpu"], ["-x"]])
+def test_wrong_options_are_refused_by_name(run: ModuleType, arguments: list[str]) -> None:
+    with pytest.raises(run.SetupError, match=r"--torch|--touch|-x"):
+        run.parse_arguments(arguments)
+
+
+def test_requirements_follow_files_and_drop_comments(run: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("# head\n-r b.txt\nx==1  # why\n\ny==2 ; python_version < '3.11'\n")
+    (tmp_path / "b.txt").write_text("z[extra]==3\n")
+    assert run.read_requirements(tmp_path / "a.txt") == ["z[extra]==3", "x==1", "y==2 ; python_version < '3.11'"]
+
+
+def test_digest_changes_with_any_line(run: ModuleType) -> None:
+    assert run.digest(["a==1", "b==2"]) == run.digest(["a==1", "b==2"]) != run.digest(["a==1", "b==3"])
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [("2.1.0", True), ("2.13.0+cpu", True), ("10.0", True), ("2.0.1+cu118", False), ("1.13", False), (None, False)],
+)
+def test_torch_versions_compare_as_numbers(run: ModuleType, version: str | None, usable: bool) -> None:
+    assert run.is_usable_torch(version) is usable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], [str(TESTS)]),
+        (["-k", "blend"], ["-k", "blend", str(TESTS)]),
+        (["--hosts", "hosts dir", "-x"], [f"--hosts={ROOT / 'hosts dir'}", "-x", str(TESTS)]),
+        (["--cases=tests"], [f"--cases={TESTS}", str(TESTS)]),
+        (["--cases", "tests"], [f"--cases={TESTS}", str(TESTS)]),
+        (["tests/test_run.py::test_x", "-v"], ["tests/test_run.py::test_x", "-v"]),
+        (["-k", "tests"], ["-k", "tests", str(TESTS)]),
+    ],
+)
+def test_pytest_gets_absolute_folders_and_a_default_path(
+    run: ModuleType, arguments: list[str], expected: list[str]
+) -> None:
+    result = run.pytest_arguments(arguments, ROOT, TESTS)
+    assert result == ["-c", str(TESTS / "pytest.ini"), "--rootdir", str(TESTS), *expected]
+
+
+def test_venv_is_rebuilt_only_for_a_reason(run: ModuleType) -> None:
+    found = {"python": run.PYTHON, "pip": True, "torch": None}
+    assert run.reason_to_rebuild({}, found) is None
+    assert run.reason_to_rebuild({"place": str(run.VENV)}, found) is None
+    assert "broken" in run.reason_to_rebuild({}, None)
+    assert "broken" in run.reason_to_rebuild({}, {**found, "pip": False})
+    assert "3.9" in run.reason_to_rebuild({}, {**found, "python": "3.9"})
+    assert "/elsewhere" in run.reason_to_rebuild({"place": "/elsewhere"}, found)
+
+
+def test_help_needs_no_environment() -> None:
+    done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, check=True)
+    assert "--torch skip" in done.stdout
+    assert done.stderr == ""
+
+
+def test_every_stand_alone_requirement_is_pinned(run: ModuleType) -> None:
+    for line in run.read_requirements(ROOT / "requirements-dev.txt"):
+        assert "==" in line.partition(";")[0], line
+
+
+def test_project_depends_on_what_requirements_txt_lists(run: ModuleType, project: dict) -> None:
+    assert project["project"]["dependencies"] == run.read_requirements(ROOT / "requirements.txt")
+
+
+def test_stand_alone_pins_cover_the_requirements_of_the_pack(run: ModuleType) -> None:
+    pinned = {line.partition("==")[0] for line in run.read_requirements(ROOT / "requirements-lab.txt")}
+    wanted = {line.partition(">=")[0].lower() for line in run.read_requirements(ROOT / "requirements.txt")}
+    assert wanted <= pinned
+
+
+def test_every_package_folder_is_built(project: dict) -> None:
+    tops = ("encoder", "weighting", "hosts", "nodes", "web")
+    folders = [init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")]
+    names = {".".join(["weighted_clip", *folder.parts]) for folder in folders}
+    assert set(project["tool"]["setuptools"]["packages"]) == {"weighted_clip", *names}
+
+
+def test_web_folder_is_registered_in_one_place_only(project: dict) -> None:
+    assert "web" not in project["tool"]["comfy"]
+
+
+def test_record_of_the_installation_is_read_back_or_ignored(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "STAMP", tmp_path / "stamp.json")
+    assert run.read_stamp() == {}
+    run.STAMP.write_text("not json")
+    assert run.read_stamp() == {}
+    run.STAMP.write_text(json.dumps({"lab": "1"}))
+    assert run.read_stamp() == {"lab": "1"}
