@@ -1,0 +1,72 @@
+"""Sizes and constants of CLIP text encoders.
+
+Owns the numbers that tell one text encoder from another. Knows nothing of weights or files; ``checkpoint.py`` reads a
+config off a file's shapes.
+
+Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["quick_gelu", "gelu"]
+
+HEAD_DIM = 64
+"""Width of one attention head in every released CLIP text encoder."""
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x.
+
+    Raises:
+        ValueError: If a size is not positive, or ``hidden_dim`` is not a multiple of ``num_heads``.
+    """
+
+    vocab_size: int = 49408
+    """V: number of token ids."""
+    context_length: int = 77
+    """L: positions in one chunk, BOS and EOS included."""
+    hidden_dim: int = 768
+    """d: width of a token's hidden state."""
+    num_heads: int = 12
+    """h: attention heads in each layer."""
+    num_layers: int = 12
+    """N: encoder layers."""
+    mlp_dim: int = 3072
+    """d_mlp: inner width of the per-position MLP."""
+    activation: Activation = "quick_gelu"
+    """Non-linearity of the MLP."""
+    layer_norm_eps: float = 1e-5
+    """epsilon added to the variance in every LayerNorm."""
+    projection_dim: int | None = None
+    """Width of the projected pooled vector; None when the checkpoint carries no text projection."""
+    bos_id: int = 49406
+    """Begin-of-sentence token id."""
+    eos_id: int = 49407
+    """End-of-sentence token id."""
+    pad_id: int = 49407
+    """Token id behind EOS: EOS itself for CLIP-L, 0 for OpenCLIP encoders."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "context_length", "hidden_dim", "num_heads", "num_layers", "mlp_dim"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.context_length < 2:
+            raise ValueError(f"context_length must hold BOS and EOS, so at least 2, got {self.context_length}")
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
+        if self.activation not in ("quick_gelu", "gelu"):
+            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
+
+    @property
+    def head_dim(self) -> int:
+        """d_h: width of one attention head."""
+        return self.hidden_dim // self.num_heads
+
+
+CLIP_L = TextConfig()
+"""CLIP ViT-L/14: the text encoder of Stable Diffusion 1.x and the first one of SDXL."""

@@ -1,0 +1,119 @@
+"""The layers that CLIP's towers are made of: activation, attention with a boolean mask, MLP, pre-norm block, stack.
+
+Each class is one definition of docs/lecture.md, written so that it can be read beside it. Parameter names are those of
+the Hugging Face checkpoints, so loading needs no translation for that layout.
+
+Shapes: b = batch, s = sequence positions, d = hidden_dim, h = heads, e = head_dim, m = mlp_dim.
+
+Source: docs/lecture.md Definitions 5.2 to 5.8; A. Radford et al., "Learning Transferable Visual Models From Natural
+Language Supervision", 2021.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .config import Activation
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """``x * sigmoid(1.702 x)``, the activation of OpenAI's CLIP (Definition 5.3, equation 31)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": functional.gelu}
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with an explicit boolean mask (Definition 5.5, equations 34 to 39).
+
+    The lecture's equations carry no biases; CLIP has one in each of the four projections, and so has this class.
+    """
+
+    def __init__(self, hidden_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_proj = nn.Linear(hidden_dim, hidden_dim)
+        self.k_proj = nn.Linear(hidden_dim, hidden_dim)
+        self.v_proj = nn.Linear(hidden_dim, hidden_dim)
+        self.out_proj = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+        """Mix positions.
+
+        Args:
+            hidden: ``[b, s, d]``.
+            mask: Bool ``[b or 1, 1, s, s]``, True = may be attended; or None.
+            is_causal: Apply the causal mask; only allowed without ``mask``, which then has causality in it already.
+
+        Returns:
+            ``[b, s, d]``.
+        """
+        q = self._split(self.q_proj(hidden))  # [b, s, d] -> [b, h, s, e]
+        k = self._split(self.k_proj(hidden))
+        v = self._split(self.v_proj(hidden))
+        # softmax(q k^T / sqrt(e), masked with -inf) v
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+        mixed = mixed.transpose(1, 2).flatten(2)  # [b, h, s, e] -> [b, s, d]
+        return self.out_proj(mixed)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between, on each position alone (Definition 5.6, equations 40 to 43)."""
+
+    def __init__(self, hidden_dim: int, mlp_dim: int, activation: Activation) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.fc1 = nn.Linear(hidden_dim, mlp_dim)
+        self.fc2 = nn.Linear(mlp_dim, hidden_dim)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[b, s, d]`` to ``[b, s, d]``."""
+        return self.fc2(self.activation(self.fc1(hidden)))  # [b, s, d] -> [b, s, m] -> [b, s, d]
+
+
+class Block(nn.Module):
+    """Pre-norm encoder layer: norm, attention, add; norm, MLP, add (Definition 5.7, equations 44 to 48)."""
+
+    def __init__(self, hidden_dim: int, num_heads: int, mlp_dim: int, activation: Activation, eps: float) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(hidden_dim, eps=eps)
+        self.self_attn = Attention(hidden_dim, num_heads)
+        self.layer_norm2 = nn.LayerNorm(hidden_dim, eps=eps)
+        self.mlp = MLP(hidden_dim, mlp_dim, activation)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+        """``[b, s, d]`` to ``[b, s, d]``; ``mask`` and ``is_causal`` as in `Attention.forward`."""
+        hidden = hidden + self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal)
+        return hidden + self.mlp(self.layer_norm2(hidden))
+
+
+class Encoder(nn.Module):
+    """Stack of blocks (Definition 5.8, equations 49 to 51; the final norm of equation 52 belongs to the tower)."""
+
+    def __init__(
+        self, num_layers: int, hidden_dim: int, num_heads: int, mlp_dim: int, activation: Activation, eps: float
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(hidden_dim, num_heads, mlp_dim, activation, eps) for _ in range(num_layers))
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> list[Tensor]:
+        """Run every layer.
+
+        Args:
+            hidden: ``[b, s, d]``, the embeddings H_0.
+            mask: As in `Attention.forward`.
+            is_causal: As in `Attention.forward`.
+
+        Returns:
+            H_0 to H_N, each ``[b, s, d]``: the input first, then each layer's output.
+        """
+        states = [hidden]
+        for layer in self.layers:
+            states.append(layer(states[-1], mask, is_causal=is_causal))
+        return states

@@ -1,0 +1,225 @@
+"""CLIP's text tower: token ids and a mask in; hidden states, pooled and projected vectors out.
+
+Shapes: b = chunks, s = 77 positions, d = hidden_dim, p = projection_dim.
+
+Source: docs/lecture.md Definitions 5.1, 5.2, 5.9 and 5.10 (equations 24 to 30 and 53 to 63).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .config import TextConfig
+from .layers import Encoder
+from .masks import causal_mask, check_mask
+
+
+class TextOutput(NamedTuple):
+    """What the text tower computes from one batch of chunks."""
+
+    hidden: Tensor
+    """``[b, s, d]``: the layer that clip skip selects, with or without the final layer norm."""
+    pooled: Tensor
+    """``[b, d]``: last layer, final layer norm, at the first EOS. Not affected by clip skip."""
+    projected: Tensor | None
+    """``[b, p]``: pooled times the text projection; None without one."""
+    hidden_states: tuple[Tensor, ...]
+    """H_0 (embeddings) to H_N, each ``[b, s, d]``, none of them normed."""
+
+
+class TextEmbeddings(nn.Module):
+    """Token embedding plus learned position embedding (Definitions 5.1 and 5.9, equations 53 to 55)."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
+        self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Token ids ``[b, s]`` to ``[b, s, d]``."""
+        return self.token_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+
+
+class TextModel(nn.Module):
+    """CLIP text encoder with explicit mask control (Definition 5.10, equations 56 to 63).
+
+    >>> config = TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16)
+    >>> ids = torch.full((1, 77), config.eos_id)
+    >>> tuple(TextModel(config)(ids).hidden.shape)
+    (1, 77, 8)
+    """
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = TextEmbeddings(config)
+        self.encoder = Encoder(
+            config.num_layers,
+            config.hidden_dim,
+            config.num_heads,
+            config.mlp_dim,
+            config.activation,
+            config.layer_norm_eps,
+        )
+        self.final_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.text_projection = (
+            None if config.projection_dim is None else nn.Linear(config.hidden_dim, config.projection_dim, bias=False)
+        )
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        *,
+        is_causal: bool = True,
+        clip_skip: int = 1,
+        final_norm: bool = True,
+    ) -> TextOutput:
+        """Encode chunks.
+
+        Args:
+            ids: ``[b, s]``, int64 token ids, s up to ``config.context_length``.
+            mask: Bool, ``[b, s]`` (keys) or ``[b or 1, s or 1, s]`` (query by key), True = may be attended. It adds to
+                causality unless ``is_causal`` is False. None: nothing but causality.
+            is_causal: Whether a position is kept from seeing later ones, as CLIP was trained.
+            clip_skip: Which layer ``hidden`` is: 1 = last, 2 = penultimate, ... ``num_layers + 1`` = the embeddings.
+            final_norm: Whether ``hidden`` passes the final layer norm.
+
+        Returns:
+            A `TextOutput`.
+
+        Raises:
+            MaskError: If the mask does not fit or hides BOS.
+            ValueError: If ``clip_skip`` or the number of positions is out of range.
+        """
+        if ids.ndim != 2 or ids.shape[1] > self.config.context_length:
+            raise ValueError(f"ids must be [chunks, up to {self.config.context_length}], got {list(ids.shape)}")
+        check_clip_skip(clip_skip, self.config.num_layers)
+        mask, is_causal = self._attention_mask(ids, mask, is_causal)
+
+        states = self.encoder(self.embeddings(ids), mask, is_causal=is_causal)
+        last = self.final_layer_norm(states[-1])
+        if clip_skip == 1 and final_norm:
+            hidden = last
+        else:
+            hidden = states[-clip_skip]
+            hidden = self.final_layer_norm(hidden) if final_norm else hidden
+
+        rows = torch.arange(ids.shape[0], device=ids.device)
+        pooled = last[rows, first_eos(ids, self.config.eos_id)]  # [b, s, d] -> [b, d]
+        projected = None if self.text_projection is None else self.text_projection(pooled)
+        return TextOutput(hidden, pooled, projected, tuple(states))
+
+    def _attention_mask(self, ids: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor | None, bool]:
+        """Product of the caller's mask and causality as ``[b or 1, 1, s, s]``, or None with the causal flag.
+
+        A mask that hides nothing is dropped, so that it takes the same kernel as no mask on every device.
+        """
+        if mask is None:
+            return None, is_causal
+        batch, length = ids.shape
+        mask = check_mask(mask, batch, length)
+        if bool(mask.all()):
+            return None, is_causal
+        if is_causal:
+            mask = mask & causal_mask(length).to(mask.device)
+        return mask.expand(-1, length, -1).unsqueeze(1).to(ids.device), False
+
+
+def check_clip_skip(clip_skip: int, num_layers: int) -> None:
+    """Raise ValueError unless ``clip_skip`` is 1 (last layer) to ``num_layers + 1`` (the embeddings)."""
+    if not 1 <= clip_skip <= num_layers + 1:
+        raise ValueError(
+            f"clip_skip {clip_skip} is out of range: 1 is the last layer, {num_layers + 1} the embeddings of this encoder"
+        )
+
+
+def first_eos(ids: Tensor, eos_id: int) -> Tensor:
+    """Position of the first EOS in each row, or the last position where there is none.
+
+    Args:
+        ids: ``[b, s]``, token ids.
+        eos_id: Id of EOS. Searched by value: the arg-max rule of the original release fails for ids above it.
+
+    Returns:
+        ``[b]``, int64.
+
+    >>> first_eos(torch.tensor([[1, 9, 9], [1, 5, 6]]), 9).tolist()
+    [1, 2]
+    """
+    is_eos = ids == eos_id
+    return torch.where(is_eos.any(-1), is_eos.int().argmax(-1), ids.shape[1] - 1)
+
+
+class Encoding(NamedTuple):
+    """What an encode function returns for a list of chunks."""
+
+    hidden: Tensor
+    """``[chunks, s, d]``: hidden states of the chosen layer."""
+    pooled: Tensor
+    """``[chunks, d or p]``: pooled vectors, projected if the encoder was asked to."""
+
+
+class TextEncoder:
+    """A text tower with its layer choice, as a function from token ids to an `Encoding`.
+
+    This is the native one of the encode functions that prompt weighting works on.
+    """
+
+    def __init__(
+        self, model: TextModel, *, clip_skip: int = 1, final_norm: bool = True, projected: bool = False
+    ) -> None:
+        """Choose the layer.
+
+        Args:
+            model: The tower.
+            clip_skip: 1 = last layer, 2 = penultimate, ...
+            final_norm: Whether the chosen layer passes the final layer norm.
+            projected: Whether pooled vectors pass the text projection. Stable Diffusion 1.x wants them without.
+
+        Raises:
+            ValueError: If ``clip_skip`` is out of range, or a projection is asked for that the model does not have.
+        """
+        check_clip_skip(clip_skip, model.config.num_layers)
+        if projected and model.text_projection is None:
+            raise ValueError("this encoder has no text projection: its checkpoint carries none")
+        self.model = model
+        self.clip_skip = clip_skip
+        self.final_norm = final_norm
+        self.projected = projected
+
+    @property
+    def config(self) -> TextConfig:
+        """Sizes of the tower."""
+        return self.model.config
+
+    @torch.no_grad()
+    def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
+        """Encode chunks of token ids.
+
+        Args:
+            ids: One list of 77 ids for each chunk.
+            mask: As in `TextModel.forward`.
+            is_causal: As in `TextModel.forward`.
+
+        Returns:
+            float32 (float64 for a float64 model) `Encoding` on the model's device.
+        """
+        device = self.model.final_layer_norm.weight.device
+        output = self.model(
+            torch.tensor(ids, dtype=torch.long, device=device),
+            mask,
+            is_causal=is_causal,
+            clip_skip=self.clip_skip,
+            final_norm=self.final_norm,
+        )
+        pooled = output.projected if self.projected and output.projected is not None else output.pooled
+        return Encoding(_at_least_float32(output.hidden), _at_least_float32(pooled))
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

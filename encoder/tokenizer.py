@@ -1,0 +1,141 @@
+"""CLIP's byte-pair tokenizer, with the place in the text that every token came from.
+
+Reads the vocabulary that ships beside this file and runs it on the ``tokenizers`` library, the engine that transformers'
+CLIPTokenizer runs on, with the same text cleaning (NFC, white-space runs, lower case). Adds no BOS, EOS or padding.
+
+Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/weighting.md, "Tokens".
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+VOCABULARY_FILE = Path(__file__).parent / "data" / "bpe_simple_vocab_16e6.txt.gz"
+BOS_TEXT, EOS_TEXT = "<|startoftext|>", "<|endoftext|>"
+END_OF_WORD = "</w>"
+
+_NUM_MERGES = 48894
+_WORD_PATTERN = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class TokenSpan(NamedTuple):
+    """One token and the text it stands for."""
+
+    id: int
+    """Vocabulary id."""
+    start: int
+    """First code point of the text it came from."""
+    end: int
+    """One past the last code point. Several tokens share one span where a character takes several, as in CJK or emoji."""
+
+
+class Tokenizer:
+    """Text to token ids with spans, equal to transformers' CLIPTokenizer without special tokens.
+
+    >>> tokenizer = Tokenizer()
+    >>> tokenizer("a red cat")
+    [TokenSpan(id=320, start=0, end=1), TokenSpan(id=736, start=2, end=5), TokenSpan(id=2368, start=6, end=9)]
+    """
+
+    def __init__(self) -> None:
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+        merges = _read_merges()
+        # ids count: 256 bytes, the same with an end-of-word mark, the merges in order, BOS, EOS
+        byte_symbols = _byte_symbols()
+        vocabulary = [*byte_symbols, *(symbol + END_OF_WORD for symbol in byte_symbols), *map("".join, merges)]
+        vocabulary += [BOS_TEXT, EOS_TEXT]
+        self._vocabulary = vocabulary
+        self._backend = Tokenizer(
+            models.BPE(
+                vocab={token: index for index, token in enumerate(vocabulary)},
+                merges=merges,
+                continuing_subword_prefix="",
+                end_of_word_suffix=END_OF_WORD,
+                unk_token=EOS_TEXT,
+            )
+        )
+        self._backend.normalizer = normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+        )
+        self._backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="removed", invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+        self._backend.add_special_tokens([BOS_TEXT, EOS_TEXT])
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self._vocabulary)
+
+    def __call__(self, text: str) -> list[TokenSpan]:
+        """Tokenize any string; lone surrogates, which no tokenizer accepts, count as U+FFFD.
+
+        Args:
+            text: Any string.
+
+        Returns:
+            Its tokens in order, spans in code points.
+        """
+        encoding = self._backend.encode(without_surrogates(text), add_special_tokens=False)
+        tokens = [TokenSpan(i, start, end) for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
+        return tokens if text.isascii() else _cover_combining_marks(text, tokens)
+
+    def symbol(self, token_id: int) -> str:
+        """The vocabulary entry of an id, ``</w>`` included where it ends a word.
+
+        >>> Tokenizer().symbol(2368)
+        'cat</w>'
+        """
+        return self._vocabulary[token_id]
+
+
+def without_surrogates(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which no tokenizer accepts; its length stays.
+
+    >>> without_surrogates("a\\ud800b")
+    'a\ufffdb'
+    """
+    return _SURROGATES.sub("\ufffd", text)
+
+
+@cache
+def default_tokenizer() -> Tokenizer:
+    """The one shared `Tokenizer`, built at its first use."""
+    return Tokenizer()
+
+
+def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan]:
+    """Stretch each span over the combining marks behind it, which NFC has drawn into its last character."""
+    covered: list[TokenSpan] = []
+    next_start = len(text)
+    for token in reversed(tokens):
+        end = token.end
+        while end < next_start and unicodedata.combining(text[end]):
+            end += 1
+        covered.append(token._replace(end=end))
+        if token.start < next_start:
+            next_start = token.start
+    return covered[::-1]
+
+
+def _read_merges() -> list[tuple[str, str]]:
+    with gzip.open(VOCABULARY_FILE, "rt", encoding="utf-8") as file:
+        lines = file.read().split("\n")[1 : _NUM_MERGES + 1]  # the first line is a heading
+    return [(left, right) for left, right in (line.split() for line in lines)]
+
+
+def _byte_symbols() -> list[str]:
+    """One printable character for each byte, in the order of their ids: printable Latin-1 first, then the rest."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
