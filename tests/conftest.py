@@ -1,0 +1,50 @@
+"""Loads the repository as the package ``weighted_clip``, whatever its folder is called, and defines the options.
+
+--cases DIR   read the case files from another folder than tests/cases
+--hosts DIR   a folder with real hosts in it, for the tests marked ``host``
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+
+def _load_package() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "weighted_clip", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+_load_package()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", default=str(TESTS / "cases"), metavar="DIR", help="folder of case files (tests/cases)")
+    parser.addoption("--hosts", default=None, metavar="DIR", help="folder with real ComfyUI or Forge checkouts")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test marked ``cases("file")`` every case of that file as ``case``, with the file's name in its id."""
+    for marker in metafunc.definition.iter_markers("cases"):
+        folder = Path(metafunc.config.getoption("--cases"))
+        cases: list[object] = []
+        ids: list[str] = []
+        for name in marker.args:
+            path = folder / f"{name}.json"
+            if not path.is_file():
+                raise pytest.UsageError(f"{path}: there is no such case file; --cases takes a folder of them")
+            for index, case in enumerate(json.loads(path.read_text(encoding="utf-8"))["cases"]):
+                if all(key not in case for key in marker.kwargs.get("without", ())):
+                    cases.append(case)
+                    ids.append(f"{name}-{index}")
+        metafunc.parametrize("case", cases, ids=ids)

@@ -1,0 +1,121 @@
+"""The syntaxes against the case files, and what must hold for any string."""
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from weighted_clip.weighting.prompt import Break, Prompt, PromptError
+from weighted_clip.weighting.syntax import SYNTAXES, parse
+
+
+def as_case(prompt: Prompt) -> list[list[object]]:
+    """The form of the case files: ``[text, weight]``, a break being ``["BREAK", -1.0]``."""
+    return [["BREAK", -1.0] if isinstance(part, Break) else [part.text, part.weight] for part in prompt.parts]
+
+
+def assert_same_parts(found: list[list[object]], expected: list[list[object]]) -> None:
+    assert [text for text, _ in found] == [text for text, _ in expected]
+    for (_, weight), (_, wanted) in zip(found, expected, strict=True):
+        wanted = float(wanted)  # the files hold "inf" and "nan" as strings
+        assert weight == wanted or (math.isnan(weight) and math.isnan(wanted))
+
+
+@pytest.mark.cases("a1111_syntax")
+def test_a1111_equals_the_reference(case: dict) -> None:
+    if "error" in case:
+        with pytest.raises(PromptError):
+            parse(case["prompt"], "a1111", strict=True)
+    else:
+        assert_same_parts(as_case(parse(case["prompt"], "a1111", strict=True)), case["expected"])
+
+
+@pytest.mark.cases("comfy_syntax")
+def test_comfy_equals_the_reference(case: dict) -> None:
+    assert_same_parts(as_case(parse(case["prompt"], "comfy", strict=True)), case["expected"])
+
+
+def test_what_the_reference_refuses_becomes_an_issue_and_is_read_as_text() -> None:
+    prompt = parse("a (cat:1.2.3) b", "a1111")
+    assert as_case(prompt) == [["a ", 1.0], ["cat:1.2.3", 1.1], [" b", 1.0]]
+    (issue,) = prompt.issues
+    assert issue.code == "unreadable-weight"
+    assert prompt.source[slice(*issue.span)] == "1.2.3"
+
+
+def test_a_refusal_quotes_the_prompt_with_carets() -> None:
+    with pytest.raises(PromptError) as caught:
+        parse("first line\na (cat:1.2.3) b", "a1111", strict=True)
+    message, line, carets = str(caught.value).split("\n")
+    assert "1.2.3" in message
+    start = carets.index("^")
+    assert line[start : start + carets.count("^")] == "1.2.3"
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "codes"),
+    [
+        ("a1111", "a (b", ["unclosed-bracket"]),
+        ("a1111", "a [b (c", ["unclosed-bracket", "unclosed-bracket"]),
+        ("a1111", "a) b]", ["unopened-bracket", "unopened-bracket"]),
+        ("a1111", "(a BREAK b)", ["break-in-brackets"]),
+        ("a1111", "a BREAK b", []),
+        ("a1111", r"\(a\) (b:1.2)", []),
+        ("comfy", "a (b", ["unclosed-bracket"]),
+        ("comfy", "((a)", ["unclosed-bracket"]),
+        ("comfy", "a) b", ["unopened-bracket"]),
+        ("comfy", "(a:inf)", ["infinite-weight"]),
+        ("comfy", "(a:1.2) [b]", []),
+        ("none", "(a:1.2) BREAK ]", []),
+    ],
+)
+def test_issues_name_the_problem(syntax: str, text: str, codes: list[str]) -> None:
+    assert sorted(issue.code for issue in parse(text, syntax).issues) == sorted(codes)
+
+
+def test_none_takes_every_character_for_text() -> None:
+    assert as_case(parse(r"(a:1.2) \[b] BREAK", "none")) == [[r"(a:1.2) \[b] BREAK", 1.0]]
+
+
+def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
+    with pytest.raises(ValueError, match=r"'latex'.*comfy, a1111, none"):
+        parse("a", "latex")
+
+
+bracket_soup = st.lists(st.sampled_from([*"ab ()[]\\:.,1-\n", "BREAK ", " BREAK", "(x:1.2)", "\ud800", "猫", "é"])).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@given(text=st.one_of(st.text(), bracket_soup))
+@example(text="")
+@example(text="(" * 2000)
+@example(text="(" * 3000 + "a" + ")" * 3000)
+@example(text="\ud800(\udfff:1.1)")
+def test_any_string_parses_and_its_spans_tile_the_text(syntax: str, text: str) -> None:
+    prompt = parse(text, syntax)
+    spans = [*prompt.marks]
+    for part in prompt.parts:
+        if isinstance(part, Break):
+            spans.append(part.span)
+            assert text[slice(*part.span)] == "BREAK"
+        else:
+            spans += [piece.span for piece in part.pieces if piece.span.end > piece.span.start]
+            assert part.text == "".join(text[slice(*piece.span)] for piece in part.pieces)
+            assert [text[position] for position in part.positions] == list(part.text)
+    position = 0
+    for span in sorted(spans):
+        assert span.start == position
+        position = span.end
+    assert position == len(text)
+    for issue in prompt.issues:
+        assert 0 <= issue.span.start <= issue.span.end <= len(text)
+
+
+@given(text=st.text(st.characters(blacklist_characters="()[]\\:", blacklist_categories=["Cs"])))
+def test_text_without_syntax_is_one_piece_of_weight_one(text: str) -> None:
+    expected = [[text, 1.0]] if text else []
+    assert as_case(parse(text, "comfy")) == expected
+    if "BREAK" not in text:
+        assert as_case(parse(text, "a1111")) == [[text, 1.0]]

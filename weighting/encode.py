@@ -1,0 +1,242 @@
+"""The one way through: text and options in, chunks out; chunks and an encode function in, conditioning out.
+
+Every front end calls `read_prompt`, which needs no model, and `encode_prompt`, which needs nothing of a model but an
+encode function. A host with several text encoders calls the pair once for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..encoder.masks import padding_mask
+from .chunks import CHUNKINGS, CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, Tokenize, chunk_prompt
+from .embeddings import FindEmbedding
+from .normalize import NORMALIZATIONS, normalize
+from .prompt import Issue, Prompt, Span
+from .scheme_api import (
+    LAWS,
+    MASK_METHODS,
+    POOLED,
+    EncodeFn,
+    Law,
+    MaskFn,
+    MaskMethod,
+    Pooled,
+    SchemeOptions,
+    hide_nothing,
+)
+from .schemes import SCHEMES
+from .syntax import SYNTAXES, parse
+
+PADDINGS = ("attend", "mask", "mask EOS too")
+"""What the encoder may see of padding, default first: all of it, as Stable Diffusion was trained; none of it; or not the
+EOS in front of it either, which is the lecture's Definition 3.2 to the letter."""
+
+CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
+"""Chunk rules as menus show them, default first."""
+
+MAX_WEIGHT = 1e30
+"""Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """Everything a user can choose about one prompt.
+
+    Raises:
+        ValueError: If a choice is not one of those allowed; the message lists them.
+    """
+
+    syntax: str = "comfy"
+    """How weights are written; a key of `SYNTAXES`."""
+    scheme: str = "comfy"
+    """What a weight does; a key of `SCHEMES`."""
+    normalization: str = "none"
+    """What happens to the weights before; one of `NORMALIZATIONS`."""
+    chunking: str = "as syntax"
+    """Where long prompts are cut; one of `CHUNKING_CHOICES`."""
+    padding: str = "attend"
+    """What the encoder may see of padding; one of `PADDINGS`."""
+    pooled: Pooled = "unweighted"
+    """Whether masked_blend blends pooled vectors too."""
+    law: Law = "nested"
+    """masked_blend: how several faded words share the result."""
+    mask_method: MaskMethod = "attention"
+    """masked_blend: what absent means."""
+    filler: str = "+"
+    """masked_blend, method ``token``: the text that stands in for an absent token; exactly one token long."""
+    comma_backtrack: int = 20
+    """Chunk rule a1111: how many tokens back a comma may be to be cut at; 0 to 74."""
+    strict: bool = False
+    """Raise where the program of that syntax raises, instead of reporting an issue."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("syntax", SYNTAXES),
+            ("scheme", SCHEMES),
+            ("normalization", NORMALIZATIONS),
+            ("chunking", CHUNKING_CHOICES),
+            ("padding", PADDINGS),
+            ("pooled", POOLED),
+            ("law", LAWS),
+            ("mask_method", MASK_METHODS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
+
+
+class ReadPrompt(NamedTuple):
+    """A prompt as far as it gets without a model."""
+
+    prompt: Prompt
+    """Fragments, breaks and marks."""
+    chunks: tuple[TokenChunk, ...]
+    """Tokens with their final weights, at least one chunk."""
+    issues: tuple[Issue, ...]
+    """Everything the author should know, in the order of the text."""
+    options: EncodeOptions
+    """How it was read."""
+    layout: ChunkLayout
+    """The fixed parts of its chunks."""
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt's conditioning."""
+
+    hidden: Tensor
+    """``[1, 77 * chunks, dim]``."""
+    pooled: Tensor
+    """``[1, pooled_dim]``."""
+    read: ReadPrompt
+    """What was encoded; its issues include those of the scheme."""
+    num_encodings: int
+    """How many chunks went through the encoder for it."""
+
+
+def read_prompt(
+    text: str,
+    options: EncodeOptions,
+    tokenize: Tokenize,
+    layout: ChunkLayout = CLIP_L_LAYOUT,
+    *,
+    find_embedding: FindEmbedding | None = None,
+) -> ReadPrompt:
+    """Parse, tokenize, cut into chunks and normalise.
+
+    Args:
+        text: Any string.
+        options: How.
+        tokenize: The encoder's tokenizer.
+        layout: The encoder's chunk layout; CLIP-L's by default.
+        find_embedding: Looks up ``embedding:name``, if there is anywhere to look.
+
+    Returns:
+        The chunks, their weights final and finite.
+
+    Raises:
+        PromptError: In strict mode, where the reference raises.
+        ValueError: If an option is out of range.
+    """
+    prompt = parse(text, options.syntax, strict=options.strict)
+    chunks, chunk_issues = chunk_prompt(
+        prompt,
+        tokenize,
+        layout,
+        chunking=options.chunking,
+        comma_backtrack=options.comma_backtrack,
+        find_embedding=find_embedding,
+    )
+    chunks, weight_issues = _clamped(normalize(chunks, options.normalization))
+    issues = sorted([*prompt.issues, *chunk_issues, *weight_issues], key=lambda issue: issue.span)
+    return ReadPrompt(prompt, chunks, tuple(issues), options, layout)
+
+
+def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> EncodedPrompt:
+    """Encode a prompt by the scheme its options name.
+
+    Args:
+        read: The prompt.
+        encode: The encoder.
+        tokenize: Its tokenizer, for the filler.
+
+    Returns:
+        The conditioning.
+
+    Raises:
+        ValueError: If the filler is not exactly one token.
+    """
+    options = read.options
+    weighted = SCHEMES[options.scheme].apply(
+        read.chunks,
+        encode,
+        SchemeOptions(
+            law=options.law,
+            mask_method=options.mask_method,
+            filler_id=_filler_id(options.filler, tokenize),
+            pooled=options.pooled,
+            mask_of=padding_mask_fn(options.padding, read.layout),
+            layout=read.layout,
+        ),
+    )
+    return EncodedPrompt(
+        hidden=weighted.hidden.flatten(0, 1).unsqueeze(0),  # [chunks, 77, dim] -> [1, 77 * chunks, dim]
+        pooled=weighted.pooled,
+        read=read._replace(issues=(*read.issues, *weighted.issues)),
+        num_encodings=weighted.num_encodings,
+    )
+
+
+def padding_mask_fn(padding: str, layout: ChunkLayout) -> MaskFn:
+    """The mask that a padding policy puts on every encoding of a prompt.
+
+    Args:
+        padding: One of `PADDINGS`.
+        layout: The fixed parts of a chunk.
+
+    Returns:
+        A function from chunks to ``[chunks, 1, 77]``, bool, or to None. Padding is told by its place, so that a typed
+        end-of-text token does not hide what follows it; ``mask EOS too`` goes by the id.
+    """
+
+    def mask_padding(chunks: Sequence[TokenChunk]) -> Tensor:
+        lengths = torch.tensor([[chunk.num_content + 2] for chunk in chunks])
+        return (torch.arange(layout.length) < lengths).unsqueeze(1)  # [chunks, 1, 77]
+
+    def mask_eos_too(chunks: Sequence[TokenChunk]) -> Tensor:
+        ids = torch.tensor([[i if isinstance(i, int) else -1 for i in chunk.ids] for chunk in chunks])
+        return padding_mask(ids, eos_id=layout.eos_id, pad_id=layout.pad_id, convention="lecture")
+
+    if padding == "attend":
+        return hide_nothing
+    # where padding has an id of its own, Definition 3.2 hides that and leaves EOS: the same as masking by place
+    return mask_eos_too if padding == "mask EOS too" and layout.pad_id == layout.eos_id else mask_padding
+
+
+def _filler_id(filler: str, tokenize: Tokenize) -> int:
+    tokens = tokenize(filler)
+    if len(tokens) != 1:
+        raise ValueError(f"the filler must be exactly one token, such as '+'; {filler!r} is {len(tokens)}")
+    return tokens[0][0]
+
+
+def _clamped(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
+    """Weights that a float32 can carry; one issue for each fragment where that changed something."""
+    issues: dict[int, Issue] = {}
+
+    def clamped(token: Token) -> Token:
+        if abs(token.weight) <= MAX_WEIGHT:
+            return token
+        weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
+        issues[token.fragment] = Issue(
+            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.span or Span(0, 0)
+        )
+        return token._replace(weight=weight)
+
+    result = tuple(replace(chunk, tokens=tuple(map(clamped, chunk.tokens))) for chunk in chunks)
+    return result, list(issues.values())

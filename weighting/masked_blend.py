@@ -1,0 +1,143 @@
+"""Turning words down by blending in encodings in which they are absent.
+
+A word at weight 0.3 should be 0.3 present, in its own rows and in every row that read it. Scaling its rows cannot do
+that: later rows have already attended it. So the prompt is also encoded with the word absent, and the two encodings are
+mixed. Two laws say how several faded words share the result, three methods say what absent means.
+
+Source: docs/weighting.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .chunks import Token, TokenChunk
+from .prompt import Issue, Span
+from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, encode_lerped
+
+LEAST_WEIGHT = 1e-5
+"""compel's law takes weights below this for this, so that its tangent stays finite."""
+
+
+class _Variant(NamedTuple):
+    """The prompt with some tokens absent: one encoding to be mixed in."""
+
+    chunks: tuple[TokenChunk, ...]
+    mask: Tensor | None
+    """What is hidden in it, ``[chunks, 1 or 77, 77]``, or None."""
+    share: float
+    """Its part of the result; the shares of all variants sum to 1."""
+
+
+def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+    """Blend the prompt's encoding with encodings in which its down-weighted tokens are absent.
+
+    Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``,
+    ``v_0 B + sum_i (v_(i+1) - v_i) M_i``, where B is the whole prompt and in M_i every token of weight up to v_i is
+    absent. It is the mean encoding if a number is drawn from 0..1 and every token below it is absent: a set of words at
+    0 is wholly absent. Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0.
+
+    Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, one D_k for each fragment
+    below 1, in which that fragment alone is absent; all weights also act in Z and D_k as in ``comfy``. Two words at 0
+    each survive by half.
+
+    Args:
+        chunks: The prompt.
+        encode: The encoder.
+        options: Law, method, filler, pooled and mask.
+
+    Returns:
+        The blend. Its pooled vector is that of the whole prompt, or the blend of all if ``options.pooled`` says so.
+    """
+    chunks = tuple(chunks)
+    variants = _nested(chunks, options) if options.law == "nested" else _compel(chunks, options)
+    issues = _negative_weights(chunks) if options.law == "nested" else ()
+    return _blend(variants, encode, options)._replace(issues=issues)
+
+
+def _nested(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> list[_Variant]:
+    # what is absent is decided by the weights as written; the variants carry them raised to at least 1
+    raised = tuple(
+        replace(chunk, tokens=tuple(token._replace(weight=max(token.weight, 1.0)) for token in chunk.tokens))
+        for chunk in chunks
+    )
+    written = [[max(weight, 0.0) for weight in chunk.weights] for chunk in chunks]
+    levels = sorted({weight for row in written for weight in row if weight < 1.0})
+    shares = [high - low for low, high in zip([0.0, *levels], [*levels, 1.0], strict=True)]
+    variants = [_Variant(raised, options.mask_of(raised), shares[0])]
+    for level, share in zip(levels, shares[1:], strict=True):
+        gone = [[weight <= level for weight in row] for row in written]
+        variants.append(_without(raised, gone, share, options))
+    return variants
+
+
+def _compel(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> list[_Variant]:
+    faded = {token.fragment: token.weight for chunk in chunks for token in chunk.content if token.weight < 1.0}
+    tangents = [math.tan((1.0 - max(weight, LEAST_WEIGHT)) * math.pi / 2) for weight in faded.values()]
+    total = 1.0 + sum(tangents)
+    variants = [_Variant(chunks, options.mask_of(chunks), 1.0 / total)]
+    for fragment, tangent in zip(faded, tangents, strict=True):
+        gone = [[token.fragment == fragment for token in chunk.tokens] for chunk in chunks]
+        variants.append(_without(chunks, gone, tangent / total, options))
+    return variants
+
+
+def _without(
+    chunks: tuple[TokenChunk, ...], gone: Sequence[Sequence[bool]], share: float, options: SchemeOptions
+) -> _Variant:
+    """The prompt with the marked tokens absent, by the chosen method."""
+    if options.mask_method == "attention":
+        keep = ~torch.tensor(gone, dtype=torch.bool).unsqueeze(1)  # [chunks, 1, 77]
+        mask = options.mask_of(chunks)
+        return _Variant(chunks, keep if mask is None else keep & mask, share)
+    change = _refilled if options.mask_method == "remove" else _replaced
+    changed = tuple(change(chunk, absent, options) for chunk, absent in zip(chunks, gone, strict=True))
+    return _Variant(changed, options.mask_of(changed), share)
+
+
+def _replaced(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
+    """The chunk with its marked tokens replaced by the filler, at weight 1."""
+    filled = (
+        token._replace(id=options.filler_id, weight=1.0) if is_gone else token
+        for token, is_gone in zip(chunk.tokens, gone, strict=True)
+    )
+    return replace(chunk, tokens=tuple(filled))
+
+
+def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
+    """The chunk without its marked tokens: what follows moves up, and padding fills the end."""
+    kept = [token for token, is_gone in zip(chunk.tokens, gone, strict=True) if not is_gone]
+    num_gone = len(chunk.tokens) - len(kept)
+    padding = [Token(options.layout.pad_id)] * num_gone
+    return TokenChunk((*kept, *padding), chunk.num_content - num_gone)
+
+
+def _blend(variants: Sequence[_Variant], encode: EncodeFn, options: SchemeOptions) -> Weighted:
+    """Encode all variants in one batch and sum them by their shares."""
+    batches, masks = [variant.chunks for variant in variants], [variant.mask for variant in variants]
+    rows, count = encode_lerped(batches, masks, encode, options.layout)
+    parts = [(variant.share, row) for variant, row in zip(variants, rows, strict=True) if variant.share]
+    hidden = reduce(torch.add, (share * row.hidden for share, row in parts))
+    pooled = rows[0].pooled[:1]
+    if options.pooled == "weighted":
+        pooled = reduce(torch.add, (share * row.pooled[:1] for share, row in parts))
+    return Weighted(hidden, pooled, count)
+
+
+def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:
+    spans = {t.fragment: (t.weight, t.span) for chunk in chunks for t in chunk.content if t.weight < 0}
+    return tuple(
+        Issue(
+            "negative-weight",
+            f"The weight {weight:g} acts as 0 here: a word cannot be less than absent.",
+            span or Span(0, 0),
+        )
+        for weight, span in spans.values()
+    )

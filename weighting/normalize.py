@@ -1,0 +1,69 @@
+"""Rules that change the weights of a prompt before a scheme sees them.
+
+Source: docs/weighting.md, "Normalisations"; behaviour of ComfyUI_ADV_CLIP_emb 63984de.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .chunks import TokenChunk
+
+NORMALIZATIONS = ("none", "mean", "length", "length+mean")
+"""Every rule by name, default first."""
+
+
+def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]:
+    """Apply a rule to the weights of a prompt, all its chunks together.
+
+    ``length`` divides the distance of a weight from 1 by the square root of the number of tokens its word has, so that a
+    long word does not count more than a short one. ``mean`` shifts all weights by the same amount so that they average
+    to 1. Special tokens (word 0) keep weight 1.
+
+    Args:
+        chunks: The prompt.
+        rule: One of `NORMALIZATIONS`.
+
+    Returns:
+        Chunks with the new weights.
+
+    Raises:
+        ValueError: If the rule is unknown.
+    """
+    if rule not in NORMALIZATIONS:
+        raise ValueError(f"unknown normalization {rule!r}; allowed: {', '.join(NORMALIZATIONS)}")
+    chunks = tuple(chunks)
+    if "length" in rule:
+        chunks = _length(chunks)
+    if "mean" in rule:
+        chunks = _mean(chunks)
+    return chunks
+
+
+def _length(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
+    sizes = Counter(token.word for chunk in chunks for token in chunk.tokens)
+
+    def scaled(weight: float, word: int) -> float:
+        return 1.0 + math.copysign(abs(weight - 1.0) / math.sqrt(sizes[word]), weight - 1.0)
+
+    return tuple(
+        _with_weights(chunk, [scaled(t.weight, t.word) if t.word else 1.0 for t in chunk.tokens]) for chunk in chunks
+    )
+
+
+def _mean(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
+    weights = [token.weight for chunk in chunks for token in chunk.tokens if token.word]
+    if not weights:
+        return chunks
+    shift = 1.0 - sum(weights) / len(weights)
+    return tuple(
+        _with_weights(chunk, [t.weight + shift if t.word else t.weight for t in chunk.tokens]) for chunk in chunks
+    )
+
+
+def _with_weights(chunk: TokenChunk, weights: Sequence[float]) -> TokenChunk:
+    tokens = tuple(token._replace(weight=weight) for token, weight in zip(chunk.tokens, weights, strict=True))
+    return replace(chunk, tokens=tokens)

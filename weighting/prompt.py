@@ -1,0 +1,145 @@
+"""What every prompt syntax parses into: fragments of text with one weight each, breaks, syntax marks and issues.
+
+The pieces of a prompt always point back at the text they came from. Offsets count code points; a front end that counts
+UTF-16 units converts in ``view.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """A stretch of the prompt text, end exclusive, in code points."""
+
+    start: int
+    """First code point."""
+    end: int
+    """One past the last code point."""
+
+
+class Piece(NamedTuple):
+    """Text that stands in the prompt exactly as it is: ``text == prompt[span.start:span.end]``."""
+
+    text: str
+    """The characters."""
+    span: Span
+    """Where they stand."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A run of text with one weight, made of one or more pieces of the prompt."""
+
+    pieces: tuple[Piece, ...]
+    """The pieces in reading order. Between two of them the prompt holds syntax: brackets, numbers, backslashes."""
+    weight: float = 1.0
+    """1.0 is neutral."""
+
+    @property
+    def text(self) -> str:
+        """The text that is tokenized."""
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def positions(self) -> list[int]:
+        """For each code point of ``text``, where it stands in the prompt."""
+        return [position for piece in self.pieces for position in range(*piece.span)]
+
+    @property
+    def span(self) -> Span:
+        """From its first piece to its last, syntax between them included."""
+        return Span(self.pieces[0].span.start, self.pieces[-1].span.end) if self.pieces else Span(0, 0)
+
+
+@dataclass(frozen=True)
+class Break:
+    """A forced end of chunk (the word BREAK)."""
+
+    span: Span
+    """Where the word stands."""
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Something about a prompt that its author should know. Shown by every front end at its place in the text."""
+
+    code: str
+    """Short permanent name, e.g. ``unclosed-bracket``."""
+    message: str
+    """One sentence: what was met and what was made of it."""
+    span: Span
+    """The place in the text it speaks of."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A parsed prompt.
+
+    The spans of all pieces, breaks and marks tile ``source``: each character belongs to exactly one of them.
+    """
+
+    source: str
+    """The text as the user typed it."""
+    syntax: str
+    """Name of the syntax it was read as."""
+    parts: tuple[Fragment | Break, ...]
+    """Fragments and breaks in reading order."""
+    marks: tuple[Span, ...] = ()
+    """Characters that are syntax and not text: brackets, weights, backslashes of escapes, white space round BREAK."""
+    issues: tuple[Issue, ...] = field(default=())
+    """Problems found while reading."""
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The parts without the breaks."""
+        return tuple(part for part in self.parts if isinstance(part, Fragment))
+
+
+class PromptError(ValueError):
+    """A prompt that the program whose syntax it is read in would refuse. Raised in strict mode only."""
+
+    def __init__(self, message: str, source: str, span: Span) -> None:
+        """Quote the prompt with carets under the place.
+
+        Args:
+            message: What is wrong and what is allowed.
+            source: The prompt.
+            span: The place.
+        """
+        line_start = source.rfind("\n", 0, span.start) + 1
+        line_end = source.find("\n", span.start)
+        line = source[line_start : line_end if line_end >= 0 else len(source)]
+        # a long line is shown around the place only
+        left = max(0, span.start - line_start - 40)
+        carets = "^" * max(1, min(span.end, line_start + len(line)) - span.start)
+        super().__init__(
+            f"{message}\n  {line[left : left + 80]}\n  {' ' * (span.start - line_start - left)}{carets[:80]}"
+        )
+        self.span = span
+
+
+def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
+    """The stretches of a text that no given span covers, in order.
+
+    Args:
+        length: Length of the text.
+        covered: Spans in ascending order that do not overlap.
+
+    Returns:
+        The gaps between them. Parsers use it to find their syntax marks: whatever did not become text.
+
+    >>> unmarked(5, [Span(1, 2), Span(3, 4)])
+    (Span(start=0, end=1), Span(start=2, end=3), Span(start=4, end=5))
+    """
+    gaps: list[Span] = []
+    position = 0
+    for span in covered:
+        if span.start > position:
+            gaps.append(Span(position, span.start))
+        position = max(position, span.end)
+    if position < length:
+        gaps.append(Span(position, length))
+    return tuple(gaps)
