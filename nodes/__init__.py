@@ -1,0 +1,27 @@
+"""ComfyUI nodes. They read inputs, call ``hosts`` and ``weighting``, and wrap results; no arithmetic."""
+
+from __future__ import annotations
+
+from .inspect import WeightedCLIPInspect
+from .load import WeightedCLIPLoad
+from .text_encode import WeightedCLIPA1111Encode, WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
+
+NODE_CLASS_MAPPINGS = {
+    node.__name__: node
+    for node in (
+        WeightedCLIPTextEncode,
+        WeightedCLIPA1111Encode,
+        WeightedCLIPMaskedBlend,
+        WeightedCLIPInspect,
+        WeightedCLIPLoad,
+    )
+}
+"""Permanent ids, which saved workflows store, to classes."""
+
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "WeightedCLIPTextEncode": "CLIP Text Encode (Weighted)",
+    "WeightedCLIPA1111Encode": "A1111 Prompt",
+    "WeightedCLIPMaskedBlend": "Down-Weight (Masked Blend)",
+    "WeightedCLIPInspect": "Inspect Prompt",
+    "WeightedCLIPLoad": "Load CLIP Encoder (native)",
+}

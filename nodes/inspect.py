@@ -1,0 +1,57 @@
+"""The Inspect node: what a prompt becomes, without encoding it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy import tokenizer_of
+from ..weighting.encode import EncodeOptions, read_prompt
+from ..weighting.view import token_table, view
+from . import common
+
+
+class WeightedCLIPInspect:
+    """A picture and a list of a prompt's tokens."""
+
+    DESCRIPTION = "Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."
+    SEARCH_ALIASES = ["tokens", "token count", "tokenizer", "prompt", "debug"]  # noqa: RUF012
+    RETURN_TYPES = ("IMAGE", "INT", "STRING")
+    RETURN_NAMES = ("image", "count", "report")
+    OUTPUT_TOOLTIPS = (
+        "The tokens as coloured chips.",
+        "Number of tokens, without start, end and padding.",
+        common.REPORT_TOOLTIP,
+    )
+    FUNCTION = "inspect"
+    CATEGORY = common.CATEGORY
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "text": common.TEXT_INPUT,
+                "syntax": common.SYNTAX_INPUT,
+                "chunking": common.CHUNKING_INPUT,
+            },
+            "optional": {
+                "clip": (
+                    common.EITHER_CLIP,
+                    {
+                        "tooltip": "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in Stable Diffusion 1.5."
+                    },
+                )
+            },
+        }
+
+    def inspect(self, text: str, syntax: str, chunking: str, clip: Any = None) -> dict[str, Any]:
+        """Read the prompt and draw it."""
+        from ..web.pictures import draw_tokens
+
+        tokenize, layout, find_embedding = tokenizer_of(clip)
+        options = EncodeOptions(syntax=syntax, chunking=chunking)
+        read = read_prompt(text, options, tokenize, layout, find_embedding=find_embedding)
+        data = view(read)
+        picture = common.to_image(draw_tokens(data))
+        return common.node_result((picture, data["num_tokens"], token_table(read)), read)

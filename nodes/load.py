@@ -1,0 +1,64 @@
+"""The loader of our native encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..hosts.comfy import NativeClip, load_native
+from . import common
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DEVICES = ("auto", "cpu")
+FOLDERS = ("text_encoders", "checkpoints")
+"""Where the host keeps files that may hold a text encoder."""
+
+
+class WeightedCLIPLoad:
+    """Load our own CLIP text encoder from a file."""
+
+    DESCRIPTION = (
+        "Loads a CLIP-L text encoder as Weighted CLIP's own module, from a text encoder file or out of an SD 1.x "
+        "checkpoint. It takes every mask; the host's LoRA and hooks do not apply to it."
+    )
+    SEARCH_ALIASES = ["load clip", "text encoder", "native", "clip loader"]  # noqa: RUF012
+    RETURN_TYPES = (common.NATIVE_TYPE,)
+    RETURN_NAMES = ("clip",)
+    OUTPUT_TOOLTIPS = ("The encoder, for the clip input of our nodes.",)
+    FUNCTION = "load"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs; lists the files that are there now."""
+        import folder_paths
+
+        files = [f"{folder}/{name}" for folder in FOLDERS for name in folder_paths.get_filename_list(folder)]
+        return {
+            "required": {
+                "file": (
+                    files,
+                    {"tooltip": "A .safetensors file from the text_encoders (clip) or checkpoints folder."},
+                ),
+                "clip_skip": (
+                    "INT",
+                    {
+                        "default": 1,
+                        "min": 1,
+                        "max": 24,
+                        "tooltip": "1: last layer. 2: the one before it, as many anime models want. As in the WebUI.",
+                    },
+                ),
+                "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic. fp32 equals the host's numbers."),
+                "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
+            }
+        }
+
+    def load(self, file: str, clip_skip: int, dtype: str, device: str) -> tuple[NativeClip]:
+        """Read the file."""
+        import folder_paths
+
+        folder, _, name = file.partition("/")
+        path = folder_paths.get_full_path_or_raise(folder, name)
+        return (load_native(path, clip_skip=clip_skip, dtype=DTYPES[dtype], device=device),)
