@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -26,6 +27,10 @@ def _load_package() -> None:
 
 
 _load_package()
+
+# a slow machine is not a failure
+settings.register_profile("weighted_clip", deadline=None)
+settings.load_profile("weighted_clip")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,226 @@
+"""Every layout in use, the report on a file's keys, and what is said of files that cannot be used."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from weighted_clip.encoder.checkpoint import CheckpointError, load_text_model, seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+
+from .conftest import random_ids
+
+# heads are 64 wide in every released encoder, and files do not say how many there are
+SMALL = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256)
+PROJECTED = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
+
+
+def small_tensors(config: TextConfig = SMALL) -> dict[str, Tensor]:
+    return dict(seeded_text_model(config).state_dict())
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> Path:
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("prefix", "layout"),
+    [
+        ("text_model.", "Hugging Face text model"),
+        ("", "transformers 5"),
+        ("cond_stage_model.transformer.text_model.", "Stable Diffusion 1.x"),
+        ("cond_stage_model.transformer.", "Stable Diffusion 1.x"),
+        ("clip_l.transformer.text_model.", "ComfyUI clip_l"),
+        ("text_encoders.clip_l.transformer.text_model.", "ComfyUI checkpoint"),
+    ],
+)
+def test_every_layout_gives_the_same_model(tmp_path: Path, prefix: str, layout: str) -> None:
+    tensors = {prefix + key: tensor for key, tensor in small_tensors().items()}
+    others = {
+        prefix + "embeddings.position_ids": torch.arange(77).unsqueeze(0),
+        "logit_scale": torch.tensor(4.6),
+        "model.diffusion_model.out.weight": torch.zeros(3),
+        "first_stage_model.decoder.weight": torch.zeros(3),
+    }
+    model, report = load_text_model(write(tmp_path / "file.safetensors", tensors | others))
+    ids = random_ids(1)
+    assert torch.equal(model(ids).hidden, seeded_text_model(SMALL)(ids).hidden)
+    assert model.config == SMALL
+    assert layout in report.layout
+    assert set(report.used) == set(tensors)
+    assert set(report.ignored) == set(others)
+    assert report.missing == ("text_projection.weight",)
+    assert "model (1)" in str(report)
+    assert "file.safetensors" in str(report)
+
+
+@pytest.mark.parametrize("root", ["", "cond_stage_model.transformer."])
+def test_text_projection_stands_beside_the_tower(tmp_path: Path, root: str) -> None:
+    tensors = small_tensors(PROJECTED)
+    projection = tensors.pop("text_projection.weight")
+    named = {f"{root}text_model.{key}": tensor for key, tensor in tensors.items()}
+    path = write(tmp_path / "file.safetensors", named | {f"{root}text_projection.weight": projection})
+    model, report = load_text_model(path)
+    assert model.config == PROJECTED
+    assert torch.equal(model.text_projection.weight, projection)
+    assert report.missing == ()
+
+
+def test_files_written_by_transformers_load(tmp_path: Path) -> None:
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    config = CLIPTextConfig(
+        hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=2, projection_dim=32,
+        eos_token_id=49407, vocab_size=49408,
+    )
+    ids = random_ids(2)
+    for number, kind in enumerate((CLIPTextModel, CLIPTextModelWithProjection)):
+        theirs = kind(config).eval()
+        theirs.save_pretrained(tmp_path / str(number))
+        model, _ = load_text_model(tmp_path / str(number) / "model.safetensors")
+        with torch.no_grad():
+            expected = theirs(ids)
+        assert torch.equal(model(ids).hidden, expected.last_hidden_state)
+        if kind is CLIPTextModelWithProjection:
+            assert torch.equal(model(ids).projected, expected.text_embeds)
+
+
+def test_file_and_model_may_have_different_types(tmp_path: Path) -> None:
+    tensors = {"text_model." + key: tensor.half() for key, tensor in small_tensors().items()}
+    path = write(tmp_path / "half.safetensors", tensors)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        model, report = load_text_model(path, dtype=dtype)
+        assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+        assert report.dtypes == ("float16",)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors: there is no such file"):
+        load_text_model(tmp_path / "nothing.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".pt", ".bin", ".PTH"])
+def test_pickles_are_refused_unread_with_advice(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(b"\x80\x04cos\nsystem\n")
+    with pytest.raises(CheckpointError, match=r"can run code\. Convert it to \.safetensors"):
+        load_text_model(path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1000])
+def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
+    path = write(tmp_path / "cut.safetensors", small_tensors())
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"cut\.safetensors: not a readable safetensors file"):
+        load_text_model(path)
+
+
+def test_a_header_of_impossible_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        load_text_model(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "hint"),
+    [
+        (["model.diffusion_model.input_blocks.0.0.weight"], "no CLIP-L text encoder"),
+        (["transformer.resblocks.0.ln_1.weight", "token_embedding.weight"], "OpenCLIP"),
+        (["lora_te_text_model_encoder_layers_0_mlp_fc1.lora_up.weight"], "LoRA"),
+        (["encoder.block.0.layer.0.SelfAttention.q.weight"], "First keys: 'encoder.block.0"),
+        ([], "none at all"),
+    ],
+)
+def test_a_foreign_file_is_told_by_its_keys(tmp_path: Path, keys: list[str], hint: str) -> None:
+    path = write(tmp_path / "foreign.safetensors", {key: torch.zeros(2, 2) for key in keys})
+    with pytest.raises(CheckpointError, match=r"foreign\.safetensors: no CLIP text encoder in it") as caught:
+        load_text_model(path)
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_are_refused_with_file_and_key(tmp_path: Path, value: float) -> None:
+    tensors = small_tensors()
+    tensors["encoder.layers.1.mlp.fc2.bias"][3] = value
+    path = write(tmp_path / "broken.safetensors", {"text_model." + key: tensor for key, tensor in tensors.items()})
+    message = r"broken\.safetensors: key 'text_model\.encoder\.layers\.1\.mlp\.fc2\.bias' holds 1 values that are NaN"
+    with pytest.raises(CheckpointError, match=message):
+        load_text_model(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "embeddings.position_embedding.weight",
+        "encoder.layers.0.mlp.fc1.weight",
+        "encoder.layers.1.self_attn.q_proj.bias",
+        "final_layer_norm.weight",
+    ],
+)
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    tensors = small_tensors()
+    del tensors[key]
+    path = write(tmp_path / "part.safetensors", {"text_model." + name: tensor for name, tensor in tensors.items()})
+    with pytest.raises(CheckpointError, match=rf"part\.safetensors: key 'text_model\.{key}' is missing"):
+        load_text_model(path)
+
+
+def test_a_missing_layer_is_named(tmp_path: Path) -> None:
+    tensors = {key: tensor for key, tensor in small_tensors().items() if "layers.0." not in key}
+    with pytest.raises(CheckpointError, match="layer 0 of 1 is missing"):
+        load_text_model(write(tmp_path / "part.safetensors", tensors))
+
+
+def test_a_layer_number_beyond_reason_costs_nothing(tmp_path: Path) -> None:
+    tensors = small_tensors() | {"encoder.layers.999999999.mlp.fc1.bias": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match="layer 2 of 3 is missing"):
+        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "message"),
+    [
+        ("embeddings.token_embedding.weight", (49408, 100), "width 100"),
+        ("embeddings.token_embedding.weight", (1000, 128), "1000 tokens"),
+        ("embeddings.token_embedding.weight", (49408,), "two axes"),
+        ("encoder.layers.1.mlp.fc1.weight", (4, 128), r"shape \[4, 128\], expected \[256, 128\]"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(tmp_path: Path, key: str, shape: tuple[int, ...], message: str) -> None:
+    tensors = small_tensors() | {key: torch.zeros(shape)}
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+    assert key in str(caught.value)
+
+
+def test_integers_for_weights_are_refused(tmp_path: Path) -> None:
+    tensors = small_tensors()
+    tensors["final_layer_norm.weight"] = torch.ones(128, dtype=torch.int32)
+    with pytest.raises(CheckpointError, match=r"'final_layer_norm\.weight' holds torch\.int32"):
+        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+
+
+def test_a_header_that_lies_about_sizes_is_refused(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "lie.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        load_text_model(path)
+
+
+def test_seeds_make_models() -> None:
+    first, again, other = seeded_text_model(SMALL), seeded_text_model(SMALL), seeded_text_model(SMALL, seed=1)
+    ids = random_ids(1)
+    assert torch.equal(first(ids).hidden, again(ids).hidden)
+    assert not torch.equal(first(ids).hidden, other(ids).hidden)
+    gains = first.final_layer_norm.weight
+    assert 0.15 < gains.std() < 0.25
+    assert abs(gains.mean() - 1) < 0.1
+    # so the mean of the last hidden state is no rounding noise
+    hidden = first(ids).hidden
+    assert hidden.mean().abs() > 1e-3 * hidden.abs().mean()

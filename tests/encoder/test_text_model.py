@@ -1,0 +1,330 @@
+"""The text tower against transformers, against the lecture's equations, and what must hold for any mask."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import CLIP_L, TextConfig
+from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
+from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
+
+from .conftest import TINY, random_ids
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_equals_transformers_sdpa_bit_for_bit(clip_l: TextModel, transformers_model: Callable, batch: int) -> None:
+    reference = transformers_model(clip_l, "sdpa")
+    ids = random_ids(batch)
+    generator = torch.Generator().manual_seed(1)
+    masks = [None] + [torch.rand(batch, 77, generator=generator) > 0.4 for _ in range(20)]
+    for mask in masks:
+        if mask is not None:
+            mask[:, 0] = True
+        with torch.no_grad():
+            expected = reference(ids, None if mask is None else mask.long(), output_hidden_states=True)
+            found = clip_l(ids, mask)
+        assert torch.equal(found.hidden, expected.last_hidden_state)
+        assert torch.equal(found.pooled, expected.pooler_output)
+        assert len(found.hidden_states) == len(expected.hidden_states) == 13
+        assert all(map(torch.equal, found.hidden_states, expected.hidden_states))
+
+
+def test_is_close_to_transformers_eager(clip_l: TextModel, transformers_model: Callable) -> None:
+    reference = transformers_model(clip_l, "eager")
+    ids = random_ids(4, seed=2)
+    mask = torch.rand(4, 77, generator=torch.Generator().manual_seed(3)) > 0.4
+    mask[:, 0] = True
+    for key_mask in (None, mask):
+        with torch.no_grad():
+            expected = reference(ids, None if key_mask is None else key_mask.long()).last_hidden_state
+            found = clip_l(ids, key_mask).hidden
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def lecture_encoder(w: dict[str, Tensor], config: TextConfig, ids: Tensor, mask: Tensor) -> Tensor:
+    """Equations (24) to (63) one by one, head by head, without attention biases. ids [L], mask [L, L] of 0 and 1."""
+
+    def layer_norm(x: Tensor, name: str) -> Tensor:
+        mean = x.mean(dim=1, keepdim=True)  # (28)
+        variance = ((x - mean) ** 2).mean(dim=1, keepdim=True)  # (29)
+        gamma, beta = w[f"{name}.weight"], w[f"{name}.bias"]
+        return gamma * (x - mean) / torch.sqrt(variance + config.layer_norm_eps) + beta  # (30)
+
+    def attention(x: Tensor, name: str) -> Tensor:
+        heads = []
+        for head in range(config.num_heads):
+            columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            q, k, v = (x @ w[f"{name}.{part}_proj.weight"].T[:, columns] for part in "qkv")  # (35)
+            scores = q @ k.T / math.sqrt(config.head_dim)  # (36)
+            scores = torch.where(mask == 1, scores, -torch.inf)  # (37)
+            weights = scores.exp() / scores.exp().sum(dim=1, keepdim=True)  # (33)
+            heads.append(weights @ v)  # (38)
+        return torch.cat(heads, dim=1) @ w[f"{name}.out_proj.weight"].T  # (39)
+
+    def mlp(x: Tensor, name: str) -> Tensor:
+        h1 = x @ w[f"{name}.fc1.weight"].T + w[f"{name}.fc1.bias"]  # (41)
+        h2 = h1 * (1 / (1 + torch.exp(-1.702 * h1)))  # (31), (42)
+        return h2 @ w[f"{name}.fc2.weight"].T + w[f"{name}.fc2.bias"]  # (43)
+
+    tokens = w["embeddings.token_embedding.weight"][ids]  # (26), (53)
+    positions = w["embeddings.position_embedding.weight"][torch.arange(len(ids))]  # (54)
+    x = tokens + positions  # (55), (58)
+    for layer in range(config.num_layers):
+        name = f"encoder.layers.{layer}"
+        y = x + attention(layer_norm(x, f"{name}.layer_norm1"), f"{name}.self_attn")  # (45) to (47)
+        x = y + mlp(layer_norm(y, f"{name}.layer_norm2"), f"{name}.mlp")  # (47), (48)
+    return layer_norm(x, "final_layer_norm")  # (52), (62), (63)
+
+
+@pytest.mark.parametrize("convention", ["tokenizer", "lecture"])
+def test_equals_the_lectures_equations_in_float64(clip_l: TextModel, convention: str) -> None:
+    model = TextModel(CLIP_L).double().eval().requires_grad_(False)
+    weights = {key: value.double() for key, value in clip_l.state_dict().items()}
+    for key in weights:
+        if "self_attn" in key and key.endswith("bias"):
+            weights[key] = torch.zeros_like(weights[key])
+    model.load_state_dict(weights)
+    ids = random_ids(1, seed=4)
+    pad = padding_mask(ids, eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id, convention=convention)
+    product = (causal_mask(77) & pad)[0].long()  # (59) to (61)
+    expected = lecture_encoder(weights, CLIP_L, ids[0], product)
+    torch.testing.assert_close(model(ids, pad).hidden[0], expected, rtol=0, atol=1e-10)
+
+
+class FromScratch(torch.nn.Module):
+    """The encoder of the second source document: biases everywhere, q scaled before the product, an additive mask."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        d, m = config.hidden_dim, config.mlp_dim
+        self.heads, self.depth = config.num_heads, config.num_layers
+        self.words = torch.nn.Embedding(config.vocab_size, d)
+        self.places = torch.nn.Embedding(config.context_length, d)
+        part = {"norm1": (d,), "q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "norm2": (d,), "up": (d, m), "down": (m, d)}
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.ModuleDict(
+                {
+                    name: torch.nn.LayerNorm(*size) if "norm" in name else torch.nn.Linear(*size)
+                    for name, size in part.items()
+                }
+            )
+            for _ in range(config.num_layers)
+        )
+        self.norm = torch.nn.LayerNorm(d)
+
+    def load(self, model: TextModel) -> None:
+        self.words.load_state_dict(model.embeddings.token_embedding.state_dict())
+        self.places.load_state_dict(model.embeddings.position_embedding.state_dict())
+        for block, layer in zip(self.blocks, model.encoder.layers, strict=True):
+            theirs = {
+                "norm1": layer.layer_norm1,
+                "q": layer.self_attn.q_proj,
+                "k": layer.self_attn.k_proj,
+                "v": layer.self_attn.v_proj,
+                "o": layer.self_attn.out_proj,
+                "norm2": layer.layer_norm2,
+                "up": layer.mlp.fc1,
+                "down": layer.mlp.fc2,
+            }
+            for name, module in theirs.items():
+                block[name].load_state_dict(module.state_dict())
+        self.norm.load_state_dict(model.final_layer_norm.state_dict())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        batch, length = ids.shape
+        x = self.words(ids) + self.places(torch.arange(length))[None]
+        future = torch.full((length, length), -torch.inf).triu(1)
+        for block in self.blocks:
+            normed = block["norm1"](x)
+            q, k, v = block["q"](normed) * 0.125, block["k"](normed), block["v"](normed)
+            q, k, v = (
+                y.reshape(batch, length, self.heads, -1).transpose(1, 2).reshape(batch * self.heads, length, -1)
+                for y in (q, k, v)
+            )
+            attention = (torch.bmm(q, k.transpose(1, 2)) + future).softmax(dim=-1)
+            mixed = torch.bmm(attention, v).reshape(batch, self.heads, length, -1).transpose(1, 2)
+            x = x + block["o"](mixed.reshape(batch, length, -1))
+            inner = block["up"](block["norm2"](x))
+            x = x + block["down"](inner * (inner * 1.702).sigmoid())
+        return self.norm(x)
+
+
+def test_equals_the_encoder_from_scratch_with_biases(clip_l: TextModel) -> None:
+    reference = FromScratch(CLIP_L).eval()
+    reference.load(clip_l)
+    ids = random_ids(2, seed=5)
+    with torch.no_grad():
+        torch.testing.assert_close(clip_l(ids).hidden, reference(ids), rtol=0, atol=1e-5)
+
+
+TINY_MODEL = seeded_text_model(TINY)  # hypothesis wants no fixtures that live longer than an example
+
+key_masks = st.lists(st.booleans(), min_size=77, max_size=77).map(lambda flags: torch.tensor([[True, *flags[1:]]]))
+
+
+@given(mask=key_masks)
+def test_no_mask_that_keeps_bos_gives_nan(mask: Tensor) -> None:
+    for is_causal in (True, False):
+        output = TINY_MODEL(random_ids(1), mask, is_causal=is_causal)
+        assert torch.isfinite(output.hidden).all()
+        assert torch.isfinite(output.pooled).all()
+
+
+def assert_hiding_changes_no_earlier_position(model: TextModel, position: int, seed: int) -> None:
+    ids = random_ids(1, seed)
+    plain, masked = model(ids).hidden, model(ids, span_mask(77, [(position, position + 1)])).hidden
+    assert torch.equal(plain[:, :position], masked[:, :position])
+    assert not torch.equal(plain[:, position:], masked[:, position:])
+
+
+@given(position=st.integers(1, 76), seed=st.integers(0, 99))
+def test_hiding_a_token_leaves_earlier_positions_bit_identical(position: int, seed: int) -> None:
+    assert_hiding_changes_no_earlier_position(TINY_MODEL, position, seed)
+
+
+@pytest.mark.parametrize("position", [1, 2, 40, 76])
+def test_hiding_a_token_leaves_earlier_positions_bit_identical_at_full_size(clip_l: TextModel, position: int) -> None:
+    assert_hiding_changes_no_earlier_position(clip_l, position, seed=position)
+
+
+def test_a_mask_of_all_true_equals_no_mask(clip_l: TextModel) -> None:
+    ids = random_ids(3)
+    plain = clip_l(ids)
+    for shape in ((3, 77), (1, 1, 77), (3, 1, 77), (1, 77, 77), (3, 77, 77)):
+        assert torch.equal(clip_l(ids, torch.ones(shape, dtype=torch.bool)).hidden, plain.hidden)
+    # and one whose batch holds a real mask in another row
+    mixed = torch.ones(3, 77, dtype=torch.bool)
+    mixed[1, 5] = False
+    assert torch.equal(clip_l(ids, mixed).hidden[[0, 2]], plain.hidden[[0, 2]])
+
+
+def test_key_masks_and_the_same_per_query_are_equal(tiny: TextModel) -> None:
+    ids = random_ids(2)
+    keys = torch.ones(2, 1, 77, dtype=torch.bool)
+    keys[0, 0, 3:6] = False
+    assert torch.equal(tiny(ids, keys).hidden, tiny(ids, keys.expand(2, 77, 77)).hidden)
+    assert torch.equal(tiny(ids, keys).hidden, tiny(ids, keys.squeeze(1)).hidden)
+
+
+def test_hiding_from_some_queries_changes_only_what_depends_on_them() -> None:
+    model = seeded_text_model(replace(TINY, num_layers=1))
+    ids = random_ids(1)
+    plain, masked = model(ids).hidden, model(ids, hide_from(77, keys=[2], queries=[5])).hidden
+    changed = (plain != masked).any(-1)[0].nonzero().flatten().tolist()
+    assert changed == [5]
+
+
+def test_masks_add_to_causality_unless_told_otherwise(tiny: TextModel) -> None:
+    ids = random_ids(1)
+    later = ids.clone()
+    later[0, 76] = 5
+    mask = span_mask(77, [(2, 3)])
+    assert torch.equal(tiny(ids, mask).hidden[:, :76], tiny(later, mask).hidden[:, :76])
+    assert not torch.equal(
+        tiny(ids, mask, is_causal=False).hidden[:, :76], tiny(later, mask, is_causal=False).hidden[:, :76]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (span_mask(77, [(0, 1)]), "BOS"),
+        (hide_from(77, keys=[0], queries=[76]), "BOS"),
+        (torch.ones(1, 77), "bool"),
+        (torch.ones(1, 76, dtype=torch.bool), r"\[1, 76\]|\[1, 1, 76\]"),
+        (torch.ones(3, 77, dtype=torch.bool), "does not fit 1 chunks of 77"),
+        (torch.ones(1, 1, 77, 77, dtype=torch.bool), "does not fit"),
+    ],
+)
+def test_masks_that_cannot_be_used_are_refused(tiny: TextModel, mask: Tensor, message: str) -> None:
+    with pytest.raises(MaskError, match=message):
+        tiny(random_ids(1), mask)
+
+
+def test_clip_skip_chooses_the_layer_and_not_the_pooled_vector(tiny: TextModel) -> None:
+    ids = random_ids(2)
+    states = tiny(ids).hidden_states
+    for skip in range(1, TINY.num_layers + 2):
+        raw, normed = tiny(ids, clip_skip=skip, final_norm=False), tiny(ids, clip_skip=skip)
+        assert torch.equal(raw.hidden, states[-skip])
+        assert torch.equal(normed.hidden, tiny.final_layer_norm(states[-skip]))
+        assert torch.equal(raw.pooled, tiny(ids).pooled)
+    for skip in (0, TINY.num_layers + 2):
+        with pytest.raises(ValueError, match=f"clip_skip {skip}"):
+            tiny(ids, clip_skip=skip)
+
+
+def test_pooled_is_the_last_state_at_the_first_eos_and_projected_its_projection(tiny: TextModel) -> None:
+    ids = random_ids(3)
+    output = tiny(ids)
+    for row in range(3):
+        position = ids[row].tolist().index(CLIP_L.eos_id)
+        assert torch.equal(output.pooled[row], output.hidden[row, position])
+    assert output.projected is not None
+    torch.testing.assert_close(output.projected, output.pooled @ tiny.text_projection.weight.T)
+
+
+def test_first_eos_ignores_larger_ids_and_falls_back_to_the_end() -> None:
+    assert first_eos(torch.tensor([[9, 60000, 49407, 49407], [9, 1, 2, 3]]), 49407).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_near_float32(clip_l: TextModel, dtype: torch.dtype) -> None:
+    half = seeded_text_model(CLIP_L, dtype=dtype)
+    ids = random_ids(1)
+    exact, rounded = clip_l(ids).hidden, half(ids, span_mask(77, [])).hidden
+    assert rounded.dtype == dtype
+    # relative error of a whole tensor: a few units of the type's own precision after 12 layers
+    error = (rounded.float() - exact).norm() / exact.norm()
+    assert error < 12 * torch.finfo(dtype).eps
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_is_close_to_cpu(clip_l: TextModel) -> None:
+    ids = random_ids(4)
+    mask = combine(span_mask(77, [(3, 6)]), hide_from(77, keys=[8], queries=[9]))
+    device_model = seeded_text_model(CLIP_L).cuda()
+    found = device_model(ids.cuda(), mask).hidden.cpu()
+    torch.testing.assert_close(found, clip_l(ids, mask).hidden, rtol=0, atol=1e-3)
+
+
+def test_text_encoder_gives_float32_and_the_chosen_layer(tiny: TextModel) -> None:
+    ids = random_ids(2).tolist()
+    encoding = TextEncoder(seeded_text_model(TINY, dtype=torch.bfloat16), clip_skip=2, final_norm=False)(ids)
+    assert encoding.hidden.dtype == encoding.pooled.dtype == torch.float32
+    assert torch.equal(
+        TextEncoder(tiny, clip_skip=2, final_norm=False)(ids).hidden, tiny(torch.tensor(ids)).hidden_states[-2]
+    )
+    projected = TextEncoder(tiny, projected=True)(ids).pooled
+    assert torch.equal(projected, tiny(torch.tensor(ids)).projected)
+
+
+def test_projection_that_is_not_there_is_refused(clip_l: TextModel) -> None:
+    with pytest.raises(ValueError, match="no text projection"):
+        TextEncoder(clip_l, projected=True)
+
+
+def test_ids_longer_than_the_context_are_refused(tiny: TextModel) -> None:
+    with pytest.raises(ValueError, match=r"\[1, 78\]"):
+        tiny(torch.zeros(1, 78, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_dim": 0}, "hidden_dim"),
+        ({"num_heads": 7}, "multiple"),
+        ({"activation": "relu"}, "relu"),
+        ({"context_length": 1}, "context_length"),
+    ],
+)
+def test_impossible_sizes_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TextConfig(**change)

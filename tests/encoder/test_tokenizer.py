@@ -1,0 +1,92 @@
+"""Ids against transformers' tokenizer; spans against the text."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from weighted_clip.encoder.tokenizer import VOCABULARY_FILE, Tokenizer, _read_merges, default_tokenizer
+
+CASES = Path(__file__).parents[1] / "cases"
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory):
+    """transformers' CLIPTokenizer, its files written out of the vocabulary we ship."""
+    from transformers import CLIPTokenizer
+
+    ours = default_tokenizer()
+    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
+    return CLIPTokenizer(vocab=vocabulary, merges=_read_merges())
+
+
+def ids(text: str) -> list[int]:
+    return [token.id for token in default_tokenizer()(text)]
+
+
+def test_the_vocabulary_is_the_released_one() -> None:
+    # the file as OpenAI published it with CLIP
+    digest = hashlib.sha256(VOCABULARY_FILE.read_bytes()).hexdigest()
+    assert digest == "924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a"
+    assert default_tokenizer().vocab_size == 49408
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a red cat", [320, 736, 2368]),
+        ("+", [266]),
+        ("a, b", [320, 267, 321]),
+        ("<|startoftext|><|endoftext|>", [49406, 49407]),
+        ("!", [256]),
+        ("", []),
+        ("   ", []),
+    ],
+)
+def test_known_ids(text: str, expected: list[int]) -> None:
+    assert ids(text) == expected
+
+
+def test_ids_equal_transformers_on_every_prompt_of_the_case_files(reference) -> None:
+    prompts = {
+        case["prompt"]
+        for path in CASES.glob("*.json")
+        for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
+    }
+    assert len(prompts) > 500
+    for prompt in prompts:
+        assert ids(prompt) == reference(prompt, add_special_tokens=False)["input_ids"], prompt
+
+
+special = st.sampled_from(["<|endoftext|>", "<|EndOfText|>", "'s", "don't", " ", "\n", "e\u0301", "ﬁ", "İ", "½", "²", "Ⅷ", "👩‍👩‍👧"])
+
+
+@settings(max_examples=500)
+@given(text=st.lists(st.one_of(special, st.text(st.characters(exclude_categories=["Cs"]), max_size=8))).map("".join))
+def test_ids_equal_transformers_on_any_text(reference, text: str) -> None:
+    assert ids(text) == reference(text, add_special_tokens=False)["input_ids"]
+
+
+@given(text=st.lists(st.one_of(special, st.text())).map("".join))
+def test_spans_go_forward_and_lie_within_any_text(text: str) -> None:
+    tokens = default_tokenizer()(text)
+    assert all(0 <= token.start < token.end <= len(text) for token in tokens)
+    # neighbours may share a character, as where lower-casing makes two of one
+    assert all(a.start <= b.start and a.end <= b.end for a, b in pairwise(tokens))
+
+
+def test_each_word_of_plain_text_is_covered_by_its_tokens() -> None:
+    text = "Electroencephalographically  café e\u0301clair, 猫と犬\t🦊!"
+    covered = {position for token in default_tokenizer()(text) for position in range(token.start, token.end)}
+    assert covered == {position for position, character in enumerate(text) if not character.isspace()}
+
+
+def test_lone_surrogates_count_as_replacement_characters() -> None:
+    assert default_tokenizer()("a \ud800 cat") == default_tokenizer()("a \ufffd cat")
+
+
+def test_a_new_tokenizer_is_the_same() -> None:
+    assert Tokenizer()("a red cat") == default_tokenizer()("a red cat")

@@ -1,0 +1,82 @@
+"""The law ``compel`` of masked_blend against the compel library, on one seeded transformers model."""
+
+import random
+
+import pytest
+import torch
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import _read_merges, default_tokenizer
+from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
+from weighted_clip.weighting.scheme_api import SchemeOptions
+from weighted_clip.weighting.schemes import SCHEMES
+
+# full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
+CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
+WORDS = "a photo of red castle near the river at dusk , oil painting unbelievably detailed lighthouse keeper".split()
+
+
+def random_fragments(seed: int) -> list[tuple[str, float]]:
+    """1 to 9 fragments of up to 75 tokens together, ``seed % 7`` of them below weight 1."""
+    generator = random.Random(seed)
+    num_down = seed % 7
+    weights = [generator.choice([0.0, 0.1, 0.3, 0.5, 0.77, 0.9, 0.99]) for _ in range(num_down)]
+    weights += [generator.choice([1.0, 1.0, 1.2, 1.5]) for _ in range(generator.randint(1, 3))]
+    generator.shuffle(weights)
+    fragments = [(" ".join(generator.choices(WORDS, k=generator.randint(1, 16))), weight) for weight in weights]
+    while sum(len(default_tokenizer()(text)) for text, _ in fragments) > 75:
+        fragments.pop()
+    return fragments
+
+
+@pytest.fixture(scope="module")
+def model():
+    return seeded_text_model(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def provider(model):
+    from compel.embeddings_provider import EmbeddingsProvider
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    ours = default_tokenizer()
+    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
+    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=_read_merges(), model_max_length=77)
+    theirs = CLIPTextModel(
+        CLIPTextConfig(
+            hidden_size=CONFIG.hidden_dim,
+            intermediate_size=CONFIG.mlp_dim,
+            num_hidden_layers=CONFIG.num_layers,
+            num_attention_heads=CONFIG.num_heads,
+            eos_token_id=CONFIG.eos_id,
+            attn_implementation="sdpa",
+        )
+    ).eval()
+    theirs.load_state_dict({key: model.state_dict()[key.removeprefix("text_model.")] for key in theirs.state_dict()})
+    return EmbeddingsProvider(tokenizer=tokenizer, text_encoder=theirs, truncate=True)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equals_the_compel_library(model, provider, seed: int) -> None:
+    fragments = random_fragments(seed)
+    with torch.no_grad():
+        expected = provider.get_embeddings_for_weighted_prompt_fragments(
+            [[text for text, _ in fragments]], [[weight for _, weight in fragments]]
+        )
+    content = [
+        Token(token.id, weight, index + 1, index)
+        for index, (text, weight) in enumerate(fragments)
+        for token in default_tokenizer()(text)
+    ]
+    options = SchemeOptions(law="compel", mask_method="attention")
+    result = SCHEMES["masked_blend"].apply([close_chunk(content, CLIP_L_LAYOUT)], TextEncoder(model), options)
+    torch.testing.assert_close(result.hidden, expected, rtol=0, atol=1e-5)
+
+
+def test_the_prompts_cover_what_they_claim() -> None:
+    counts = [sum(weight < 1 for _, weight in random_fragments(seed)) for seed in range(30)]
+    assert min(counts) == 0
+    assert max(counts) == 6
+    lengths = [sum(len(default_tokenizer()(text)) for text, _ in random_fragments(seed)) for seed in range(30)]
+    assert max(lengths) > 70

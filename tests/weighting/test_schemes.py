@@ -1,0 +1,194 @@
+"""Schemes against the case files, the compel library, and what must hold for any prompt."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
+from weighted_clip.weighting.scheme_api import LAWS, MASK_METHODS, SchemeOptions
+from weighted_clip.weighting.schemes import SCHEMES
+
+from ..toy import case_chunks, toy_encode
+
+# names in the case files: names of the programs, and ours
+OURS = {
+    "a1111_original": "a1111",
+    "a1111_no_norm": "a1111_no_norm",
+    "adv_A1111": "a1111_global_norm",
+    "adv_comfy": "comfy",
+    "comfy": "comfy",
+    "comfy_pad0": "comfy",
+}
+
+
+@pytest.mark.cases("weighting_numeric")
+def test_equals_the_program_it_is_named_after(case: dict) -> None:
+    if case["scheme"] not in OURS:
+        pytest.skip(f"scheme {case['scheme']} is not offered yet")
+    layout = ChunkLayout(pad_id=0) if case["scheme"] == "comfy_pad0" else CLIP_L_LAYOUT
+    chunks = normalize(case_chunks(case), case.get("normalization", "none"))
+    result = SCHEMES[OURS[case["scheme"]]].apply(chunks, toy_encode, SchemeOptions(layout=layout))
+    expected = torch.tensor(case["expected"], dtype=torch.float64)
+    torch.testing.assert_close(result.hidden.flatten(0, 1), expected, rtol=0, atol=1e-8)
+    if "pooled" in case:
+        pooled = torch.tensor([case["pooled"]], dtype=torch.float64)
+        torch.testing.assert_close(result.pooled, pooled, rtol=0, atol=1e-8)
+
+
+@pytest.mark.cases("masked_blend")
+def test_masked_blend_equals_its_definition(case: dict) -> None:
+    # the cases take CLIP-L's empty prompt and padding throughout, also for the chunks that are padded with 0
+    options = SchemeOptions(law=case["law"], mask_method=case["method"])
+    result = SCHEMES["masked_blend"].apply(case_chunks(case), toy_encode, options)
+    expected = torch.tensor(case["expected"], dtype=torch.float64)
+    torch.testing.assert_close(result.hidden.flatten(0, 1), expected, rtol=0, atol=1e-8)
+
+
+TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
+WORDS = ["cat", "dog", "red", "castle", "river", ",", "猫", "chiaroscuro"]
+
+weighted_words = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.sampled_from([-0.5, 0.0, 0.3, 0.5, 1.0, 1.0, 1.2, 3.0])), min_size=1, max_size=12
+)
+
+
+def prompt_of(words: list[tuple[str, float]]) -> str:
+    return " ".join(word if weight == 1.0 else f"({word}:{weight})" for word, weight in words)
+
+
+def encode(text: str, **options):
+    tokenize = default_tokenizer()
+    return encode_prompt(read_prompt(text, EncodeOptions(**{"syntax": "comfy"} | options), tokenize), TINY, tokenize)
+
+
+def plain(text: str) -> torch.Tensor:
+    (chunk,) = read_prompt(text, EncodeOptions(syntax="none"), default_tokenizer()).chunks
+    return TINY([chunk.ids]).hidden
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@given(words=st.lists(st.sampled_from(WORDS), max_size=12))
+def test_weights_of_one_give_the_plain_encoding_bit_for_bit(scheme: str, normalization: str, words: list[str]) -> None:
+    text = " ".join(words)
+    for law in LAWS:
+        for method in MASK_METHODS:
+            encoded = encode(text, scheme=scheme, normalization=normalization, law=law, mask_method=method)
+            assert torch.equal(encoded.hidden, plain(text))
+            assert encoded.num_encodings == 1
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in ("a1111", "a1111_global_norm", "masked_blend")])
+@given(words=weighted_words)
+def test_rows_of_weight_one_are_copies_where_a_scheme_works_row_by_row(scheme: str, words) -> None:
+    encoded = encode(prompt_of(words), scheme=scheme)
+    weights = torch.tensor(encoded.read.chunks[0].weights)
+    base = TINY([encoded.read.chunks[0].ids, CLIP_L_LAYOUT.empty_ids()]).hidden[:1]
+    assert torch.equal(encoded.hidden[:, weights == 1], base[:, weights == 1])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(words=weighted_words, padding=st.sampled_from(["attend", "mask", "mask EOS too"]))
+def test_no_scheme_gives_nan(scheme: str, words, padding: str) -> None:
+    for law in LAWS:
+        encoded = encode(prompt_of(words), scheme=scheme, padding=padding, law=law)
+        assert torch.isfinite(encoded.hidden).all()
+        assert torch.isfinite(encoded.pooled).all()
+
+
+@pytest.mark.parametrize("method", MASK_METHODS)
+@given(words=st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0.0, 1.0])), min_size=1, max_size=12))
+def test_nested_with_words_at_zero_equals_the_encoding_with_them_absent(method: str, words) -> None:
+    encoded = encode(prompt_of(words), scheme="masked_blend", mask_method=method)
+    (chunk,) = encoded.read.chunks
+    gone = [token.weight == 0.0 for token in chunk.tokens]
+    ids, mask = list(chunk.ids), None
+    if method == "attention":
+        mask = ~torch.tensor([[gone]])
+    elif method == "token":
+        ids = [266 if absent else token for token, absent in zip(ids, gone, strict=True)]
+    else:
+        kept = [token for token, absent in zip(ids, gone, strict=True) if not absent]
+        ids = kept + [CLIP_L_LAYOUT.pad_id] * (77 - len(kept))
+    torch.testing.assert_close(encoded.hidden, TINY([ids], mask).hidden[:1], rtol=0, atol=1e-6)
+    if method == "remove" and any(weight for _, weight in words):
+        # the same as never having typed them
+        rest = " ".join(word for word, weight in words if weight)
+        torch.testing.assert_close(encoded.hidden, plain(rest), rtol=0, atol=1e-6)
+
+
+@given(words=weighted_words)
+def test_nested_blend_lies_between_its_corners(words) -> None:
+    """One faded word: the blend is on the line between present and absent, at its weight."""
+    for weight in (0.25, 0.75):
+        faded, gone, whole = (encode(f"a (cat:{w}) sat", scheme="masked_blend").hidden for w in (weight, 0.0, 1.0))
+        torch.testing.assert_close(faded, weight * whole + (1 - weight) * gone, rtol=0, atol=1e-6)
+
+
+def test_two_words_at_zero_are_gone_by_the_nested_law_and_half_there_by_compels() -> None:
+    text, rest = "a (cat:0) and a (dog:0) sat", "a and a sat"
+    assert torch.allclose(encode(text, scheme="masked_blend", mask_method="remove").hidden, plain(rest), atol=1e-6)
+    half = encode(text, scheme="masked_blend", mask_method="remove", law="compel").hidden
+    assert (half - plain(rest)).abs().max() > 0.01
+
+
+def test_negative_weights_act_as_zero_and_say_so() -> None:
+    negative, zero = encode("a (cat:-2) b", scheme="masked_blend"), encode("a (cat:0) b", scheme="masked_blend")
+    assert torch.equal(negative.hidden, zero.hidden)
+    (issue,) = negative.read.issues
+    assert issue.code == "negative-weight"
+    assert negative.read.prompt.source[slice(*issue.span)] == "cat"
+
+
+def test_pooled_is_unweighted_or_blended() -> None:
+    text = "a (cat:0.25) sat"
+    unweighted = encode(text, scheme="masked_blend").pooled
+    blended = encode(text, scheme="masked_blend", pooled="weighted").pooled
+    absent = encode("a (cat:0) sat", scheme="masked_blend", pooled="weighted").pooled
+    assert torch.equal(unweighted, encode("a cat sat").pooled)
+    torch.testing.assert_close(blended, 0.25 * unweighted + 0.75 * absent, rtol=0, atol=1e-6)
+
+
+def test_long_prompts_have_a_mean_for_each_chunk_or_one_for_all() -> None:
+    text = "(" + "cat " * 80 + ":1.5) " + "dog " * 40
+    one, each = encode(text, scheme="a1111_global_norm"), encode(text, scheme="a1111")
+    base = encode(text, scheme="unweighted").hidden.unflatten(1, (-1, 77))
+    torch.testing.assert_close(each.hidden.unflatten(1, (-1, 77)).mean((2, 3)), base.mean((2, 3)))
+    torch.testing.assert_close(one.hidden.mean(), base.mean())
+    assert (each.hidden - one.hidden).abs().max() > 1e-3
+
+
+def test_a_mean_near_zero_is_reported_and_never_divides_by_zero() -> None:
+    def centred(ids, mask=None):
+        encoding = toy_encode(ids, mask)
+        hidden = encoding.hidden - encoding.hidden.mean(dim=(1, 2), keepdim=True)
+        return encoding._replace(hidden=torch.zeros_like(hidden) if ids[0][1] == 320 else hidden)
+
+    chunk = close_chunk([Token(320, 1.3, 1, 0)], CLIP_L_LAYOUT)
+    result = SCHEMES["a1111"].apply([chunk], centred, SchemeOptions())
+    assert torch.isfinite(result.hidden).all()
+
+    def tilted(ids, mask=None):
+        encoding = toy_encode(ids, mask)
+        weights = torch.ones(77, 1, dtype=torch.float64)
+        weights[1] = 1.3
+        return encoding._replace(hidden=encoding.hidden - (encoding.hidden * weights).mean() / weights.mean() + 1e-7)
+
+    result = SCHEMES["a1111"].apply([replace(chunk)], tilted, SchemeOptions())
+    assert [issue.code for issue in result.issues] == ["unstable-mean"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("law", "martial"), ("mask_method", "magic"), ("pooled", "tossed")]
+)
+def test_unknown_choices_are_refused_with_the_allowed_ones(field: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be one of .*'{value}'"):
+        SchemeOptions(**{field: value})
