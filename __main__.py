@@ -1,7 +1,7 @@
 """The command line: ``inspect`` shows what a prompt becomes, ``encode`` encodes it into files.
 
-Started without a command it encodes a sample prompt. Run it through ``run.py``, as ``python -m weighted_clip`` or as the
-installed ``weighted-clip``.
+Started without a command it encodes a sample prompt. Run it through ``run.py``, as ``python -m weighted_clip``, or as
+the installed ``weighted-clip``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from .encoder.text_model import TextEncoder
     from .weighting.encode import EncodedPrompt, EncodeOptions
 
-SAMPLE_COMMAND = ["encode", "a (red:1.4) cat and a (dog:0.5) in a bowl", "--scheme", "masked_blend", "--name", "sample"]
+SAMPLE_PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+SAMPLE_COMMAND = ["encode", SAMPLE_PROMPT, "--scheme", "masked_blend", "--name", "sample"]
 RANDOM_WARNING = (
-    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers mean "
-    "nothing. Give real ones with --weights FILE.safetensors"
+    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
+    "mean nothing. Give real ones with --weights FILE.safetensors"
 )
 
 
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     from .weighting.schemes import SCHEMES
     from .weighting.syntax import SYNTAXES
 
-    parser = argparse.ArgumentParser(prog="weighted-clip", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     reading = argparse.ArgumentParser(add_help=False)
@@ -122,7 +123,9 @@ def _encode(arguments: argparse.Namespace) -> int:
     masks: list[Any] = []
 
     def encode(ids: Any, mask: Any = None) -> Any:
-        masks.append(mask)
+        is_last_empty = len(ids) > len(read.chunks) and ids[-1] == read.layout.empty_ids()
+        # the empty prompt, which some schemes encode last, is not part of the picture
+        masks.append(mask[:-1] if mask is not None and is_last_empty else mask)
         return encoder(ids, mask)
 
     encoded = encode_prompt(read, encode, tokenize)

@@ -13,7 +13,7 @@ Options, only before the command:
                              install the pinned one from pip's index (default)
     --torch cpu              install torch without CUDA from PyTorch's own index (small)
     --torch cuda             install torch with CUDA from PyTorch's own index (large)
-    --torch skip             install no torch; only commands on text run (inspect, convert)
+    --torch skip             install no torch: for a .venv that gets its own from elsewhere
     --help                   show this text
 
 A torch that is already in .venv is always kept. Delete .venv to start afresh.

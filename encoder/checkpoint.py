@@ -1,7 +1,8 @@
 """Reading CLIP text encoders out of safetensors files, and making seeded ones where there is no file.
 
-Layouts read: Hugging Face text models with and without the ``text_model.`` prefix (transformers 5 dropped it), ComfyUI's
-``clip_l`` files, and the text tower inside Stable Diffusion 1.x checkpoints. Sizes come from the tensors' shapes. Pickled files are refused: loading one can run code.
+Layouts read: Hugging Face text models with and without the ``text_model.`` prefix (transformers 5 dropped it),
+ComfyUI's ``clip_l`` files, and the text tower inside Stable Diffusion 1.x checkpoints. Sizes come from the tensors'
+shapes. Pickled files are refused: loading one can run code.
 
 Source: key names as found in files of openai/clip-vit-large-patch14, Stable Diffusion 1.5 and ComfyUI 0.29.
 """
@@ -188,7 +189,8 @@ def _find_layout(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[str, _
         hint = " It looks like a LoRA."
     some = ", ".join(repr(key) for key in list(shapes)[:3]) or "none at all"
     raise CheckpointError(
-        f"{path}: no CLIP text encoder in it: no key ends in {_TOKEN_KEY!r} where one is expected.{hint} First keys: {some}"
+        f"{path}: no CLIP text encoder in it: no key ends in {_TOKEN_KEY!r} where one is expected.{hint} "
+        f"First keys: {some}"
     )
 
 
@@ -207,7 +209,8 @@ def _config_from_shapes(path: Path, shapes: dict[str, tuple[int, ...]], key_of: 
         )
     if size(_TOKEN_KEY, 0) != CLIP_L.vocab_size:
         raise CheckpointError(
-            f"{path}: key {key_of[_TOKEN_KEY]!r} has {size(_TOKEN_KEY, 0)} tokens, expected {CLIP_L.vocab_size} as CLIP has"
+            f"{path}: key {key_of[_TOKEN_KEY]!r} has {size(_TOKEN_KEY, 0)} tokens, expected {CLIP_L.vocab_size} as "
+            "CLIP has"
         )
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layers.")}
     for index in range(len(layers)):

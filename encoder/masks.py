@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 PadConvention = Literal["tokenizer", "lecture"]
-"""``tokenizer``: what follows the first EOS is padding. ``lecture``: every PAD id is, so EOS too where they share one."""
+"""``tokenizer``: what follows the first EOS is padding. ``lecture``: every PAD id is, so EOS too where they share
+one."""
 
 
 class MaskError(ValueError):
@@ -44,7 +45,8 @@ def padding_mask(ids: Tensor, *, eos_id: int, pad_id: int, convention: PadConven
         eos_id: Id of EOS.
         pad_id: Id of padding; may equal ``eos_id``.
         convention: ``tokenizer`` keeps everything up to and with the first EOS, as a tokenizer's attention mask does.
-            ``lecture`` is Definition 3.2 to the letter: hidden wherever the id is PAD, which hides EOS as well in CLIP-L.
+             ``lecture`` is Definition 3.2 to the letter: hidden wherever the id is PAD, which hides EOS as well in
+             CLIP-L.
 
     Returns:
         ``[batch, 1, key]``, bool.

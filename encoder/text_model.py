@@ -134,7 +134,8 @@ def check_clip_skip(clip_skip: int, num_layers: int) -> None:
     """Raise ValueError unless ``clip_skip`` is 1 (last layer) to ``num_layers + 1`` (the embeddings)."""
     if not 1 <= clip_skip <= num_layers + 1:
         raise ValueError(
-            f"clip_skip {clip_skip} is out of range: 1 is the last layer, {num_layers + 1} the embeddings of this encoder"
+            f"clip_skip {clip_skip} is out of range: 1 is the last layer, {num_layers + 1} the embeddings of this "
+            "encoder"
         )
 
 

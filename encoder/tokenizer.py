@@ -1,7 +1,8 @@
 """CLIP's byte-pair tokenizer, with the place in the text that every token came from.
 
-Reads the vocabulary that ships beside this file and runs it on the ``tokenizers`` library, the engine that transformers'
-CLIPTokenizer runs on, with the same text cleaning (NFC, white-space runs, lower case). Adds no BOS, EOS or padding.
+Reads the vocabulary that ships beside this file and runs it on the ``tokenizers`` library, the engine that
+transformers' CLIPTokenizer runs on, with the same text cleaning (NFC, white-space runs, lower case). Adds no BOS, EOS
+or padding.
 
 Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/weighting.md, "Tokens".
 """
@@ -32,7 +33,8 @@ class TokenSpan(NamedTuple):
     start: int
     """First code point of the text it came from."""
     end: int
-    """One past the last code point. Several tokens share one span where a character takes several, as in CJK or emoji."""
+    """One past the last code point. Several tokens share one span where a character takes several, as in CJK or
+    emoji."""
 
 
 class Tokenizer:
@@ -100,10 +102,10 @@ class Tokenizer:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate, which no tokenizer accepts; its length stays.
+    r"""The text with U+FFFD for each lone surrogate, which no tokenizer accepts; its length stays.
 
-    >>> without_surrogates("a\\ud800b")
-    'a\ufffdb'
+    >>> ascii(without_surrogates("a\ud800b"))
+    "'a\\ufffdb'"
     """
     return _SURROGATES.sub("\ufffd", text)
 

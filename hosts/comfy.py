@@ -1,8 +1,8 @@
 """ComfyUI's CLIP as an encode function, and our native encoder as something ComfyUI can manage.
 
-A prompt is encoded by the host itself: on a throw-away clone of the CLIP, each CLIP text tower's ``encode_token_weights``
-is replaced for that clone, and the clone is asked to encode. So LoRA, clip skip, hooks, schedules and low-memory loading
-work as they do for the host's own node, and the CLIP that came in is never touched.
+A prompt is encoded by the host itself: on a throw-away clone of the CLIP, each CLIP text tower's
+``encode_token_weights`` is replaced for that clone, and the clone is asked to encode. So LoRA, clip skip, hooks,
+schedules and low-memory loading work as they do for the host's own node, and the CLIP that came in is never touched.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "In ComfyUI".
 """
@@ -117,8 +117,8 @@ def _towers(clip: Any) -> dict[str, _Tower]:
     if not towers:
         found = ", ".join(children) or "nothing"
         raise ValueError(
-            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. Weighted CLIP "
-            "works on CLIP-L, CLIP-G and CLIP-H; use the host's own encode node for this model."
+            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. Weighted "
+            "CLIP works on CLIP-L, CLIP-G and CLIP-H; use the host's own encode node for this model."
         )
     return towers
 
@@ -155,8 +155,8 @@ def _encode_host(clip: Any, text: str, options: EncodeOptions) -> Encoded:
     if set(prompts) != set(towers):
         missing = ", ".join(sorted(set(towers) - set(prompts)))
         raise RuntimeError(
-            f"The host encoded without asking Weighted CLIP ({missing}), so the weights would be missing. Please report "
-            "this with your ComfyUI version and the nodes between the loader and this one."
+            f"The host encoded without asking Weighted CLIP ({missing}), so the weights would be missing. Please "
+            "report this with your ComfyUI version and the nodes between the loader and this one."
         )
     return Encoded(conditioning, prompts, left_to_host)
 

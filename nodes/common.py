@@ -31,9 +31,7 @@ EITHER_CLIP = f"CLIP,{NATIVE_TYPE}"
 
 CLIP_INPUT = (
     EITHER_CLIP,
-    {
-        "tooltip": "The text encoder: the checkpoint's CLIP, or one from Load CLIP Encoder (native). Clip skip belongs to it."
-    },
+    {"tooltip": "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."},
 )
 TEXT_INPUT = (
     "STRING",
@@ -53,26 +51,26 @@ def menu(choices: Sequence[str] | Mapping[str, Any], tooltip: str) -> tuple[list
 
 SYNTAX_INPUT = menu(
     SYNTAXES,
-    "How weights are written. comfy: (word:1.2) sets, (word) is 1.1. a1111: brackets multiply, [word] is 1/1.1, BREAK ends "
-    "a chunk. none: brackets are text.",
+    "How weights are written. comfy: (word:1.2) sets, (word) is 1.1. a1111: brackets multiply, [word] is 1/1.1, BREAK "
+    "ends a chunk. none: brackets are text.",
 )
 SCHEME_INPUT = menu(
     SCHEMES, "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
 )
 NORMALIZATION_INPUT = menu(
     NORMALIZATIONS,
-    "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens counts no "
-    "more than a short one.",
+    "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens counts "
+    "no more than a short one.",
 )
 CHUNKING_INPUT = menu(
     CHUNKING_CHOICES,
-    "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or the last "
-    "comma. comfy segment, comfy word: between weighted segments, or between words.",
+    "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or the "
+    "last comma. comfy segment, comfy word: between weighted segments, or between words.",
 )
 PADDING_INPUT = menu(
     PADDINGS,
-    "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was trained. "
-    "mask: none of it. mask EOS too: not the end token either.",
+    "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was "
+    "trained. mask: none of it. mask EOS too: not the end token either.",
 )
 POOLED_INPUT = menu(
     POOLED,
@@ -85,8 +83,8 @@ LAW_INPUT = menu(
 )
 MASK_METHOD_INPUT = menu(
     MASK_METHODS,
-    "What an absent word is. attention: hidden from all other tokens. token: replaced by the filler. remove: deleted, what "
-    "follows moves up.",
+    "What an absent word is. attention: hidden from all other tokens. token: replaced by the filler. remove: deleted, "
+    "what follows moves up.",
 )
 FILLER_INPUT = (
     "STRING",

@@ -38,9 +38,7 @@ class WeightedCLIPInspect:
             "optional": {
                 "clip": (
                     common.EITHER_CLIP,
-                    {
-                        "tooltip": "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in Stable Diffusion 1.5."
-                    },
+                    {"tooltip": "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."},
                 )
             },
         }

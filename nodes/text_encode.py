@@ -7,7 +7,7 @@ from typing import Any
 from ..weighting.encode import EncodeOptions
 from . import common
 
-EMPHASIS = {
+EMPHASIS: dict[str, dict[str, Any]] = {
     "Original": {"syntax": "a1111", "scheme": "a1111"},
     "No norm": {"syntax": "a1111", "scheme": "a1111_no_norm"},
     "Ignore": {"syntax": "a1111", "scheme": "unweighted"},
@@ -73,8 +73,8 @@ class WeightedCLIPA1111Encode(_EncodeNode):
                 "text": common.TEXT_INPUT,
                 "emphasis": common.menu(
                     EMPHASIS,
-                    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights are "
-                    "read and not applied. None: brackets are text.",
+                    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights "
+                    "are read and not applied. None: brackets are text.",
                 ),
                 "comma_backtrack": common.COMMA_BACKTRACK_INPUT,
                 "padding": common.PADDING_INPUT,
@@ -93,8 +93,8 @@ class WeightedCLIPMaskedBlend(_EncodeNode):
     """Words below weight 1 fade by blending in encodings without them."""
 
     DESCRIPTION = (
-        "Turns words down so that they really fade: at 0.3 a word is 0.3 present, in its own rows and in every row that "
-        "read it. Weights above 1 act as in ComfyUI."
+        "Turns words down so that they really fade: at 0.3 a word is 0.3 present, in its own rows and in every row "
+        "that read it. Weights above 1 act as in ComfyUI."
     )
     SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "negative weight", "prompt"]  # noqa: RUF012
 

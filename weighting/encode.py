@@ -35,8 +35,8 @@ from .schemes import SCHEMES
 from .syntax import SYNTAXES, parse
 
 PADDINGS = ("attend", "mask", "mask EOS too")
-"""What the encoder may see of padding, default first: all of it, as Stable Diffusion was trained; none of it; or not the
-EOS in front of it either, which is the lecture's Definition 3.2 to the letter."""
+"""What the encoder may see of padding, default first: all of it, as Stable Diffusion was trained; none of it; or not
+the EOS in front of it either, which is the lecture's Definition 3.2 to the letter."""
 
 CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
 """Chunk rules as menus show them, default first."""

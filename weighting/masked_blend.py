@@ -44,9 +44,9 @@ def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: Scheme
     absent. It is the mean encoding if a number is drawn from 0..1 and every token below it is absent: a set of words at
     0 is wholly absent. Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0.
 
-    Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, one D_k for each fragment
-    below 1, in which that fragment alone is absent; all weights also act in Z and D_k as in ``comfy``. Two words at 0
-    each survive by half.
+    Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, one D_k for each
+    fragment below 1, in which that fragment alone is absent; all weights also act in Z and D_k as in ``comfy``. Two
+    words at 0 each survive by half.
 
     Args:
         chunks: The prompt.

@@ -19,9 +19,9 @@ NORMALIZATIONS = ("none", "mean", "length", "length+mean")
 def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]:
     """Apply a rule to the weights of a prompt, all its chunks together.
 
-    ``length`` divides the distance of a weight from 1 by the square root of the number of tokens its word has, so that a
-    long word does not count more than a short one. ``mean`` shifts all weights by the same amount so that they average
-    to 1. Special tokens (word 0) keep weight 1.
+    ``length`` divides the distance of a weight from 1 by the square root of the number of tokens its word has, so that
+    a long word does not count more than a short one. ``mean`` shifts all weights by the same amount so that they
+    average to 1. Special tokens (word 0) keep weight 1.
 
     Args:
         chunks: The prompt.

@@ -74,8 +74,13 @@ def test_files_written_by_transformers_load(tmp_path: Path) -> None:
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(
-        hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=2, projection_dim=32,
-        eos_token_id=49407, vocab_size=49408,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=32,
+        eos_token_id=49407,
+        vocab_size=49408,
     )
     ids = random_ids(2)
     for number, kind in enumerate((CLIPTextModel, CLIPTextModelWithProjection)):

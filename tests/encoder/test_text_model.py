@@ -106,7 +106,16 @@ class FromScratch(torch.nn.Module):
         self.heads, self.depth = config.num_heads, config.num_layers
         self.words = torch.nn.Embedding(config.vocab_size, d)
         self.places = torch.nn.Embedding(config.context_length, d)
-        part = {"norm1": (d,), "q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "norm2": (d,), "up": (d, m), "down": (m, d)}
+        part = {
+            "norm1": (d,),
+            "q": (d, d),
+            "k": (d, d),
+            "v": (d, d),
+            "o": (d, d),
+            "norm2": (d,),
+            "up": (d, m),
+            "down": (m, d),
+        }
         self.blocks = torch.nn.ModuleList(
             torch.nn.ModuleDict(
                 {

@@ -61,7 +61,9 @@ def test_ids_equal_transformers_on_every_prompt_of_the_case_files(reference) -> 
         assert ids(prompt) == reference(prompt, add_special_tokens=False)["input_ids"], prompt
 
 
-special = st.sampled_from(["<|endoftext|>", "<|EndOfText|>", "'s", "don't", " ", "\n", "e\u0301", "ﬁ", "İ", "½", "²", "Ⅷ", "👩‍👩‍👧"])
+special = st.sampled_from(
+    ["<|endoftext|>", "<|EndOfText|>", "'s", "don't", " ", "\n", "e\u0301", "ﬁ", "İ", "½", "²", "Ⅷ", "👩‍👩‍👧"]
+)
 
 
 @settings(max_examples=500)

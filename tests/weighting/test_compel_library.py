@@ -14,7 +14,8 @@ from weighted_clip.weighting.schemes import SCHEMES
 
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
 CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
-WORDS = "a photo of red castle near the river at dusk , oil painting unbelievably detailed lighthouse keeper".split()
+SENTENCE = "a photo of red castle near the river at dusk , oil painting unbelievably detailed lighthouse keeper"
+WORDS = SENTENCE.split()
 
 
 def random_fragments(seed: int) -> list[tuple[str, float]]:

@@ -56,7 +56,9 @@ TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_
 WORDS = ["cat", "dog", "red", "castle", "river", ",", "猫", "chiaroscuro"]
 
 weighted_words = st.lists(
-    st.tuples(st.sampled_from(WORDS), st.sampled_from([-0.5, 0.0, 0.3, 0.5, 1.0, 1.0, 1.2, 3.0])), min_size=1, max_size=12
+    st.tuples(st.sampled_from(WORDS), st.sampled_from([-0.5, 0.0, 0.3, 0.5, 1.0, 1.0, 1.2, 3.0])),
+    min_size=1,
+    max_size=12,
 )
 
 
@@ -86,7 +88,9 @@ def test_weights_of_one_give_the_plain_encoding_bit_for_bit(scheme: str, normali
             assert encoded.num_encodings == 1
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in ("a1111", "a1111_global_norm", "masked_blend")])
+@pytest.mark.parametrize(
+    "scheme", [name for name in SCHEMES if name not in ("a1111", "a1111_global_norm", "masked_blend")]
+)
 @given(words=weighted_words)
 def test_rows_of_weight_one_are_copies_where_a_scheme_works_row_by_row(scheme: str, words) -> None:
     encoded = encode(prompt_of(words), scheme=scheme)
@@ -186,9 +190,7 @@ def test_a_mean_near_zero_is_reported_and_never_divides_by_zero() -> None:
     assert [issue.code for issue in result.issues] == ["unstable-mean"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("law", "martial"), ("mask_method", "magic"), ("pooled", "tossed")]
-)
+@pytest.mark.parametrize(("field", "value"), [("law", "martial"), ("mask_method", "magic"), ("pooled", "tossed")])
 def test_unknown_choices_are_refused_with_the_allowed_ones(field: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must be one of .*'{value}'"):
         SchemeOptions(**{field: value})

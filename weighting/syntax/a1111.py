@@ -79,7 +79,7 @@ class _Reader:
                 self.issues.append(
                     Issue(
                         "unclosed-bracket",
-                        f"“{bracket}” at {place} is never closed: everything after it weighs {factor:.4g} times as much.",
+                        f"“{bracket}” at {place} is never closed: all that follows weighs {factor:.4g} times as much.",
                         Span(place, place + 1),
                     )
                 )
@@ -219,8 +219,8 @@ def _merge(source: str, spans: list[Span], weights: list[float]) -> tuple[tuple[
                 issues.append(
                     Issue(
                         "break-in-brackets",
-                        "BREAK inside weighted brackets does not end the chunk in A1111: it is read as the word “break” "
-                        f"with weight {fragment.weight:.4g}.",
+                        "BREAK inside weighted brackets does not end the chunk in A1111: it is read as the word "
+                        f"“break” with weight {fragment.weight:.4g}.",
                         fragment.span,
                     )
                 )

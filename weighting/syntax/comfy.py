@@ -5,9 +5,9 @@ Only round brackets have a meaning, and ``\(`` and ``\)`` are those characters:
     (text)         1.1 times the weight outside
     (text:NUMBER)  NUMBER, whatever the weight outside; NUMBER is anything Python's float() reads
 
-A bracket that closes nothing is text, and from there on brackets only count until they are even again. A bracket that is
-never closed is text to the end, unless the text ends in ``)``: then the two are taken off as if they were a pair, and
-the inside is read afresh.
+A bracket that closes nothing is text, and from there on brackets only count until they are even again. A bracket that
+is never closed is text to the end, unless the text ends in ``)``: then the two are taken off as if they were a pair,
+and the inside is read afresh.
 
 Source: docs/weighting.md, "ComfyUI syntax"; behaviour of ComfyUI 0.29.0.
 """

@@ -1,0 +1,145 @@
+"""The parts of ComfyUI that our nodes touch, round our own tiny tower: enough to run the nodes where no host is.
+
+What the real host does is tested in tests/hosts; here only our side of the contract is.
+"""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import torch
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.tokenizer import default_tokenizer
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+
+
+def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None:
+    """Put fake host modules where the nodes look for them. ``files``: folder kind to file name to path."""
+    files = files or {}
+    management = ModuleType("comfy.model_management")
+    management.intermediate_device = lambda: torch.device("cpu")
+    management.text_encoder_device = management.text_encoder_offload_device = management.intermediate_device
+    management.load_models_gpu = lambda patchers: None
+    patching = ModuleType("comfy.model_patcher")
+    patching.ModelPatcher = lambda model, load_device, offload_device: SimpleNamespace(model=model)
+    embeddings = ModuleType("comfy.sd1_clip")
+    vectors = {"known": torch.full((2, CONFIG.hidden_dim), 0.1)}
+    embeddings.load_embed = lambda name, folder, size, key: vectors.get(name)
+    paths = ModuleType("folder_paths")
+    paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
+    paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
+    comfy = ModuleType("comfy")
+    comfy.__path__ = []
+    for module in (comfy, management, patching, embeddings, paths):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        if module.__name__.startswith("comfy."):
+            setattr(comfy, module.__name__.split(".")[1], module)
+
+
+class Transformer(torch.nn.Module):
+    """Has ``text_model``, by which a CLIP text tower is known, and the host's call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text_model = seeded_text_model(CONFIG)
+
+    def get_input_embeddings(self):
+        return self.text_model.embeddings.token_embedding
+
+    def forward(
+        self, _ids, attention_mask, *, embeds, num_tokens, intermediate_output, final_layer_norm_intermediate, **_kwargs
+    ):
+        model = self.text_model
+        hidden = embeds + model.embeddings.position_embedding.weight
+        mask, is_causal = None, True
+        if attention_mask is not None:
+            queries = 77 if attention_mask.shape[1] == 77 else 1
+            mask = (attention_mask == 1).view(len(embeds), 1, queries, 77) & torch.ones(77, 77, dtype=torch.bool).tril()
+            is_causal = False
+        states = model.encoder(hidden, mask, is_causal=is_causal)
+        last = model.final_layer_norm(states[-1])
+        middle = states[intermediate_output] if intermediate_output is not None else None
+        if middle is not None and final_layer_norm_intermediate:
+            middle = model.final_layer_norm(middle)
+        pooled = last[range(len(embeds)), [count - 1 for count in num_tokens]]
+        return last, middle, pooled * 2, pooled
+
+
+class Tower(torch.nn.Module):
+    """The host's SDClipModel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = Transformer()
+        self.layer, self.layer_idx = "last", None
+        self.layer_norm_hidden_state, self.return_projected_pooled = True, False
+        self.execution_device = None
+
+    def process_tokens(self, tokens, device):
+        table = self.transformer.get_input_embeddings().weight
+        rows = [torch.stack([table[t] if isinstance(t, int) else t for t in chunk]) for chunk in tokens]
+        num_tokens = [next(i for i, t in enumerate(chunk) if isinstance(t, int) and t == 49407) + 1 for chunk in tokens]
+        return torch.stack(rows).to(device), None, num_tokens, []
+
+    def encode(self, tokens):
+        embeds, _, num_tokens, _ = self.process_tokens(tokens, "cpu")
+        last, middle, projected, pooled = self.transformer(
+            None,
+            None,
+            embeds=embeds,
+            num_tokens=num_tokens,
+            intermediate_output=self.layer_idx,
+            final_layer_norm_intermediate=self.layer_norm_hidden_state,
+        )
+        return (last if self.layer == "last" else middle), (projected if self.return_projected_pooled else pooled)
+
+    def encode_token_weights(self, pairs):
+        hidden, pooled = self.encode([[token for token, _ in chunk] for chunk in pairs])
+        return hidden.flatten(0, 1)[None], pooled[:1]
+
+
+class HostTokenizer:
+    """The host's SDTokenizer."""
+
+    max_length, start_token, end_token, pad_token = 77, 49406, 49407, 49407
+    tokens_start, tokenizer_adds_end_token = 1, True
+    embedding_directory, embedding_size, embedding_key = "embeddings", CONFIG.hidden_dim, "clip_l"
+
+    def tokenizer(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [49406, *(token.id for token in default_tokenizer()(text)), 49407]}
+
+
+class Patcher:
+    """The host's ModelPatcher: object patches are in force while its clone encodes."""
+
+    def __init__(self, model, patches=()) -> None:
+        self.model, self.object_patches = model, dict(patches)
+
+    def add_object_patch(self, name, value) -> None:
+        self.object_patches[name] = value
+
+    def get_model_object(self, name):
+        return self.object_patches.get(name) or getattr(self.model, name)
+
+
+class FakeClip:
+    """The host's CLIP with one CLIP text tower, ``clip_l``."""
+
+    def __init__(self, model=None, patches=()) -> None:
+        if model is None:
+            model = torch.nn.Module()
+            model.clip_l = Tower()
+        self.cond_stage_model = model
+        self.patcher = Patcher(model, patches)
+        self.tokenizer = SimpleNamespace(clip_l=HostTokenizer())
+
+    def clone(self) -> "FakeClip":
+        return FakeClip(self.cond_stage_model, self.patcher.object_patches)
+
+    def encode_from_tokens_scheduled(self, tokens):
+        encode = self.patcher.object_patches.get(
+            "clip_l.encode_token_weights", self.cond_stage_model.clip_l.encode_token_weights
+        )
+        hidden, pooled = encode(tokens["l"])
+        return [[hidden, {"pooled_output": pooled}]]

@@ -1,0 +1,275 @@
+"""The ComfyUI nodes on a fake host: their contract, their results, what they refuse."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import weighted_clip
+from safetensors.torch import save_file
+from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
+
+from .fake_comfy import CONFIG, FakeClip, install
+
+ROOT = Path(__file__).parents[2]
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+BASE = {
+    "syntax": "comfy",
+    "scheme": "comfy",
+    "normalization": "none",
+    "chunking": "as syntax",
+    "padding": "attend",
+    "pooled": "unweighted",
+}
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch, tmp_path):
+    tensors = {"text_model." + key: value for key, value in seeded_text_model(CONFIG).state_dict().items()}
+    path = tmp_path / "tiny.safetensors"
+    save_file(tensors, path)
+    install(
+        monkeypatch,
+        {"text_encoders": {"tiny.safetensors": str(path)}, "checkpoints": {"sub/sd.safetensors": str(path)}},
+    )
+
+
+def node(name: str):
+    return NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]()
+
+
+def all_inputs(cls) -> dict:
+    types = cls.INPUT_TYPES()
+    return types["required"] | types.get("optional", {})
+
+
+@pytest.mark.parametrize("name", NODE_CLASS_MAPPINGS)
+def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
+    cls = NODE_CLASS_MAPPINGS[name]
+    assert name.startswith("WeightedCLIP")
+    assert NODE_DISPLAY_NAME_MAPPINGS[name]
+    assert callable(getattr(cls, cls.FUNCTION))
+    assert cls.CATEGORY == "Weighted CLIP"
+    assert cls.DESCRIPTION
+    assert cls.SEARCH_ALIASES
+    assert len(cls.RETURN_TYPES) == len(cls.RETURN_NAMES) == len(cls.OUTPUT_TOOLTIPS)
+    for kind, options in all_inputs(cls).values():
+        assert options["tooltip"].strip()
+        if isinstance(kind, list) and kind:
+            assert options.get("default", kind[0]) == kind[0]
+
+
+def test_inputs_stand_in_their_permanent_order() -> None:
+    assert {name: list(all_inputs(cls)) for name, cls in NODE_CLASS_MAPPINGS.items()} == {
+        "WeightedCLIPTextEncode": [
+            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled",
+        ],
+        "WeightedCLIPA1111Encode": ["clip", "text", "emphasis", "comma_backtrack", "padding"],
+        "WeightedCLIPMaskedBlend": [
+            "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled",
+        ],
+        "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
+        "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device"],
+    }  # fmt: skip
+
+
+def defaults(cls) -> dict:
+    """What a node dropped into a graph has in its widgets."""
+    values = {}
+    for name, (kind, options) in cls.INPUT_TYPES()["required"].items():
+        if isinstance(kind, list):
+            values[name] = options.get("default", kind[0])
+        elif "default" in options:
+            values[name] = options["default"]
+    return values
+
+
+def test_dropped_in_unchanged_it_gives_what_the_stock_node_gives() -> None:
+    clip = FakeClip()
+    for text in ("a red cat", ""):
+        ids = [(i, 1.0) for i in read_prompt(text, EncodeOptions(), default_tokenizer()).chunks[0].ids]
+        stock = clip.encode_from_tokens_scheduled({"l": [ids]})
+        cls = NODE_CLASS_MAPPINGS["WeightedCLIPTextEncode"]
+        ((hidden, extra),) = cls().encode(clip=clip, text=text, **defaults(cls))["result"][0]
+        assert torch.equal(hidden, stock[0][0])
+        assert torch.equal(extra["pooled_output"], stock[0][1]["pooled_output"])
+
+
+def native(text: str, **options) -> torch.Tensor:
+    encoder, tokenize = TextEncoder(seeded_text_model(CONFIG)), default_tokenizer()
+    return encode_prompt(read_prompt(text, EncodeOptions(**options), tokenize), encoder, tokenize).hidden
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("padding", ["attend", "mask", "mask EOS too"])
+def test_text_encode_runs_every_scheme_on_the_hosts_tower(scheme: str, padding: str) -> None:
+    result = node("TextEncode").encode(FakeClip(), PROMPT, **BASE | {"scheme": scheme, "padding": padding})
+    ((hidden, _),) = result["result"][0]
+    expected = native(PROMPT, scheme=scheme, padding=padding)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("emphasis", "syntax", "scheme"),
+    [
+        ("Original", "a1111", "a1111"),
+        ("No norm", "a1111", "a1111_no_norm"),
+        ("Ignore", "a1111", "unweighted"),
+        ("None", "none", "unweighted"),
+    ],
+)
+def test_a1111_encode_is_the_webuis_emphasis_mode(emphasis: str, syntax: str, scheme: str) -> None:
+    text = "a (red:1.4) cat BREAK [dog] " + "word, " * 45
+    result = node("A1111Encode").encode(FakeClip(), text, emphasis, 20, "attend")
+    expected = native(text, syntax=syntax, scheme=scheme, chunking="a1111")
+    torch.testing.assert_close(result["result"][0][0][0], expected, rtol=0, atol=1e-5)
+    assert "chunk 2 of" in result["result"][1]
+
+
+@pytest.mark.parametrize("mask_method", ["attention", "token", "remove"])
+@pytest.mark.parametrize("law", ["nested", "compel"])
+def test_masked_blend_equals_the_native_encoder(law: str, mask_method: str) -> None:
+    choices = {"syntax": "a1111", "law": law, "mask_method": mask_method, "filler": "+", "padding": "attend"}
+    result = node("MaskedBlend").encode(FakeClip(), PROMPT, **choices, pooled="weighted")
+    expected = native(PROMPT, scheme="masked_blend", **choices)
+    torch.testing.assert_close(result["result"][0][0][0], expected, rtol=0, atol=1e-5)
+
+
+def test_the_native_encoder_takes_the_same_nodes(caplog) -> None:
+    (clip,) = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")
+    (skipped,) = node("Load").load("checkpoints/sub/sd.safetensors", 2, "fp32", "cpu")
+    for name, arguments in (
+        ("TextEncode", BASE),
+        ("MaskedBlend", defaults(NODE_CLASS_MAPPINGS["WeightedCLIPMaskedBlend"])),
+    ):
+        ours = node(name).encode(clip, PROMPT, **arguments)["result"][0][0][0]
+        hosts = node(name).encode(FakeClip(), PROMPT, **arguments)["result"][0][0][0]
+        torch.testing.assert_close(ours, hosts, rtol=0, atol=1e-5)
+        other = node(name).encode(skipped, PROMPT, **arguments)["result"][0][0][0]
+        assert not torch.allclose(ours, other, atol=1e-3)
+
+
+def test_clip_skip_is_the_hosts() -> None:
+    clip = FakeClip()
+    tower = clip.cond_stage_model.clip_l
+    tower.layer, tower.layer_idx = "hidden", -2
+    for padding in ("attend", "mask"):
+        hidden = node("TextEncode").encode(clip, PROMPT, **BASE | {"padding": padding})["result"][0][0][0]
+        model = seeded_text_model(CONFIG)
+        encoder, tokenize = TextEncoder(model, clip_skip=2), default_tokenizer()
+        expected = encode_prompt(read_prompt(PROMPT, EncodeOptions(padding=padding), tokenize), encoder, tokenize)
+        torch.testing.assert_close(hidden, expected.hidden, rtol=0, atol=1e-5)
+
+
+def test_problems_reach_the_front_end_and_the_report() -> None:
+    result = node("A1111Encode").encode(FakeClip(), "a (red cat", "Original", 20, "attend")
+    assert len(result["ui"]["text"]) == 1
+    assert "never closed" in result["ui"]["text"][0]
+    assert result["ui"]["weighted_clip"][0]["issues"][0]["code"] == "unclosed-bracket"
+    assert "never closed" in result["result"][1]
+
+
+def test_embeddings_come_from_the_host() -> None:
+    known = node("TextEncode").encode(FakeClip(), "a (embedding:known:1.2) cat", **BASE)
+    assert known["ui"]["text"] == []
+    tokens = known["ui"]["weighted_clip"][0]["chunks"][0]["tokens"]
+    assert [token["id"] for token in tokens] == [320, None, None, 2368]
+    missing = node("TextEncode").encode(FakeClip(), "a embedding:nothing cat", **BASE)
+    assert "no embedding “nothing”" in missing["ui"]["text"][0]
+    plain = node("TextEncode").encode(FakeClip(), "a cat", **BASE)
+    assert torch.equal(missing["result"][0][0][0], plain["result"][0][0][0])
+
+
+def test_the_clip_that_came_in_is_left_as_it_was() -> None:
+    clip = FakeClip(patches={"clip_l.encode_token_weights": sorted})
+    node("MaskedBlend").encode(clip, PROMPT, **defaults(NODE_CLASS_MAPPINGS["WeightedCLIPMaskedBlend"]))
+    assert clip.patcher.object_patches == {"clip_l.encode_token_weights": sorted}
+
+
+def test_replacing_another_packs_patch_is_logged(caplog) -> None:
+    clip = FakeClip(patches={"clip_l.encode_token_weights": sorted})
+    with caplog.at_level(logging.WARNING):
+        node("TextEncode").encode(clip, "a", **BASE)
+    assert "another pack's patch of clip_l.encode_token_weights" in caplog.text
+
+
+def test_a_host_that_does_not_ask_us_is_an_error_and_not_wrong_conditioning() -> None:
+    clip = FakeClip()
+
+    class Deaf(FakeClip):
+        def encode_from_tokens_scheduled(self, tokens):
+            return [[torch.zeros(1, 77, 64), {}]]
+
+    clip.clone = lambda: Deaf(clip.cond_stage_model)
+    with pytest.raises(RuntimeError, match=r"without asking Weighted CLIP \(clip_l\)"):
+        node("TextEncode").encode(clip, "a", **BASE)
+
+
+def test_a_clip_of_another_family_is_refused_by_name() -> None:
+    model = torch.nn.Module()
+    model.t5xxl = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match=r"holds no CLIP text encoder, only: t5xxl"):
+        node("TextEncode").encode(FakeClip(model), "a", **BASE)
+    with pytest.raises(ValueError, match="clip input is None"):
+        node("TextEncode").encode(None, "a", **BASE)
+
+
+def test_inspect_counts_and_draws() -> None:
+    result = node("Inspect").inspect("a (red:1.2) cat (x", "a1111", "as syntax")
+    image, count, report = result["result"]
+    assert image.dtype == torch.float32
+    assert image.ndim == 4
+    assert image.shape[0] == 1
+    assert image.shape[3] == 3
+    assert 0 <= image.min() < image.max() <= 1
+    assert count == 4
+    assert "chunk 1 of 1: 4/75 tokens" in report
+    assert result["ui"]["weighted_clip"][0]["num_tokens"] == 4
+    with_clip = node("Inspect").inspect("a embedding:known", "comfy", "as syntax", FakeClip())
+    assert with_clip["result"][1] == 3
+
+
+def test_the_loader_lists_what_is_there_and_says_what_is_wrong(monkeypatch, tmp_path) -> None:
+    files, _ = NODE_CLASS_MAPPINGS["WeightedCLIPLoad"].INPUT_TYPES()["required"]["file"]
+    assert files == ["text_encoders/tiny.safetensors", "checkpoints/sub/sd.safetensors"]
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"no")
+    install(monkeypatch, {"text_encoders": {"broken.safetensors": str(broken)}})
+    with pytest.raises(ValueError, match=r"broken\.safetensors: not a readable safetensors file"):
+        node("Load").load("text_encoders/broken.safetensors", 1, "fp32", "auto")
+
+
+@pytest.mark.parametrize("folder", ["ComfyUI-weighted-clip", "my pack", "a.b"])
+def test_import_in_any_folder_loads_no_heavy_library(tmp_path: Path, folder: str) -> None:
+    """The pack is imported as ComfyUI does it, in a process of its own."""
+    link = tmp_path / folder
+    try:
+        link.symlink_to(ROOT, target_is_directory=True)
+    except OSError:
+        pytest.skip("this system does not allow symbolic links")
+    script = """
+import importlib.util, json, sys
+folder = sys.argv[1]
+name = folder.replace(".", "_x_")
+spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py")
+module = sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps([list(module.NODE_CLASS_MAPPINGS), list(sys.modules)]))
+"""
+    run = subprocess.run([sys.executable, "-c", script, str(link)], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    nodes, modules = json.loads(run.stdout)
+    assert nodes == list(NODE_CLASS_MAPPINGS)
+    assert not {"transformers", "gradio", "compel", "tokenizers", "PIL", "weighted_clip"} & set(modules)
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{weighted_clip.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

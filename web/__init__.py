@@ -1,0 +1,1 @@
+"""What users see: pictures, the token ruler, the lab, and the route that feeds them."""

@@ -1,0 +1,25 @@
+"""Pictures of prompts, masks and the encoder, drawn with Pillow alone.
+
+Every function returns a ``PIL.Image.Image`` in mode RGB and draws the same picture whenever it is given the same input
+on the same machine. What machines differ in is their fonts; see ``fonts.py`` for how Chinese, Japanese and Korean
+characters or emoji get drawn as themselves.
+"""
+
+from .architecture import Block, architecture_blocks, num_parameters
+from .architecture_drawing import draw_architecture
+from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
+from .masks import draw_mask, draw_masks
+from .tokens import draw_tokens
+
+__all__ = [
+    "Block",
+    "architecture_blocks",
+    "draw_architecture",
+    "draw_encoding_masks",
+    "draw_figure_masks",
+    "draw_mask",
+    "draw_masks",
+    "draw_tokens",
+    "mask_labels",
+    "num_parameters",
+]

@@ -1,0 +1,191 @@
+"""A drawing surface with smooth edges: everything is drawn at twice its size and then halved.
+
+Pillow does not smooth the shapes it draws. Coordinates here are those of the finished picture, in pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw
+
+from .fonts import draw_run, run_width, runs, text_width
+from .style import FONT_SIZE, Color
+
+MAX_SMOOTH_AREA = 12_000_000
+"""Pixels of the finished picture above which it is drawn at its own size, to keep memory below 150 MB."""
+
+_CENTRE = 0.36  # from a line of text's centre to its baseline, in font sizes
+
+
+class Canvas:
+    """An image under construction."""
+
+    def __init__(self, width: float, height: float, background: Color) -> None:
+        """Start with an empty surface.
+
+        Args:
+            width: Of the finished picture.
+            height: Of the finished picture.
+            background: Its colour.
+        """
+        self.width, self.height = math.ceil(width), math.ceil(height)
+        self._scale = 2 if self.width * self.height <= MAX_SMOOTH_AREA else 1
+        self._image = Image.new("RGB", (self.width * self._scale, self.height * self._scale), background)
+        self._draw = ImageDraw.Draw(self._image)
+
+    def box(
+        self,
+        left: float,
+        top: float,
+        right: float,
+        bottom: float,
+        *,
+        fill: Color | None = None,
+        outline: Color | None = None,
+        line_width: float = 1,
+        radius: float = 0,
+        corners: tuple[bool, bool, bool, bool] = (True, True, True, True),
+    ) -> None:
+        """A rectangle; right and bottom are exclusive, corners are those round from the top left clockwise."""
+        x0, y0, x1, y1 = (round(value * self._scale) for value in (left, top, right, bottom))
+        if x1 <= x0 or y1 <= y0:
+            return
+        self._draw.rounded_rectangle(
+            (x0, y0, x1 - 1, y1 - 1),
+            radius=max(0, min(round(radius * self._scale), (min(x1 - x0, y1 - y0) - 3) // 2)),  # for Pillow 9.5
+            fill=fill,
+            outline=outline,
+            width=max(1, round(line_width * self._scale)) if outline else 0,
+            corners=corners,
+        )
+
+    def line(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5) -> None:
+        """A line through points."""
+        scaled = [(x * self._scale, y * self._scale) for x, y in points]
+        self._draw.line(scaled, fill=fill, width=max(1, round(width * self._scale)), joint="curve")
+
+    def arrow(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5, head: float = 5) -> None:
+        """A line through points with a head at the last one. Its last piece is horizontal or vertical."""
+        (x0, y0), (x1, y1) = points[-2:]
+        length = math.hypot(x1 - x0, y1 - y0)
+        dx, dy = (x1 - x0) / length, (y1 - y0) / length
+        neck = (x1 - dx * head, y1 - dy * head)
+        self.line([*points[:-1], neck], fill, width=width)
+        back = (x1 - dx * head * 1.5, y1 - dy * head * 1.5)
+        corners = [(x1, y1), (back[0] - dy * head * 0.8, back[1] + dx * head * 0.8)]
+        corners += [neck, (back[0] + dy * head * 0.8, back[1] - dx * head * 0.8)]
+        self._draw.polygon([(x * self._scale, y * self._scale) for x, y in corners], fill=fill)
+
+    def dot(self, x: float, y: float, radius: float, fill: Color, *, outline: Color | None = None) -> None:
+        """A disc around a point."""
+        left, top, right, bottom = (v * self._scale for v in (x - radius, y - radius, x + radius, y + radius))
+        width = round(1.5 * self._scale) if outline else 0
+        self._draw.ellipse((left, top, right, bottom), fill=fill, outline=outline, width=width)
+
+    def wave(self, left: float, right: float, y: float, fill: Color) -> None:
+        """A wavy line, as spelling checkers draw it."""
+        steps = max(2, round((right - left) * 2))
+        points = [left + (right - left) * i / steps for i in range(steps + 1)]
+        self.line([(x, y + 1.6 * math.sin((x - left) * math.pi / 3)) for x in points], fill, width=1.4)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        fill: Color,
+        *,
+        size: float = FONT_SIZE,
+        bold: bool = False,
+        align: str = "left",
+    ) -> float:
+        """One line of text.
+
+        Args:
+            x: Its left end, centre or right end, as ``align`` says.
+            y: The vertical centre of its letters.
+            text: Any string.
+            fill: Its colour.
+            size: Font size.
+            bold: Whether it is bold.
+            align: ``left``, ``center`` or ``right``.
+
+        Returns:
+            Its width.
+        """
+        width = text_width(text, size, bold=bold)
+        x -= {"left": 0.0, "center": width / 2, "right": width}[align]
+        scale, left = self._scale, x
+        for run in runs(text, bold=bold):
+            draw_run(self._image, run, left * scale, round((y + _CENTRE * size) * scale), size * scale, fill)
+            left += run_width(run, size)
+        return width
+
+    def upright_text(
+        self, x: float, bottom: float, text: str, fill: Color, *, size: float = FONT_SIZE, bold: bool = False
+    ) -> None:
+        """One line of text turned to read upwards: ``x`` is the centre of its letters, ``bottom`` where it starts."""
+        scale = self._scale
+        height = round(size * 1.6 * scale)
+        stencil = Image.new("L", (max(1, math.ceil(text_width(text, size, bold=bold) * scale)), height), 0)
+        left, baseline = 0.0, round(height / 2 + _CENTRE * size * scale)
+        for run in runs(text, bold=bold):
+            draw_run(stencil, run, left, baseline, size * scale, 255)
+            left += run_width(run, size) * scale
+        stencil = stencil.transpose(Image.Transpose.ROTATE_90)
+        self._image.paste(fill, (round(x * scale - height / 2), round(bottom * scale) - stencil.height), stencil)
+
+    def image(self) -> Image.Image:
+        """The finished picture."""
+        return self._image.reduce(self._scale) if self._scale > 1 else self._image
+
+
+def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
+    """A text cut with an ellipsis to fit a width in pixels.
+
+    Args:
+        text: Any string.
+        width: Available pixels.
+        size: Font size.
+        bold: Whether it is bold.
+
+    Returns:
+        The text, or as much of its beginning as fits, and ``…``.
+    """
+    text = text if len(text) <= 4096 else text[:4096] + "…"  # measuring is not free
+    width += 0.01  # sums of the same widths differ in their last digits
+    if text_width(text, size, bold=bold) <= width:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text_width(text[:middle] + "…", size, bold=bold) <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low] + "…"
+
+
+def wrap(text: str, width: float, size: float) -> list[str]:
+    """Break a text into lines that fit a width in pixels, between words where it can.
+
+    Args:
+        text: Any string; white space counts as one blank.
+        width: Available pixels.
+        size: Font size.
+
+    Returns:
+        At least one line.
+    """
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if text_width(joined, size) <= width:
+            lines[-1] = joined
+        else:
+            if lines[-1]:
+                lines.append("")
+            lines[-1] = shorten(word, width, size)
+    return lines

@@ -1,0 +1,136 @@
+"""The lecture's mask figure, drawn from the pack's own tokenizer, sizes and masks, and labels for a chunk's positions.
+
+Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...encoder.config import CLIP_L
+from ...encoder.masks import PadConvention, causal_mask, combine, length_normalization, padding_mask
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.chunks import TokenChunk
+from ...weighting.encode import ReadPrompt
+from .masks import draw_mask_rows, draw_masks
+from .style import ThemeName
+
+SHOWN_PADDING = 3
+"""PAD positions that the figure shows before its dots."""
+
+SHOWN_ENCODINGS = 4
+"""Masks that stand side by side at most."""
+
+CAPTIONS: dict[PadConvention, str] = {
+    "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
+    "lecture": "Definition 3.2 to the letter: hidden wherever the id is PAD. EOS has that id too, so it is hidden.",
+}
+"""Under the rows of the figure."""
+
+
+def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
+    """Labels for the positions of a chunk.
+
+    Args:
+        chunk: The chunk.
+        text: The prompt that it came from.
+
+    Returns:
+        One label for each position: BOS, the tokens' texts, EOS, PAD. Tokens that share one text, as the bytes of an
+        emoji do, are numbered.
+
+    >>> from ...weighting.encode import EncodeOptions, read_prompt
+    >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
+    >>> mask_labels(chunk, "a (red:1.2) cat")[:7]
+    ['BOS', 'a', 'red', 'cat', 'EOS', 'PAD', 'PAD']
+    """
+    spans = [(token.span.start, token.span.end) if token.span else (0, 0) for token in chunk.content]
+    return _labels(spans, text, len(chunk.tokens))
+
+
+def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, Tensor]], list[str]]:
+    """The three masks of the figure: causal, PAD, and their product.
+
+    Args:
+        text: Any text, read without syntax.
+        convention: Which keys count as padding.
+
+    Returns:
+        Title and mask of each, ``[77, 77]``, bool; and the labels of the 77 positions.
+    """
+    length = CLIP_L.context_length
+    tokens = default_tokenizer()(text)
+    ids = length_normalization(
+        [token.id for token in tokens], length=length, bos_id=CLIP_L.bos_id, eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id
+    )
+    causal = causal_mask(length)
+    padding = padding_mask(
+        torch.tensor([ids]), eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id, convention=convention
+    ).expand(-1, length, -1)
+    product = combine(causal, padding)
+    assert product is not None
+    labels = _labels([(token.start, token.end) for token in tokens[: length - 2]], text, length)
+    return [("causal mask", causal[0]), ("PAD mask", padding[0]), ("product", product[0])], labels
+
+
+def draw_figure_masks(
+    text: str = "a red cat", *, visible: int | None = None, cell: int | None = None, theme: ThemeName = "light"
+) -> Image.Image:
+    """Draw how causal mask and PAD mask multiply to the mask of the attention, in both conventions of padding.
+
+    Args:
+        text: Any text, read without syntax.
+        visible: Positions shown; None shows the text and a little padding.
+        cell: Size of a cell in pixels; None chooses by their number.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB: a row of three masks for the tokenizer's convention, one for the lecture's.
+
+    Raises:
+        ValueError: If a number is below 1 or the theme unknown.
+    """
+    labels = figure_masks(text, "tokenizer")[1]
+    if visible is None:
+        visible = labels.index("PAD") + SHOWN_PADDING if labels[-1] == "PAD" else len(labels)
+    rows = [(caption, figure_masks(text, convention)[0]) for convention, caption in CAPTIONS.items()]
+    return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
+
+
+def draw_encoding_masks(read: ReadPrompt, mask: Tensor | None, *, theme: ThemeName = "light") -> Image.Image:
+    """Draw what the positions of a prompt's first chunk could attend in each of its encodings.
+
+    Args:
+        read: The prompt.
+        mask: What its scheme gave the encoder on top of causality: ``[encodings, 1 or 77, 77]``, bool, the chunks of
+            each version of the prompt together; or None.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side.
+    """
+    chunk = read.chunks[0]
+    causal = causal_mask(read.layout.length)
+    versions = causal if mask is None else mask.cpu()[:: len(read.chunks)][: mask.shape[0] // len(read.chunks)] & causal
+    shown = versions[:SHOWN_ENCODINGS]
+    titles = ["the prompt", *(f"version {number}" for number in range(1, len(shown)))]
+    caption = f"{len(versions) - len(shown)} more versions are not shown." if len(versions) > len(shown) else ""
+    labels = mask_labels(chunk, read.prompt.source)
+    visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING)
+    return draw_masks(list(zip(titles, shown, strict=True)), labels, caption=caption, visible=visible, theme=theme)
+
+
+def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:
+    """BOS, the text of each span, EOS, and PAD up to ``length``."""
+    labels = ["BOS"]
+    for (start, end), group in groupby(spans):
+        count = len(list(group))
+        name = " ".join(text[start:end].split()) or "?"
+        labels += [name] if count == 1 else [f"{name} {number}/{count}" for number in range(1, count + 1)]
+    labels.append("EOS")
+    return labels + ["PAD"] * (length - len(labels))

@@ -1,0 +1,236 @@
+"""Fonts of the machine a picture is drawn on, and what to do about characters that they lack.
+
+No font is shipped. The first of a short list of well-known fonts is taken by its file name, which Pillow finds in the
+system's font folders on Linux, macOS and Windows; without any, Pillow's built-in one. A character that it lacks is
+taken from the first fallback font that has it. What no font has is written as its code point, such as U+732B, small.
+
+To see Chinese, Japanese and Korean characters as themselves, install any font of `FALLBACK_FONTS`, for example with
+``apt install fonts-noto-cjk`` or ``fonts-wqy-microhei``; Windows and macOS bring one along. Colour emoji fonts that
+hold bitmaps only (Noto Color Emoji, Apple Color Emoji) cannot be used; Symbola or the monochrome Noto Emoji can.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+REGULAR_FONTS = (
+    "DejaVuSans.ttf", "NotoSans-Regular.ttf", "segoeui.ttf", "HelveticaNeue.ttc", "Helvetica.ttc", "Arial.ttf",
+    "arial.ttf", "LiberationSans-Regular.ttf", "Ubuntu-R.ttf", "Roboto-Regular.ttf", "FreeSans.ttf", "Vera.ttf",
+)  # fmt: skip
+"""Taken in this order for ordinary text."""
+BOLD_FONTS = (
+    "DejaVuSans-Bold.ttf", "NotoSans-Bold.ttf", "segoeuib.ttf", "Arial Bold.ttf", "arialbd.ttf",
+    "LiberationSans-Bold.ttf", "Ubuntu-B.ttf", "Roboto-Bold.ttf", "FreeSansBold.ttf", "VeraBd.ttf",
+)  # fmt: skip
+"""The same for headings; without any, they are regular."""
+FALLBACK_FONTS = (
+    "NotoSansCJK-Regular.ttc", "NotoSansCJKsc-Regular.otf", "NotoSansSC-Regular.ttf", "NotoSansJP-Regular.ttf",
+    "NotoSansKR-Regular.ttf", "SourceHanSans-Regular.ttc", "wqy-microhei.ttc", "wqy-zenhei.ttc",
+    "DroidSansFallbackFull.ttf", "DroidSansFallback.ttf", "PingFang.ttc", "Hiragino Sans GB.ttc",
+    "AppleSDGothicNeo.ttc", "YuGothM.ttc", "msyh.ttc", "meiryo.ttc", "malgun.ttf", "simsun.ttc", "Arial Unicode.ttf",
+    "ARIALUNI.TTF", "Apple Symbols.ttf", "seguiemj.ttf", "seguisym.ttf", "NotoEmoji-Regular.ttf", "NotoEmoji[wght].ttf",
+    "Symbola_hint.ttf", "Symbola.ttf", "NotoSansSymbols2-Regular.ttf", "NotoSans-Regular.ttf", "DejaVuSans.ttf",
+    "unifont.ttf",
+)  # fmt: skip
+"""Searched in this order for a character that ordinary text's font lacks."""
+
+SPELLINGS = {
+    "“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "→": "->",
+    "·": "*", "ᵀ": "^T", "√": "sqrt ", "σ": "sigmoid", "Φ": "Phi", "ε": "eps",
+}  # fmt: skip
+"""How our own texts spell their special characters in a font that lacks them."""
+
+CODE_POINT_SCALE = 0.62
+"""Size of a code point that stands for a character, in font sizes."""
+
+_NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows what "missing" looks like
+_PROBE_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Face:
+    """One font at any size."""
+
+    file: str | None
+    """File name; None is the font built into Pillow."""
+
+    def at(self, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+        """The font at a size in pixels. Pillow before 10.1 has a bitmap font of one size instead of a built-in one."""
+        return _load(self.file, size)
+
+
+class Run(NamedTuple):
+    """Characters that are drawn with one face."""
+
+    face: Face
+    """The face."""
+    text: str
+    """What to draw."""
+    scale: float
+    """1.0, or less for a code point that stands for a character."""
+
+
+@lru_cache(maxsize=2)
+def main_face(*, bold: bool = False) -> Face:
+    """The face of ordinary text on this machine."""
+    for file in (*(BOLD_FONTS if bold else ()), *REGULAR_FONTS):
+        if _exists(file):
+            return Face(file)
+    return Face(None)
+
+
+@lru_cache(maxsize=8192)
+def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
+    """Split a text by the face that each character needs.
+
+    Args:
+        text: Any string, lone surrogates and control characters included.
+        bold: Whether ordinary characters are bold.
+
+    Returns:
+        Runs in order. Together they draw every character that is not invisible by nature; nothing but invisible
+        characters, such as a lone zero-width joiner, is drawn as code points.
+    """
+    main = main_face(bold=bold)
+    if text and all(_is_invisible(character) for character in text):
+        return tuple(_code_point(character, main) for character in text)
+    found: list[Run] = []
+    for character in text:
+        for run in _character_runs(character, main, found[-1].face if found else main):
+            if found and run.scale == found[-1].scale == 1.0 and run.face == found[-1].face:
+                found[-1] = found[-1]._replace(text=found[-1].text + run.text)
+            else:
+                found.append(run)
+    return tuple(found)
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Width of a text in pixels at a font size in pixels."""
+    return sum(run_width(run, size) for run in runs(text, bold=bold))
+
+
+@lru_cache(maxsize=16384)
+def run_width(run: Run, size: float) -> float:
+    """Width of one run in pixels at a font size in pixels."""
+    # measured at twice the size, as it is drawn
+    font = run.face.at(round(size * run.scale * 2))
+    if isinstance(font, ImageFont.FreeTypeFont):
+        width = font.getlength(run.text) / 2
+    else:
+        width = font.getlength(run.text) * _bitmap_zoom(font, size * run.scale)
+    return width if run.scale == 1.0 else width + size * 0.16  # a little air between code points
+
+
+def draw_run(
+    image: Image.Image, run: Run, left: float, baseline: float, size: float, fill: tuple[int, int, int] | int
+) -> None:
+    """Draw one run on an image, in the image's own pixels.
+
+    Args:
+        image: Mode RGB or L.
+        run: What to draw.
+        left: Left end, pixels.
+        baseline: Line the letters stand on, pixels.
+        size: Font size, pixels.
+        fill: Colour.
+    """
+    font = run.face.at(round(size * run.scale))
+    left += 0.0 if run.scale == 1.0 else size * 0.08
+    if isinstance(font, ImageFont.FreeTypeFont):
+        ImageDraw.Draw(image).text((left, baseline), run.text, font=font, fill=fill, anchor="ls")
+        return
+    zoom = _bitmap_zoom(font, size * run.scale)
+    width, height = (max(1, round(value)) for value in font.getbbox(run.text)[2:])
+    stencil = Image.new("L", (width, height), 0)
+    ImageDraw.Draw(stencil).text((0, 0), run.text, font=font, fill=255)
+    stencil = stencil.resize((max(1, round(width * zoom)), max(1, round(height * zoom))), Image.Resampling.BICUBIC)
+    image.paste(fill, (round(left), round(baseline - 0.82 * stencil.height)), stencil)
+
+
+def _character_runs(character: str, main: Face, previous: Face) -> tuple[Run, ...]:
+    category = unicodedata.category(character)
+    if category in ("Mn", "Me") and _has_glyph(previous, character):
+        return (Run(previous, character, 1.0),)  # an accent goes with its letter
+    face = _face_of(character, main)
+    if face is not None:
+        return (Run(face, character, 1.0),)
+    if _is_invisible(character):
+        return ()
+    if character in SPELLINGS:
+        return (Run(main, SPELLINGS[character], 1.0),)
+    return (_code_point(character, main),)
+
+
+def _is_invisible(character: str) -> bool:
+    """Joiners, variation selectors and special blanks."""
+    return (
+        unicodedata.category(character) == "Cf"
+        or "\ufe00" <= character <= "\ufe0f"
+        or "\u2000" <= character <= "\u200b"
+    )
+
+
+def _code_point(character: str, main: Face) -> Run:
+    return Run(main, f"U+{ord(character):04X}", CODE_POINT_SCALE)
+
+
+@lru_cache(maxsize=8192)
+def _face_of(character: str, main: Face) -> Face | None:
+    """The first face that has a character."""
+    if character == " ":
+        return main
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        return None
+    fallback = (Face(file) for file in FALLBACK_FONTS if _exists(file))
+    return next((face for face in chain([main], fallback) if _has_glyph(face, character)), None)
+
+
+def _has_glyph(face: Face, character: str) -> bool:
+    font = face.at(_PROBE_SIZE)
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        return " " <= character <= "~"
+    mask = font.getmask(character, mode="L")
+    return (mask.size, _bytes(mask)) != _missing(face) or character.isspace()
+
+
+@lru_cache(maxsize=64)
+def _missing(face: Face) -> tuple[tuple[int, int], bytes]:
+    font = face.at(_PROBE_SIZE)
+    mask = font.getmask(_NO_CHARACTER, mode="L")
+    return mask.size, _bytes(mask)
+
+
+def _bytes(mask: Any) -> bytes:
+    """The pixels of a glyph; Pillow's core images are buffers, but not to the type checker."""
+    return bytes(mask)
+
+
+@lru_cache(maxsize=256)
+def _exists(file: str) -> bool:
+    try:
+        ImageFont.truetype(file, _PROBE_SIZE)
+    except (OSError, ImportError):  # not there, or a Pillow without FreeType
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _load(file: str | None, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    size = max(1, size)
+    if file is not None:
+        return ImageFont.truetype(file, size)
+    try:
+        return ImageFont.load_default(size)
+    except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: one bitmap font of one size
+        return ImageFont.load_default()
+
+
+def _bitmap_zoom(font: ImageFont.ImageFont, size: float) -> float:
+    """How much larger than it is a bitmap font must be drawn."""
+    return size / font.getbbox("x")[3]

@@ -1,0 +1,164 @@
+"""One attention mask as a grid of cells with a label for each query and key: reading it, and drawing it on a canvas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .canvas import Canvas, shorten
+from .fonts import text_width
+from .style import SMALL_SIZE, Theme
+
+LABEL_SIZE = 14.0
+MAX_LABEL_WIDTH = 120
+"""Pixels; longer labels are cut with an ellipsis."""
+AXIS_ROOM = 24
+"""Room for the word "query" or "key" at an axis, in pixels."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A mask ready to be drawn, and where its cells are."""
+
+    rows: tuple[tuple[bool, ...], ...]
+    """True = may be attended; the part that is drawn."""
+    row_labels: tuple[str, ...]
+    """Of the queries."""
+    column_labels: tuple[str, ...]
+    """Of the keys."""
+    cell: int
+    """Width and height of a cell, in pixels."""
+    more_rows: bool
+    """Whether there are rows that are not drawn."""
+    more_columns: bool
+    """Whether there are columns that are not drawn."""
+
+    @property
+    def label_size(self) -> float:
+        """Font size of the labels."""
+        return min(LABEL_SIZE, self.cell * 0.78)
+
+    @property
+    def left(self) -> float:
+        """From the picture's left end to its first column."""
+        return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.row_labels)
+
+    @property
+    def top(self) -> float:
+        """From its highest label to its first row."""
+        return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.column_labels)
+
+    @property
+    def width(self) -> float:
+        """Row labels and cells."""
+        return self.left + self.cell * (len(self.column_labels) + self.more_columns)
+
+    @property
+    def height(self) -> float:
+        """Column labels and cells."""
+        return self.top + self.cell * (len(self.row_labels) + self.more_rows)
+
+    def cell_centre(self, row: int, column: int) -> tuple[float, float]:
+        """Centre of a cell, in pixels from the grid's top left corner, labels included."""
+        return self.left + (column + 0.5) * self.cell, self.top + (row + 0.5) * self.cell
+
+
+def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, cell: int | None = None) -> Grid:
+    """Read a mask.
+
+    Args:
+        mask: ``[query or 1, key]`` bool, as a tensor, an array or nested lists; leading axes of size 1 are dropped. A
+            mask with one query holds for every query.
+        labels: One for each key; queries have the same.
+        visible: Keep only this many positions; None keeps all.
+        cell: Size of a cell in pixels; None chooses by their number.
+
+    Returns:
+        The grid.
+
+    Raises:
+        ValueError: If the mask has another shape, there are not as many labels as keys, or a number is below 1.
+    """
+    values = mask.tolist() if hasattr(mask, "tolist") else mask
+    shape = _shape(values)
+    while len(shape) > 2 and shape[0] == 1:
+        values, shape = values[0], shape[1:]
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"a mask to draw has the axes query and key, or a leading 1; got shape {list(shape)}")
+    if any(len(row) != shape[1] for row in values):
+        raise ValueError("the rows of a mask have the same length")
+    if len(labels) != shape[1]:
+        raise ValueError(f"a mask with {shape[1]} keys needs as many labels, got {len(labels)}")
+    if (visible is not None and visible < 1) or (cell is not None and cell < 1):
+        raise ValueError(f"visible positions and cell size must be at least 1, got {visible} and {cell}")
+    num_rows = shape[1] if shape[0] == 1 else shape[0]
+    shown = min(shape[1], visible or shape[1])
+    shown_rows = min(num_rows, visible or num_rows)
+    cell = cell or (13 if shown > 40 else 20 if shown > 16 else 28)
+    size = min(LABEL_SIZE, cell * 0.78)
+    names = tuple(shorten(label, MAX_LABEL_WIDTH, size) for label in labels[: max(shown, shown_rows)])
+    rows = tuple(tuple(bool(value) for value in values[min(i, shape[0] - 1)][:shown]) for i in range(shown_rows))
+    return Grid(rows, names[:shown_rows], names[:shown], cell, shown_rows < num_rows, shown < shape[1])
+
+
+def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
+    """Draw a grid with its labels on a canvas.
+
+    Args:
+        canvas: Drawn on.
+        grid: What.
+        left: Left end of its row labels.
+        top: Top of its column labels.
+        colors: The theme.
+    """
+    x0, y0, cell = left + grid.left, top + grid.top, grid.cell
+    x1, y1 = left + grid.width, top + grid.height
+    gap = 0.5 if cell < 16 else 1
+    draw_cells(canvas, grid.rows, x0, y0, cell, colors, gap=gap)
+    for row, label in enumerate(grid.row_labels):
+        canvas.text(x0 - 6, y0 + (row + 0.5) * cell, label, colors.text, size=grid.label_size, align="right")
+    for column, label in enumerate(grid.column_labels):
+        canvas.upright_text(x0 + (column + 0.5) * cell, y0 - 6, label, colors.text, size=grid.label_size)
+    if grid.more_columns:
+        for row in range(len(grid.row_labels)):
+            _dots(canvas, x1 - cell / 2, y0 + (row + 0.5) * cell, (cell / 4.5, 0), colors)
+    if grid.more_rows:
+        for column in range(len(grid.column_labels)):
+            _dots(canvas, x0 + (column + 0.5) * cell, y1 - cell / 2, (0, cell / 4.5), colors)
+    if grid.more_rows and grid.more_columns:
+        _dots(canvas, x1 - cell / 2, y1 - cell / 2, (cell / 5, cell / 5), colors)
+    canvas.text((x0 + x1) / 2, top + AXIS_ROOM / 2 - 4, "key", colors.muted, size=SMALL_SIZE, align="center")
+    middle = (y0 + y1 + text_width("query", SMALL_SIZE)) / 2
+    canvas.upright_text(left + AXIS_ROOM / 2 - 4, middle, "query", colors.muted, size=SMALL_SIZE)
+
+
+def draw_cells(
+    canvas: Canvas,
+    rows: Sequence[Sequence[bool]],
+    left: float,
+    top: float,
+    cell: float,
+    colors: Theme,
+    *,
+    gap: float = 1,
+) -> None:
+    """Draw the bare cells of a mask, True strong and False pale."""
+    for row, values in enumerate(rows):
+        for column, keep in enumerate(values):
+            x, y = left + column * cell, top + row * cell
+            fill = colors.visible if keep else colors.hidden
+            canvas.box(x + gap, y + gap, x + cell - gap, y + cell - gap, fill=fill, radius=cell / 9)
+
+
+def _dots(canvas: Canvas, x: float, y: float, step: tuple[float, float], colors: Theme) -> None:
+    for number in (-1, 0, 1):
+        canvas.dot(x + number * step[0], y + number * step[1], 1.4, colors.muted)
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    shape: list[int] = []
+    while isinstance(values, Sequence) and not isinstance(values, str):
+        shape.append(len(values))
+        values = values[0] if values else None
+    return tuple(shape)

@@ -1,0 +1,171 @@
+"""Attention masks as pictures: one cell for each query and key, labelled with the tokens.
+
+True means "may be attended" and is the strong colour. Rows are queries, columns keys. The masks themselves are made in
+``encoder/masks.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from .canvas import Canvas, shorten
+from .fonts import text_width
+from .grid import Grid, draw_grid, make_grid
+from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, theme_named
+
+CAPTION_SIZE = 14
+SIGN_WIDTH = 56
+"""Room for × and = between grids, in pixels."""
+
+
+def draw_mask(
+    mask: Any,
+    labels: Sequence[str],
+    *,
+    title: str = "",
+    caption: str = "",
+    visible: int | None = None,
+    cell: int | None = None,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw one attention mask.
+
+    Args:
+        mask: ``[query or 1, key]``, bool, True = may be attended; see `grid.make_grid`.
+        labels: One for each key, for example from `figures.mask_labels`.
+        title: Above the grid.
+        caption: Below the grid.
+        visible: Draw only the first positions; a row and a column of dots stand for the rest.
+        cell: Size of a cell in pixels; None chooses by their number.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If mask, labels and numbers do not fit, or the theme is unknown.
+    """
+    return draw_masks([(title, mask)], labels, caption=caption, visible=visible, cell=cell, theme=theme)
+
+
+def draw_masks(
+    masks: Sequence[tuple[str, Any]],
+    labels: Sequence[str],
+    *,
+    signs: Sequence[str] = (),
+    caption: str = "",
+    visible: int | None = None,
+    cell: int | None = None,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw masks side by side.
+
+    Args:
+        masks: Title and mask of each, as in `draw_mask`.
+        labels: The same for all.
+        signs: What stands between them, such as ``("×", "=")``; missing ones are left empty.
+        caption: Below.
+        visible: As in `draw_mask`.
+        cell: As in `draw_mask`.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: As in `draw_mask`, or if there are no masks or too many signs.
+    """
+    return draw_mask_rows([(caption, masks)], labels, signs=signs, visible=visible, cell=cell, theme=theme)
+
+
+def draw_mask_rows(
+    rows: Sequence[tuple[str, Sequence[tuple[str, Any]]]],
+    labels: Sequence[str],
+    *,
+    signs: Sequence[str] = (),
+    visible: int | None = None,
+    cell: int | None = None,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw rows of masks, each with a caption below.
+
+    Args:
+        rows: Caption and masks of each row, as in `draw_masks`.
+        labels: The same for all.
+        signs: As in `draw_masks`, for every row.
+        visible: As in `draw_mask`.
+        cell: As in `draw_mask`.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: As in `draw_masks`.
+    """
+    colors = theme_named(theme)
+    if not rows or any(not masks or len(signs) >= len(masks) for _, masks in rows):
+        raise ValueError("there must be at least one mask in each row, and fewer signs than masks")
+    grids = [[make_grid(mask, labels, visible=visible, cell=cell) for _, mask in masks] for _, masks in rows]
+    heights = [_row_height(row, caption, masks) for row, (caption, masks) in zip(grids, rows, strict=True)]
+    gap = MARGIN * 1.5
+    content = max(sum(grid.width for grid in row) + SIGN_WIDTH * (len(row) - 1) for row in grids)
+    captions = max(text_width(caption, CAPTION_SIZE) for caption, _ in rows)
+    width = max(content, captions, _legend_width()) + 2 * MARGIN
+    canvas = Canvas(width, sum(heights) + gap * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
+    top = float(MARGIN)
+    for row, height, (caption, masks) in zip(grids, heights, rows, strict=True):
+        _draw_row(canvas, row, [title for title, _ in masks], signs, top, colors)
+        if caption:
+            canvas.text(MARGIN, top + height - 10, caption, colors.muted, size=CAPTION_SIZE)
+        top += height + gap
+    _draw_legend(canvas, canvas.height - MARGIN - 7, colors)
+    return canvas.image()
+
+
+def grid_origin(title: str) -> tuple[float, float]:
+    """Where the top left corner of the first grid of a picture stands, labels included, in pixels."""
+    return MARGIN, MARGIN + (TITLE_SIZE + 14 if title else 0)
+
+
+def _row_height(grids: Sequence[Grid], caption: str, masks: Sequence[tuple[str, Any]]) -> float:
+    titles = TITLE_SIZE + 14 if any(title for title, _ in masks) else 0
+    return titles + max(grid.height for grid in grids) + (CAPTION_SIZE + 20 if caption else 0)
+
+
+def _draw_row(
+    canvas: Canvas, grids: Sequence[Grid], titles: Sequence[str], signs: Sequence[str], top: float, colors: Theme
+) -> None:
+    left = float(MARGIN)
+    grid_top = top + (TITLE_SIZE + 14 if any(titles) else 0)
+    for number, (grid, title) in enumerate(zip(grids, titles, strict=True)):
+        room = grid.width - grid.left
+        text = shorten(title, grid.width, TITLE_SIZE - 3, bold=True)
+        centre = left + grid.left + room / 2
+        half = text_width(text, TITLE_SIZE - 3, bold=True) / 2
+        centre = max(left + half, min(centre, left + grid.width - half))
+        canvas.text(centre, top + TITLE_SIZE / 2, text, colors.text, size=TITLE_SIZE - 3, bold=True, align="center")
+        draw_grid(canvas, grid, left, grid_top, colors)
+        left += grid.width
+        if number < len(signs):
+            middle = grid_top + grid.top + (grid.height - grid.top) / 2
+            canvas.text(left + SIGN_WIDTH / 2, middle, signs[number], colors.text, size=26, align="center")
+        left += SIGN_WIDTH
+
+
+_LEGEND = ("may be attended", "hidden")
+
+
+def _legend_width() -> float:
+    return sum(14 + 8 + text_width(text, CAPTION_SIZE) + 24 for text in _LEGEND)
+
+
+def _draw_legend(canvas: Canvas, y: float, colors: Theme) -> None:
+    x = float(MARGIN)
+    for text, fill in zip(_LEGEND, (colors.visible, colors.hidden), strict=True):
+        canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)
+        x += 22
+        x += canvas.text(x, y, text, colors.muted, size=CAPTION_SIZE) + 24

@@ -1,0 +1,224 @@
+"""The token strip of a prompt as a picture: chips coloured by weight, chunk borders, problems and a footer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from .canvas import Canvas, shorten, wrap
+from .fonts import text_width
+from .strip import NOTE_GAP, Border, Chip, Placed, place, strip_items
+from .style import (
+    CHIP_HEIGHT,
+    CHIP_RADIUS,
+    FONT_SIZE,
+    LINE_HEIGHT,
+    MARGIN,
+    ROW_GAP,
+    SMALL_SIZE,
+    Theme,
+    ThemeName,
+    mix,
+    readable,
+    theme_named,
+    weight_color,
+)
+
+MIN_WIDTH = 160
+"""Pixels; below, nothing can be read."""
+MAX_STRIP_HEIGHT = 20_000
+"""Pixels. Chips below are only counted."""
+MAX_MESSAGES = 12
+"""Further problems are only counted."""
+FOOTER_SIZE = 14
+METER_WIDTH = 120
+FOOTER_GAP = 22
+BORDER_TEXT_INSET = 13
+"""From a chunk border's left end to its text, in pixels."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Where everything of a token picture stands, before it is drawn. Pixels from the picture's top left corner."""
+
+    width: int
+    height: int
+    placed: tuple[Placed, ...]
+    """Items of the strip; add `MARGIN` to their places."""
+    note: str
+    """What stands instead of chips, or how many are left out."""
+    footer: tuple[tuple[str, float, float], ...]
+    """Text, left end and vertical centre. The first one stands behind the meter."""
+    messages: tuple[tuple[str, float], ...]
+    """Lines and their vertical centres."""
+    fullness: float
+    """Of the last chunk, 0 to 1."""
+
+
+def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName = "dark") -> Image.Image:
+    """Draw what became of a prompt.
+
+    Each token is a chip: blue below weight 1, plain at 1, orange above, violet with a frame below 0, with the weight in
+    small digits. Tokens of one word touch; several tokens of one character are one chip with their number. A line ends
+    a chunk. Hidden tokens are struck through. Problems are underlined and told below.
+
+    Args:
+        view: As `weighting.view.view` makes it. A token may also have the key ``hidden``, bool.
+        width: Of the picture, in pixels, at least 160. Its height follows.
+        theme: ``dark`` or ``light``.
+
+    Returns:
+        The picture, RGB. Beyond 20,000 pixels of height, remaining tokens are counted and not drawn.
+
+    Raises:
+        ValueError: If the width is too small or the theme unknown.
+    """
+    if width < MIN_WIDTH:
+        raise ValueError(f"width must be at least {MIN_WIDTH} pixels, got {width}")
+    colors = theme_named(theme)
+    drawing = lay_out(view, width)
+    canvas = Canvas(drawing.width, drawing.height, colors.background)
+    for item in drawing.placed:
+        _draw_item(canvas, item, colors)
+    if drawing.note:
+        bottom = max((item.top + CHIP_HEIGHT + ROW_GAP for item in drawing.placed), default=0)
+        canvas.text(MARGIN, MARGIN + bottom + CHIP_HEIGHT / 2, drawing.note, colors.muted)
+    _draw_footer(canvas, drawing, colors)
+    for number, (line, y) in enumerate(drawing.messages):
+        canvas.text(MARGIN, y, line, colors.problem, size=FOOTER_SIZE, bold=number == 0)
+    return canvas.image()
+
+
+def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
+    """Find the place of everything.
+
+    Args:
+        view: As in `draw_tokens`.
+        width: Of the picture, in pixels.
+
+    Returns:
+        The places.
+    """
+    inner = width - 2 * MARGIN
+    all_placed = place(strip_items(view), inner)
+    placed = [item for item in all_placed if item.top < MAX_STRIP_HEIGHT]
+    left_out = sum(p.item.count for p in all_placed[len(placed) :] if isinstance(p.item, Chip))
+    note = "" if view["num_tokens"] else "This prompt has no tokens."
+    note = f"… and {left_out:,} more tokens" if left_out else note
+    rows = max((item.top + CHIP_HEIGHT for item in placed), default=0.0)
+    bottom = MARGIN + rows + (CHIP_HEIGHT + (ROW_GAP if rows else 0) if note else 0)
+
+    line = FOOTER_SIZE * LINE_HEIGHT + 3
+    footer: list[tuple[str, float, float]] = []
+    left, y = METER_WIDTH + FOOTER_GAP, bottom + 12 + line / 2
+    for text in footer_texts(view):
+        text = shorten(text, inner, FOOTER_SIZE)
+        text_end = left + text_width(text, FOOTER_SIZE)
+        if text_end > inner and left > 0:
+            left, y = 0, y + line
+            text_end = text_width(text, FOOTER_SIZE)
+        footer.append((text, MARGIN + left, y))
+        left = text_end + FOOTER_GAP
+    bottom = y + line / 2
+
+    messages: list[tuple[str, float]] = []
+    if view["issues"]:
+        y = bottom + 8 + line / 2
+        for text in message_lines(view["issues"], inner):
+            messages.append((text, y))
+            y += line
+        bottom = y - line / 2
+    last = view["chunks"][-1]
+    fullness = min(1.0, last["num_tokens"] / max(1, last["capacity"]))
+    height = round(bottom + MARGIN - 4)
+    return Drawing(width, height, tuple(placed), note, tuple(footer), tuple(messages), fullness)
+
+
+def footer_texts(view: Mapping[str, Any]) -> list[str]:
+    """What the footer says: counts, then every option that is not the default.
+
+    Args:
+        view: As in `draw_tokens`.
+
+    Returns:
+        Short texts.
+    """
+    chunks = view["chunks"]
+    last = chunks[-1]
+    texts = [f"{last['num_tokens']} / {last['capacity']}"]
+    if len(chunks) > 1:
+        texts = [f"{texts[0]} in chunk {len(chunks)} of {len(chunks)}", f"{view['num_tokens']:,} tokens"]
+    hidden = sum(bool(token.get("hidden")) for chunk in chunks for token in chunk["tokens"])
+    texts += [f"{hidden:,} token{'s' if hidden > 1 else ''} hidden"] if hidden else []
+    texts += [f"syntax {view['syntax']}", f"scheme {view['scheme']}"]
+    for name, default in (("normalization", "none"), ("chunking", "as syntax"), ("padding", "attend")):
+        texts += [f"{name} {view[name]}"] if view.get(name, default) != default else []
+    return texts
+
+
+def message_lines(issues: Sequence[Mapping[str, Any]], width: float) -> list[str]:
+    """The problems in words: a heading with their number, then each one.
+
+    Args:
+        issues: Of the view, at least one.
+        width: Of a line, in pixels.
+
+    Returns:
+        Lines that fit.
+    """
+    lines = [f"{len(issues):,} problem{'s' if len(issues) > 1 else ''}"]
+    for issue in issues[:MAX_MESSAGES]:
+        lines += wrap(issue["message"], width, FOOTER_SIZE)
+    if len(issues) > MAX_MESSAGES:
+        lines.append(f"… and {len(issues) - MAX_MESSAGES:,} more")
+    return lines
+
+
+def _draw_item(canvas: Canvas, placed: Placed, colors: Theme) -> None:
+    left, top = MARGIN + placed.left, MARGIN + placed.top
+    middle = top + CHIP_HEIGHT / 2
+    if isinstance(placed.item, Border):
+        canvas.box(left + 4, top + 2, left + 6, top + CHIP_HEIGHT - 2, fill=colors.text)
+        text = shorten(placed.item.text, placed.width - BORDER_TEXT_INSET, SMALL_SIZE)
+        canvas.text(left + BORDER_TEXT_INSET, middle, text, colors.muted, size=SMALL_SIZE)
+        return
+    chip = placed.item
+    right = left + placed.width
+    background = weight_color(chip.weight, colors)
+    corners = (placed.is_first, placed.is_last, placed.is_last, placed.is_first)
+    is_negative = chip.weight < 0
+    canvas.box(
+        left,
+        top,
+        right,
+        top + CHIP_HEIGHT,
+        fill=background,
+        outline=mix(background, readable(background), 0.7) if is_negative else None,
+        radius=CHIP_RADIUS,
+        corners=corners,
+    )
+    if not placed.is_first:  # the seam between tokens of one word
+        canvas.box(left - 0.5, top, left + 0.5, top + CHIP_HEIGHT, fill=colors.background)
+    color = readable(background, colors.muted if chip.is_hidden else colors.text, colors.text)
+    text_left = left + chip.paddings[0]
+    text = shorten(chip.text, placed.width - sum(chip.paddings) - chip.note_width, FONT_SIZE)
+    width = canvas.text(text_left, middle, text, color)
+    if chip.note:
+        canvas.text(text_left + width + NOTE_GAP, middle + 1.5, chip.note, color, size=SMALL_SIZE)
+    if chip.is_hidden:
+        canvas.box(text_left - 3, middle - 1, text_left + width + 3, middle + 1, fill=color)
+    if chip.has_problem:
+        canvas.wave(left + 3, right - 3, top + CHIP_HEIGHT + 2.5, colors.wave)
+
+
+def _draw_footer(canvas: Canvas, drawing: Drawing, colors: Theme) -> None:
+    y = drawing.footer[0][2] if drawing.footer[0][1] > MARGIN else drawing.footer[0][2] - FOOTER_SIZE
+    canvas.box(MARGIN, y - 3, MARGIN + METER_WIDTH, y + 3, fill=colors.line, radius=3)
+    filled = METER_WIDTH * drawing.fullness
+    if filled:
+        canvas.box(MARGIN, y - 3, MARGIN + max(6.0, filled), y + 3, fill=colors.accent, radius=3)
+    for number, (text, left, middle) in enumerate(drawing.footer):
+        canvas.text(left, middle, text, colors.text if number == 0 else colors.muted, size=FOOTER_SIZE)
