@@ -170,7 +170,8 @@ def _encode_fn(tower: Any) -> EncodeFn:
             return Rows(*tower.encode(tokens)[:2])
         # the same call as the host's own, with the mask: it takes 1 = may be attended and adds causality
         check_mask(mask, len(tokens), len(tokens[0]))
-        device = tower.execution_device or tower.transformer.get_input_embeddings().weight.device
+        # ComfyUI 0.3.64 has no execution device of its own
+        device = getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
         embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
         last, intermediate, projected, unprojected = tower.transformer(
             None,

@@ -93,8 +93,8 @@ class WeightedCLIPMaskedBlend(_EncodeNode):
     """Words below weight 1 fade by blending in encodings without them."""
 
     DESCRIPTION = (
-        "Turns words down so that they really fade: at 0.3 a word is 0.3 present, in its own rows and in every row "
-        "that read it. Weights above 1 act as in ComfyUI."
+        "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
+        "mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI."
     )
     SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "negative weight", "prompt"]  # noqa: RUF012
 

@@ -49,7 +49,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if not path.is_file():
                 raise pytest.UsageError(f"{path}: there is no such case file; --cases takes a folder of them")
             for index, case in enumerate(json.loads(path.read_text(encoding="utf-8"))["cases"]):
-                if all(key not in case for key in marker.kwargs.get("without", ())):
+                only: dict[str, list[str]] = marker.kwargs.get("only", {})
+                is_left_out = any(key in case for key in marker.kwargs.get("without", ()))
+                if not is_left_out and all(case[key] in allowed for key, allowed in only.items()):
                     cases.append(case)
                     ids.append(f"{name}-{index}")
         metafunc.parametrize("case", cases, ids=ids)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..encoder.masks import padding_mask
-from .chunks import CHUNKINGS, CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, Tokenize, chunk_prompt
+from .chunking import CHUNKINGS, ChunkedSection, chunk_prompt, chunks_of
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import FindEmbedding
 from .normalize import NORMALIZATIONS, normalize
 from .prompt import Issue, Prompt, Span
@@ -29,14 +30,21 @@ from .scheme_api import (
     MaskMethod,
     Pooled,
     SchemeOptions,
+    Weighted,
     hide_nothing,
 )
 from .schemes import SCHEMES
+from .sections import combine_sections
 from .syntax import SYNTAXES, parse
 
 PADDINGS = ("attend", "mask", "mask EOS too")
 """What the encoder may see of padding, default first: all of it, as Stable Diffusion was trained; none of it; or not
 the EOS in front of it either, which is the lecture's Definition 3.2 to the letter."""
+
+EosRows = Literal["own", "first", "mean"]
+EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
+"""What stands in the row of each chunk's first EOS, default first: its own state, the first chunk's, the mean of all.
+The others are compel's COPY_FIRST_CLS_TOKEN and MERGE_CLS_TOKENS."""
 
 CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
 """Chunk rules as menus show them, default first."""
@@ -73,6 +81,8 @@ class EncodeOptions:
     """masked_blend, method ``token``: the text that stands in for an absent token; exactly one token long."""
     comma_backtrack: int = 20
     """Chunk rule a1111: how many tokens back a comma may be to be cut at; 0 to 74."""
+    eos_rows: EosRows = "own"
+    """Prompts of several chunks: what stands in their EOS rows; one of `EOS_ROWS`."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
@@ -86,6 +96,7 @@ class EncodeOptions:
             ("pooled", POOLED),
             ("law", LAWS),
             ("mask_method", MASK_METHODS),
+            ("eos_rows", EOS_ROWS),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
@@ -96,8 +107,8 @@ class ReadPrompt(NamedTuple):
 
     prompt: Prompt
     """Fragments, breaks and marks."""
-    chunks: tuple[TokenChunk, ...]
-    """Tokens with their final weights, at least one chunk."""
+    sections: tuple[ChunkedSection, ...]
+    """Chunks with their final weights; one section of one prompt, unless the syntax has ``.and`` or ``.blend``."""
     issues: tuple[Issue, ...]
     """Everything the author should know, in the order of the text."""
     options: EncodeOptions
@@ -105,12 +116,17 @@ class ReadPrompt(NamedTuple):
     layout: ChunkLayout
     """The fixed parts of its chunks."""
 
+    @property
+    def chunks(self) -> tuple[TokenChunk, ...]:
+        """All chunks in reading order, at least one."""
+        return chunks_of(self.sections)
+
 
 class EncodedPrompt(NamedTuple):
     """A prompt's conditioning."""
 
     hidden: Tensor
-    """``[1, 77 * chunks, dim]``."""
+    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme or a ``.blend`` makes them fewer."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
     read: ReadPrompt
@@ -144,7 +160,7 @@ def read_prompt(
         ValueError: If an option is out of range.
     """
     prompt = parse(text, options.syntax, strict=options.strict)
-    chunks, chunk_issues = chunk_prompt(
+    chunked, chunk_issues = chunk_prompt(
         prompt,
         tokenize,
         layout,
@@ -152,9 +168,16 @@ def read_prompt(
         comma_backtrack=options.comma_backtrack,
         find_embedding=find_embedding,
     )
-    chunks, weight_issues = _clamped(normalize(chunks, options.normalization))
+    weight_issues: list[Issue] = []
+
+    def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
+        result, found = _clamped(normalize(chunks, options.normalization))
+        weight_issues.extend(found)
+        return result
+
+    sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     issues = sorted([*prompt.issues, *chunk_issues, *weight_issues], key=lambda issue: issue.span)
-    return ReadPrompt(prompt, chunks, tuple(issues), options, layout)
+    return ReadPrompt(prompt, sections, tuple(issues), options, layout)
 
 
 def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> EncodedPrompt:
@@ -172,20 +195,22 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         ValueError: If the filler is not exactly one token.
     """
     options = read.options
-    weighted = SCHEMES[options.scheme].apply(
-        read.chunks,
-        encode,
-        SchemeOptions(
-            law=options.law,
-            mask_method=options.mask_method,
-            filler_id=_filler_id(options.filler, tokenize),
-            pooled=options.pooled,
-            mask_of=padding_mask_fn(options.padding, read.layout),
-            layout=read.layout,
-        ),
+    scheme_options = SchemeOptions(
+        law=options.law,
+        mask_method=options.mask_method,
+        filler_id=_filler_id(options.filler, tokenize),
+        pooled=options.pooled,
+        mask_of=padding_mask_fn(options.padding, read.layout),
+        layout=read.layout,
     )
+
+    def apply(chunks: Sequence[TokenChunk]) -> Weighted:
+        weighted = SCHEMES[options.scheme].apply(chunks, encode, scheme_options)
+        return weighted._replace(hidden=_with_eos_rows(weighted.hidden, chunks, options.eos_rows, read.layout))
+
+    weighted = combine_sections(read.sections, apply, encode, read.layout)
     return EncodedPrompt(
-        hidden=weighted.hidden.flatten(0, 1).unsqueeze(0),  # [chunks, 77, dim] -> [1, 77 * chunks, dim]
+        hidden=weighted.hidden,
         pooled=weighted.pooled,
         read=read._replace(issues=(*read.issues, *weighted.issues)),
         num_encodings=weighted.num_encodings,
@@ -216,6 +241,16 @@ def padding_mask_fn(padding: str, layout: ChunkLayout) -> MaskFn:
         return hide_nothing
     # where padding has an id of its own, Definition 3.2 hides that and leaves EOS: the same as masking by place
     return mask_eos_too if padding == "mask EOS too" and layout.pad_id == layout.eos_id else mask_padding
+
+
+def _with_eos_rows(hidden: Tensor, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Tensor:
+    """Put the first EOS row, or the mean of them, into the first EOS row of every chunk."""
+    if rule == "own" or len(chunks) == 1 or hidden.shape[1] != len(chunks) * layout.length:
+        return hidden
+    places = [row * layout.length + chunk.ids.index(layout.eos_id) for row, chunk in enumerate(chunks)]
+    hidden = hidden.clone()
+    hidden[:, places] = hidden[:, places[:1]] if rule == "first" else hidden[:, places].mean(1, keepdim=True)
+    return hidden
 
 
 def _filler_id(filler: str, tokenize: Tokenize) -> int:

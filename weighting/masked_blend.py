@@ -10,7 +10,7 @@ Source: docs/weighting.md, "masked_blend"; the law ``compel`` is that of the com
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from .chunks import Token, TokenChunk
 from .prompt import Issue, Span
-from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, encode_lerped
+from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, as_rows, encode_lerped
 
 LEAST_WEIGHT = 1e-5
 """compel's law takes weights below this for this, so that its tangent stays finite."""
 
 
-class _Variant(NamedTuple):
+class Variant(NamedTuple):
     """The prompt with some tokens absent: one encoding to be mixed in."""
 
     chunks: tuple[TokenChunk, ...]
@@ -42,7 +42,9 @@ def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: Scheme
     Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``,
     ``v_0 B + sum_i (v_(i+1) - v_i) M_i``, where B is the whole prompt and in M_i every token of weight up to v_i is
     absent. It is the mean encoding if a number is drawn from 0..1 and every token below it is absent: a set of words at
-    0 is wholly absent. Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0.
+    0 is absent altogether. Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0.
+    With the method ``attention`` an absent token still fills its own row, as the sum of its embedding and what it
+    reads; no mask can change that.
 
     Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, one D_k for each
     fragment below 1, in which that fragment alone is absent; all weights also act in Z and D_k as in ``comfy``. Two
@@ -56,50 +58,77 @@ def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: Scheme
     Returns:
         The blend. Its pooled vector is that of the whole prompt, or the blend of all if ``options.pooled`` says so.
     """
-    chunks = tuple(chunks)
-    variants = _nested(chunks, options) if options.law == "nested" else _compel(chunks, options)
-    issues = _negative_weights(chunks) if options.law == "nested" else ()
-    return _blend(variants, encode, options)._replace(issues=issues)
+    if options.law == "compel":
+        return blend(_compel_variants(chunks, options), encode, options)
+    floored = [reweighted(chunk, lambda token: max(token.weight, 0.0)) for chunk in chunks]
+    return blend(nested_variants(floored, options), encode, options)._replace(issues=_negative_weights(chunks))
 
 
-def _nested(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> list[_Variant]:
-    # what is absent is decided by the weights as written; the variants carry them raised to at least 1
-    raised = tuple(
-        replace(chunk, tokens=tuple(token._replace(weight=max(token.weight, 1.0)) for token in chunk.tokens))
-        for chunk in chunks
-    )
-    written = [[max(weight, 0.0) for weight in chunk.weights] for chunk in chunks]
+def reweighted(chunk: TokenChunk, weight_of: Callable[[Token], float]) -> TokenChunk:
+    """The chunk with another weight for each token."""
+    return replace(chunk, tokens=tuple(token._replace(weight=weight_of(token)) for token in chunk.tokens))
+
+
+def nested_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> list[Variant]:
+    """The encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``.
+
+    Args:
+        chunks: The prompt; weights below 0 count as they are.
+        options: Method and mask.
+
+    Returns:
+        The variants. They carry the weights raised to at least 1; what is absent is decided by those in ``chunks``.
+    """
+    raised = tuple(reweighted(chunk, lambda token: max(token.weight, 1.0)) for chunk in chunks)
+    written = [chunk.weights for chunk in chunks]
     levels = sorted({weight for row in written for weight in row if weight < 1.0})
     shares = [high - low for low, high in zip([0.0, *levels], [*levels, 1.0], strict=True)]
-    variants = [_Variant(raised, options.mask_of(raised), shares[0])]
+    variants = [Variant(raised, options.mask_of(raised), shares[0])]
     for level, share in zip(levels, shares[1:], strict=True):
         gone = [[weight <= level for weight in row] for row in written]
-        variants.append(_without(raised, gone, share, options))
+        variants.append(without(raised, gone, share, options))
     return variants
 
 
-def _compel(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> list[_Variant]:
+def _compel_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> list[Variant]:
+    chunks = tuple(chunks)
     faded = {token.fragment: token.weight for chunk in chunks for token in chunk.content if token.weight < 1.0}
     tangents = [math.tan((1.0 - max(weight, LEAST_WEIGHT)) * math.pi / 2) for weight in faded.values()]
     total = 1.0 + sum(tangents)
-    variants = [_Variant(chunks, options.mask_of(chunks), 1.0 / total)]
+    variants = [Variant(chunks, options.mask_of(chunks), 1.0 / total)]
     for fragment, tangent in zip(faded, tangents, strict=True):
         gone = [[token.fragment == fragment for token in chunk.tokens] for chunk in chunks]
-        variants.append(_without(chunks, gone, tangent / total, options))
+        if options.mask_method == "attention":
+            gone = _filled_between(gone)
+        variants.append(without(chunks, gone, tangent / total, options))
     return variants
 
 
-def _without(
+def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
+    """From a fragment's first token to its last, also over the end of a chunk: EOS and padding there are absent too.
+
+    The first and last position of each chunk stay, as in compel.
+    """
+    length = len(gone[0])
+    places = [index for index, is_gone in enumerate(flag for row in gone for flag in row) if is_gone]
+    within = range(places[0], places[-1] + 1)
+    return [
+        [row * length + column in within and 0 < column < length - 1 for column in range(length)]
+        for row in range(len(gone))
+    ]
+
+
+def without(
     chunks: tuple[TokenChunk, ...], gone: Sequence[Sequence[bool]], share: float, options: SchemeOptions
-) -> _Variant:
+) -> Variant:
     """The prompt with the marked tokens absent, by the chosen method."""
     if options.mask_method == "attention":
         keep = ~torch.tensor(gone, dtype=torch.bool).unsqueeze(1)  # [chunks, 1, 77]
         mask = options.mask_of(chunks)
-        return _Variant(chunks, keep if mask is None else keep & mask, share)
+        return Variant(chunks, keep if mask is None else keep & mask, share)
     change = _refilled if options.mask_method == "remove" else _replaced
     changed = tuple(change(chunk, absent, options) for chunk, absent in zip(chunks, gone, strict=True))
-    return _Variant(changed, options.mask_of(changed), share)
+    return Variant(changed, options.mask_of(changed), share)
 
 
 def _replaced(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
@@ -119,7 +148,7 @@ def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
     return TokenChunk((*kept, *padding), chunk.num_content - num_gone)
 
 
-def _blend(variants: Sequence[_Variant], encode: EncodeFn, options: SchemeOptions) -> Weighted:
+def blend(variants: Sequence[Variant], encode: EncodeFn, options: SchemeOptions) -> Weighted:
     """Encode all variants in one batch and sum them by their shares."""
     batches, masks = [variant.chunks for variant in variants], [variant.mask for variant in variants]
     rows, count = encode_lerped(batches, masks, encode, options.layout)
@@ -128,7 +157,7 @@ def _blend(variants: Sequence[_Variant], encode: EncodeFn, options: SchemeOption
     pooled = rows[0].pooled[:1]
     if options.pooled == "weighted":
         pooled = reduce(torch.add, (share * row.pooled[:1] for share, row in parts))
-    return Weighted(hidden, pooled, count)
+    return Weighted(as_rows(hidden), pooled, count)
 
 
 def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:

@@ -7,7 +7,7 @@ UTF-16 units converts in ``view.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text that stands in the prompt exactly as it is: ``text == prompt[span.start:span.end]``."""
+    """Text as it stands in the prompt, ``prompt[span.start:span.end]``; or text put in at an empty span, as a space."""
 
     text: str
     """The characters."""
@@ -46,7 +46,11 @@ class Fragment:
     @property
     def positions(self) -> list[int]:
         """For each code point of ``text``, where it stands in the prompt."""
-        return [position for piece in self.pieces for position in range(*piece.span)]
+        return [
+            position
+            for text, span in self.pieces
+            for position in (range(*span) if span.end > span.start else [span.start] * len(text))
+        ]
 
     @property
     def span(self) -> Span:
@@ -75,6 +79,41 @@ class Issue:
 
 
 @dataclass(frozen=True)
+class Swap:
+    """compel's ``.swap``: an instruction to the sampler. An encoder reads the original."""
+
+    original: tuple[Fragment, ...]
+    """What stands in the prompt."""
+    edited: tuple[Fragment, ...]
+    """What the sampler's attention would be controlled to show."""
+    settings: tuple[tuple[str, float], ...]
+    """``s_start``, ``s_end``, ``t_start``, ``t_end``: parts of the sampling, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a prompt that is conditioned on its own and put behind the part before (compel's ``.and``)."""
+
+    prompts: tuple[tuple[Fragment | Swap, ...], ...]
+    """One prompt, or several that are mixed (compel's ``.blend``)."""
+    shares: tuple[float, ...] = ()
+    """How much of each goes into the mixture; empty where there is one prompt and no ``.blend``."""
+    normalize: bool = True
+    """Whether the shares are divided by their sum."""
+    weight: float = 1.0
+    """Weight of the section as a whole."""
+
+
+class Lora(NamedTuple):
+    """A LoRA named in the prompt."""
+
+    name: str
+    """Its name."""
+    weight: float
+    """Its strength."""
+
+
+@dataclass(frozen=True)
 class Prompt:
     """A parsed prompt.
 
@@ -89,8 +128,12 @@ class Prompt:
     """Fragments and breaks in reading order."""
     marks: tuple[Span, ...] = ()
     """Characters that are syntax and not text: brackets, weights, backslashes of escapes, white space round BREAK."""
-    issues: tuple[Issue, ...] = field(default=())
+    issues: tuple[Issue, ...] = ()
     """Problems found while reading."""
+    sections: tuple[Section, ...] = ()
+    """For a syntax that has them, how the fragments belong together; empty where they are one prompt."""
+    loras: tuple[Lora, ...] = ()
+    """LoRAs named in the text."""
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:

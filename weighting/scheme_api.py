@@ -106,7 +106,7 @@ class Weighted(NamedTuple):
     """The result of a scheme."""
 
     hidden: Tensor
-    """``[chunks, 77, dim]``."""
+    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme says otherwise."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
     num_encodings: int
@@ -123,6 +123,11 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
 def has_weights(chunks: Sequence[TokenChunk]) -> bool:
     """Whether any weight differs from 1."""
     return any(weight != 1.0 for chunk in chunks for weight in chunk.weights)
+
+
+def as_rows(hidden: Tensor) -> Tensor:
+    """Chunks behind one another: ``[chunks, 77, dim]`` to ``[1, 77 * chunks, dim]``."""
+    return hidden.flatten(0, 1).unsqueeze(0)
 
 
 def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
@@ -159,7 +164,7 @@ def encode_lerped(
     is_weighted = any(has_weights(chunks) for chunks in variants)
     if is_weighted:
         ids.append(layout.empty_ids())
-    encoding = encode(ids, _stacked(variants, masks, layout.length, with_empty=is_weighted))
+    encoding = encode(ids, stacked_masks(variants, masks, layout.length, with_empty=is_weighted))
     rows: list[Rows] = []
     start = 0
     for chunks in variants:
@@ -172,7 +177,7 @@ def encode_lerped(
     return rows, len(ids)
 
 
-def _stacked(
+def stacked_masks(
     variants: Sequence[Sequence[TokenChunk]], masks: Sequence[Tensor | None], length: int, *, with_empty: bool
 ) -> Tensor | None:
     """The masks of all versions along the batch axis; None if none of them hides anything."""

@@ -8,7 +8,7 @@ Source: docs/weighting.md, "Schemes"; each function names the program it equals.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,13 +16,30 @@ from torch import Tensor
 from .chunks import TokenChunk
 from .masked_blend import masked_blend
 from .prompt import Issue, Span
-from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, encode_lerped, has_weights, weights_of
+from .replacing import adv_compel, comfy_plus_plus, down_weight
+from .scheme_api import (
+    DEFAULT_OPTIONS,
+    EncodeFn,
+    Encoding,
+    SchemeOptions,
+    Weighted,
+    as_rows,
+    encode_lerped,
+    has_weights,
+    lerp,
+    stacked_masks,
+    weights_of,
+)
+
+
+def _encode(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions) -> Encoding:
+    return encode([chunk.ids for chunk in chunks], options.mask_of(chunks))
 
 
 def unweighted(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
-    """C: the weights are read and not applied (A1111's emphasis mode ``Ignore``)."""
-    encoding = encode([chunk.ids for chunk in chunks], options.mask_of(chunks))
-    return Weighted(encoding.hidden, encoding.pooled[:1], len(chunks))
+    """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
+    encoding = _encode(chunks, encode, options)
+    return Weighted(as_rows(encoding.hidden), encoding.pooled[:1], len(chunks))
 
 
 def comfy(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
@@ -31,13 +48,13 @@ def comfy(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions
     E is encoded in the same batch, last, and only if a weight differs from 1, as the host does.
     """
     (rows,), count = encode_lerped([chunks], [options.mask_of(chunks)], encode, options.layout)
-    return Weighted(rows.hidden, rows.pooled[:1], count)
+    return Weighted(as_rows(rows.hidden), rows.pooled[:1], count)
 
 
 def a1111_no_norm(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
     """``C w``: rows are scaled. Equals A1111's emphasis mode ``No norm``."""
-    result = unweighted(chunks, encode, options)
-    return result._replace(hidden=_scaled(result.hidden, chunks))
+    encoding = _encode(chunks, encode, options)
+    return Weighted(as_rows(_scaled(encoding.hidden, chunks)), encoding.pooled[:1], len(chunks))
 
 
 def a1111(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
@@ -45,16 +62,58 @@ def a1111(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions
 
     The mean is over all 77 rows and features of one chunk, signed, so every row of the chunk is scaled by one number.
     """
-    result = unweighted(chunks, encode, options)
-    return _restore_mean(result, _scaled(result.hidden, chunks), chunks, axes=(1, 2))
+    return _with_mean_restored(chunks, encode, options, axes=(1, 2))
 
 
 def a1111_global_norm(
     chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS
 ) -> Weighted:
     """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
-    result = unweighted(chunks, encode, options)
-    return _restore_mean(result, _scaled(result.hidden, chunks), chunks, axes=(0, 1, 2))
+    return _with_mean_restored(chunks, encode, options, axes=(0, 1, 2))
+
+
+def lpw(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+    """As `a1111_global_norm`, without the BOS and EOS rows between chunks. Equals diffusers' lpw pipelines for SD 1.x.
+
+    So n chunks give ``75 n + 2`` rows: the first keeps its BOS, the last its row 76.
+    """
+    result = a1111_global_norm(chunks, encode, options)
+    length = options.layout.length
+    kept = [row for row in range(length * len(chunks)) if row % length not in (0, length - 1)]
+    kept = [0, *kept, length * len(chunks) - 1]
+    return result._replace(hidden=result.hidden[:, kept])
+
+
+def lerp_last(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+    """``L + (C - L) w`` with L the last row of the chunk. Equals diffusers' lpw pipeline for SDXL."""
+    encoding = _encode(chunks, encode, options)
+    hidden = lerp(encoding.hidden, encoding.hidden[:, -1:], weights_of(chunks, encoding.hidden))
+    return Weighted(as_rows(hidden), encoding.pooled[:1], len(chunks))
+
+
+def perp(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+    """Moves a row by the part of the empty prompt's row that points its way. Equals prompt-control 3.0.0-beta.9.
+
+    With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else
+    ``C - (1 - w) P``. There is a jump just above 1; it is the reference's.
+    """
+    if not has_weights(chunks):
+        return unweighted(chunks, encode, options)
+    mask = stacked_masks([chunks], [options.mask_of(chunks)], options.layout.length, with_empty=True)
+    encoding = encode([*(chunk.ids for chunk in chunks), options.layout.empty_ids()], mask)
+    hidden, empty = encoding.hidden[:-1], encoding.hidden[-1]
+    weights = weights_of(chunks, hidden)
+    along = (empty * hidden).sum(-1, keepdim=True) / (hidden * hidden).sum(-1, keepdim=True) * hidden
+    along = torch.nan_to_num(along, nan=0.0)
+    moved = torch.where(weights.abs() > 1.0, hidden + weights * along, hidden - (1.0 - weights) * along)
+    moved = torch.where(weights == 0.0, empty, moved)
+    moved = torch.where(weights == 1.0, hidden, moved)
+    return Weighted(as_rows(moved), encoding.pooled[:1], len(chunks) + 1)
+
+
+def compel(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+    """`masked_blend` by the law ``compel`` with the method ``attention``. Equals compel 2.5.1."""
+    return masked_blend(chunks, encode, replace(options, law="compel", mask_method="attention"))
 
 
 def _scaled(hidden: Tensor, chunks: Sequence[TokenChunk]) -> Tensor:
@@ -65,22 +124,26 @@ SMALL_MEAN = 1e-4
 """A mean smaller than this part of the mean absolute value is too near zero to divide by with confidence."""
 
 
-def _restore_mean(result: Weighted, scaled: Tensor, chunks: Sequence[TokenChunk], axes: tuple[int, ...]) -> Weighted:
+def _with_mean_restored(
+    chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions, axes: tuple[int, ...]
+) -> Weighted:
     if not has_weights(chunks):
-        return result
-    before = result.hidden.mean(dim=axes, keepdim=True)
+        return unweighted(chunks, encode, options)
+    encoding = _encode(chunks, encode, options)
+    scaled = _scaled(encoding.hidden, chunks)
+    before = encoding.hidden.mean(dim=axes, keepdim=True)
     after = scaled.mean(dim=axes, keepdim=True)
     small = after.abs() < SMALL_MEAN * scaled.abs().mean(dim=axes, keepdim=True)
     # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
     ratio = torch.where(after == 0, torch.ones_like(after), before / after)
-    issues = result.issues
+    issues: tuple[Issue, ...] = ()
     if bool(small.any()):
         message = (
             "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
             f"{float(ratio.abs().max()):.3g}. Choose a1111_no_norm, or other weights."
         )
-        issues = (*issues, Issue("unstable-mean", message, Span(0, 0)))
-    return result._replace(hidden=scaled * ratio, issues=issues)
+        issues = (Issue("unstable-mean", message, Span(0, 0)),)
+    return Weighted(as_rows(scaled * ratio), encoding.pooled[:1], len(chunks), issues)
 
 
 SchemeFn = Callable[[Sequence[TokenChunk], EncodeFn, SchemeOptions], Weighted]
@@ -100,18 +163,21 @@ class Scheme:
 
 SCHEMES: dict[str, Scheme] = {
     "comfy": Scheme(comfy, "Moves a word's rows away from, or towards, the empty prompt.", "ComfyUI"),
-    "a1111": Scheme(
-        a1111, "Scales a word's rows, then restores each chunk's mean.", "A1111 and Forge, emphasis Original"
+    "a1111": Scheme(a1111, "Scales a word's rows, then restores each chunk's mean.", "A1111, Forge: Original"),
+    "compel": Scheme(compel, "As comfy; below 1 also blends in encodings that cannot see the word.", "compel"),
+    "masked_blend": Scheme(masked_blend, "Above 1 as comfy; below, blends in encodings without the word.", "ours"),
+    "down_weight": Scheme(
+        down_weight, "Raises a word by fading all others, never beyond the plain prompt.", "ADV_CLIP_emb"
     ),
-    "masked_blend": Scheme(
-        masked_blend, "Below 1, blends in encodings without the word; above 1 as comfy.", "none: our own (law nested)"
+    "adv_compel": Scheme(
+        adv_compel, "As comfy; below 1 blends in encodings with + for the word.", "ADV_CLIP_emb: compel"
     ),
-    "a1111_no_norm": Scheme(
-        a1111_no_norm, "Scales a word's rows and nothing else.", "A1111 and Forge, emphasis No norm"
-    ),
-    "a1111_global_norm": Scheme(
-        a1111_global_norm, "As a1111, with one mean over all chunks.", "ADV_CLIP_emb and prompt-control, style A1111"
-    ),
-    "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111 and Forge, emphasis Ignore"),
+    "comfy++": Scheme(comfy_plus_plus, "Adds what a word changes; below 1 as adv_compel.", "ADV_CLIP_emb"),
+    "a1111_no_norm": Scheme(a1111_no_norm, "Scales a word's rows and nothing else.", "A1111, Forge: No norm"),
+    "a1111_global_norm": Scheme(a1111_global_norm, "As a1111, with one mean over all chunks.", "ADV_CLIP_emb: A1111"),
+    "perp": Scheme(perp, "Moves a row by what it shares with the empty prompt.", "prompt-control"),
+    "lerp_last": Scheme(lerp_last, "Moves a word's rows away from the chunk's last row.", "diffusers lpw, SDXL"),
+    "lpw": Scheme(lpw, "As a1111_global_norm, without the rows between chunks.", "diffusers lpw, SD 1.x"),
+    "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111, Forge: Ignore"),
 }
 """Every scheme by its permanent name, in the order of menus. A name never changes its meaning."""

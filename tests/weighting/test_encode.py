@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
@@ -136,6 +136,7 @@ def test_table_shows_every_token_with_its_weight_and_every_problem() -> None:
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
+@settings(max_examples=60)
 @given(text=st.text(), scheme=st.sampled_from(list(SCHEMES)))
 def test_any_text_gives_finite_conditioning_and_a_view(syntax: str, text: str, scheme: str) -> None:
     result = encode(text, syntax=syntax, scheme=scheme)

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from weighted_clip.weighting.prompt import Break, Prompt, PromptError
+from weighted_clip.weighting.prompt import Break, Fragment, Prompt, PromptError, Swap
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 
 
@@ -28,6 +28,37 @@ def test_a1111_equals_the_reference(case: dict) -> None:
             parse(case["prompt"], "a1111", strict=True)
     else:
         assert_same_parts(as_case(parse(case["prompt"], "a1111", strict=True)), case["expected"])
+
+
+def compel_part(part: Fragment | Swap) -> object:
+    if isinstance(part, Fragment):
+        return [part.text, part.weight]
+    sides = {name: [compel_part(f) for f in getattr(part, name)] for name in ("original", "edited")}
+    return {"swap": {**sides, "options": dict(part.settings)}}
+
+
+def as_compel_case(prompt: Prompt) -> dict[str, object]:
+    """The form of the compel case file: a conjunction of prompts and blends."""
+    prompts: list[object] = []
+    for section in prompt.sections:
+        found = [{"type": "prompt", "fragments": [compel_part(part) for part in parts]} for parts in section.prompts]
+        if section.shares:
+            shares = {"weights": list(section.shares), "normalize": section.normalize}
+            prompts.append({"type": "blend", **shares, "prompts": found})
+        else:
+            prompts += found
+    weights = [section.weight for section in prompt.sections]
+    return {"weights": weights, "prompts": prompts, "loras": [list(lora) for lora in prompt.loras]}
+
+
+@pytest.mark.cases("compel_syntax")
+def test_compel_equals_the_reference(case: dict) -> None:
+    if "error" in case:
+        with pytest.raises(PromptError):
+            parse(case["prompt"], "compel", strict=True)
+        assert parse(case["prompt"], "compel").issues
+    else:
+        assert as_compel_case(parse(case["prompt"], "compel", strict=True)) == case["expected"]
 
 
 @pytest.mark.cases("comfy_syntax")
@@ -61,11 +92,18 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("a1111", "(a BREAK b)", ["break-in-brackets"]),
         ("a1111", "a BREAK b", []),
         ("a1111", r"\(a\) (b:1.2)", []),
+        ("a1111", "a \\ b", ["lone-backslash"]),
         ("comfy", "a (b", ["unclosed-bracket"]),
         ("comfy", "((a)", ["unclosed-bracket"]),
         ("comfy", "a) b", ["unopened-bracket"]),
         ("comfy", "(a:inf)", ["infinite-weight"]),
         ("comfy", "(a:1.2) [b]", []),
+        ("compel", '("a", "b").blend(1)', ["weight-count"]),
+        ("compel", '("a", "b").blend(1, 1) c', ["ignored-text"]),
+        ("compel", '("a", "b").and() c', ["ignored-text"]),
+        ("compel", "cat.swap(dog)", ["swap"]),
+        ("compel", "( " * 100 + "a" + ") " * 100, ["too-deep"]),
+        ("compel", "a (b)1.2 c+ d) (e", []),
         ("none", "(a:1.2) BREAK ]", []),
     ],
 )
@@ -78,13 +116,29 @@ def test_none_takes_every_character_for_text() -> None:
 
 
 def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
-    with pytest.raises(ValueError, match=r"'latex'.*comfy, a1111, none"):
+    with pytest.raises(ValueError, match=r"'latex'.*comfy, a1111, compel, none"):
         parse("a", "latex")
 
 
-bracket_soup = st.lists(st.sampled_from([*"ab ()[]\\:.,1-\n", "BREAK ", " BREAK", "(x:1.2)", "\ud800", "猫", "é"])).map(
-    "".join
-)
+bracket_soup = st.lists(
+    st.sampled_from(
+        [
+            *'ab ()[]\\:.,1-+"\n',
+            "(a b)",
+            ".and()",
+            ".blend(1,1)",
+            ".swap(",
+            '("a","b")',
+            "++",
+            "BREAK ",
+            " BREAK",
+            "(x:1.2)",
+            "\ud800",
+            "猫",
+            "é",
+        ]
+    )
+).map("".join)
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
@@ -102,8 +156,9 @@ def test_any_string_parses_and_its_spans_tile_the_text(syntax: str, text: str) -
             assert text[slice(*part.span)] == "BREAK"
         else:
             spans += [piece.span for piece in part.pieces if piece.span.end > piece.span.start]
-            assert part.text == "".join(text[slice(*piece.span)] for piece in part.pieces)
-            assert [text[position] for position in part.positions] == list(part.text)
+            # a piece stands in the text, or is a space that a syntax puts between words
+            assert all(piece.text in (text[slice(*piece.span)], " ") for piece in part.pieces)
+            assert len(part.positions) == len(part.text)
     position = 0
     for span in sorted(spans):
         assert span.start == position

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..prompt import Fragment, Piece, Prompt, Span
-from . import a1111, comfy
+from . import a1111, comfy, compel
 
 __all__ = ["SYNTAXES", "parse", "parse_plain"]
 
@@ -24,7 +24,12 @@ def parse_plain(source: str, *, strict: bool = False) -> Prompt:
     return Prompt(source, "none", (Fragment((Piece(source, Span(0, len(source))),)),))
 
 
-SYNTAXES: dict[str, Callable[..., Prompt]] = {"comfy": comfy.parse, "a1111": a1111.parse, "none": parse_plain}
+SYNTAXES: dict[str, Callable[..., Prompt]] = {
+    "comfy": comfy.parse,
+    "a1111": a1111.parse,
+    "compel": compel.parse,
+    "none": parse_plain,
+}
 """Every syntax by the name that menus, options and case files use. Each takes ``(source, *, strict)``."""
 
 

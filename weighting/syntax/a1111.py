@@ -92,6 +92,8 @@ class _Reader:
             self.text(end - 1, end)
         elif kind == "backslash":
             self.text(end, end)  # an empty piece of weight 1, as in the reference: it can keep neighbours apart
+            message = f"The backslash at {start} escapes nothing and is dropped; \\\\ is a backslash."
+            self.issues.append(Issue("lone-backslash", message, Span(start, end)))
         elif kind == "open":
             self.open[match[0]].append((len(self.spans), start))
         elif kind == "number" and self.open["("]:

@@ -1,0 +1,383 @@
+"""Finds ComfyUI checkouts, runs one as a server of its own, and speaks its HTTP interface.
+
+A server has a base directory of its own, so that nothing is written into the checkout, and listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent.parent
+PACK_FOLDER = "ComfyUI weighted-clip"
+"""What our folder is called in custom_nodes: neither an identifier nor a plain word."""
+PROBE_FOLDER = "weighted_clip_probe"
+CACHE_FOLDER = ".weighted_clip_cache"
+CACHE_VERSION = "1"
+"""To be raised when make_checkpoint.py writes other numbers."""
+
+START_SECONDS = 180
+PROMPT_SECONDS = 180
+SCRIPT_SECONDS = 300
+CHECKPOINT = "seeded-sd15.safetensors"
+LORA = "seeded-clip-lora.safetensors"
+TEXT_ENCODER = "seeded-clip-l.safetensors"
+"""The files of make_checkpoint.py."""
+MODEL_FOLDERS = ("checkpoints", "loras", "text_encoders", "embeddings")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A ComfyUI checkout with its virtual environment."""
+
+    folder: Path
+    python: Path
+
+    @property
+    def version(self) -> str:
+        """As the checkout states it."""
+        text = (self.folder / "comfyui_version.py").read_text(encoding="utf-8")
+        found = re.search(r'__version__ = "(.+)"', text)
+        return found[1] if found else "unknown"
+
+    def run_script(self, script: Path, *arguments: Any, seconds: float = SCRIPT_SECONDS) -> str:
+        """Run a Python file in the host's environment with the checkout as working directory; what it wrote."""
+        done = subprocess.run(
+            [str(self.python), str(script), *map(str, arguments)],
+            cwd=self.folder,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script.name} failed in ComfyUI {self.version}:\n{done.stdout[-6000:]}"
+        return done.stdout
+
+
+def find_hosts(folder: Path) -> list[Host]:
+    """Every ComfyUI in a folder, or the folder itself, that has a virtual environment; by name."""
+    candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
+    hosts: list[Host] = []
+    for candidate in candidates:
+        if (candidate / "main.py").is_file() and (candidate / "comfy").is_dir():
+            pythons = [
+                candidate / venv / python
+                for venv in (".venv", "venv")
+                for python in ("bin/python", "Scripts/python.exe")
+            ]
+            hosts += [Host(candidate, python) for python in pythons if python.is_file()][:1]
+    return hosts
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, without what would lead a host's Python to our packages; writes no bytecode into the checkout.
+
+    One thread, unless the caller says otherwise: on a busy machine, several wait for each other most of the time.
+    """
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))
+    }
+    return {
+        "OMP_NUM_THREADS": "1",
+        **kept,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONIOENCODING": "utf-8",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a graph under construction; ``node[slot]`` is a link from one of its outputs."""
+
+    id: str
+
+    def __getitem__(self, slot: int) -> list[Any]:
+        return [self.id, slot]
+
+
+class Graph:
+    """A workflow in the form that /prompt takes."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {}
+
+    def add(self, class_type: str, **inputs: Any) -> Node:
+        """Add a node. An input that is a node means that node's first output."""
+        node = Node(str(len(self.nodes) + 1))
+        linked = {name: value[0] if isinstance(value, Node) else value for name, value in inputs.items()}
+        self.nodes[node.id] = {"class_type": class_type, "inputs": linked}
+        return node
+
+
+def add_checkpoint(graph: Graph, *, number: int = 0) -> tuple[Node, Any, Any]:
+    """The seeded checkpoint's model, CLIP and VAE; with another number, ComfyUI encodes texts anew."""
+    loader = graph.add("CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
+    return loader, graph.add("WeightedCLIPTestSameClip", clip=loader[1], number=number), loader[2]
+
+
+def add_picture(graph: Graph, positive: Any, *, number: int = 0, seed: int = 1) -> Node:
+    """Sample a conditioning in two steps, decode and save: the SaveImage node."""
+    model, clip, vae = add_checkpoint(graph, number=number)
+    latent = graph.add("EmptyLatentImage", width=64, height=64, batch_size=1)
+    settings = {"seed": seed, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
+    negative = graph.add("CLIPTextEncode", clip=clip, text="")
+    samples = graph.add("KSampler", model=model, positive=positive, negative=negative, latent_image=latent, **settings)
+    return graph.add("SaveImage", images=graph.add("VAEDecode", samples=samples, vae=vae), filename_prefix="test")
+
+
+class PromptError(AssertionError):
+    """ComfyUI did not run a workflow to its end."""
+
+    def __init__(self, status: int, details: Any, log: str) -> None:
+        super().__init__(f"{json.dumps(details, indent=1)[:4000]}\n--- end of the server's log ---\n{log}")
+        self.status = status
+        """The HTTP status: 400 if it was refused, 200 if it failed while running."""
+        self.details = details
+        """The answer, or what the message ``execution_error`` carries."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A workflow that ran."""
+
+    outputs: Mapping[str, Any]
+    """What each node sent to the front end, by its id."""
+    cached: frozenset[str]
+    """Ids of nodes that ComfyUI did not run because it remembered their outputs."""
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """A CONDITIONING as the probe found it."""
+
+    tensors: Mapping[str, torch.Tensor]
+    """``0.hidden``, ``0.pooled_output``, ``1.hidden``, ..."""
+    others: list[dict[str, Any]]
+    """For each entry, what is no tensor."""
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        """Of the first entry."""
+        return self.tensors["0.hidden"]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all of it is the same, tensors bit for bit."""
+        return (
+            isinstance(other, Conditioning)
+            and self.others == other.others
+            and self.tensors.keys() == other.tensors.keys()
+            and all(torch.equal(tensor, other.tensors[key]) for key, tensor in self.tensors.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def difference(self, other: Conditioning) -> float:
+        """The largest absolute difference between tensors; infinite if they do not match."""
+        if self.tensors.keys() != other.tensors.keys() or self.hidden.shape != other.hidden.shape:
+            return float("inf")
+        return max(float((tensor - other.tensors[key]).abs().max()) for key, tensor in self.tensors.items())
+
+    def is_finite(self) -> bool:
+        """Whether there is no NaN and no infinity in it."""
+        return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
+
+
+@dataclass
+class ComfyServer:
+    """A running ComfyUI."""
+
+    host: Host
+    port: int
+    base: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    count: int = field(default=0)
+    """How many files the probe was asked for."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What the server says of node classes."""
+
+    def request(self, path: str, data: Any = None) -> tuple[int, bytes]:
+        """GET, or POST if there is data: the status and the body, also of an error."""
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data=body, headers={"Content-Type": "application/json"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def get(self, path: str) -> Any:
+        """A JSON document of the server."""
+        status, body = self.request(path)
+        assert status == 200, f"GET {path}: {status}\n{self.log_tail()}"
+        return json.loads(body)
+
+    def run(self, graph: Graph) -> Result:
+        """Queue a workflow and wait until it is done.
+
+        Raises:
+            PromptError: If it is refused or a node fails.
+        """
+        status, body = self.request("/prompt", {"prompt": graph.nodes, "client_id": "weighted-clip-tests"})
+        answer = json.loads(body)
+        if status != 200:
+            raise PromptError(status, answer, self.log_tail())
+        path = f"/history/{answer['prompt_id']}"
+        history = _wait(
+            lambda: self.get(path), PROMPT_SECONDS, self.alive, f"the prompt did not end\n{self.log_tail()}"
+        )
+        entry = history[answer["prompt_id"]]
+        messages = dict(entry["status"]["messages"])
+        if entry["status"]["status_str"] != "success":
+            raise PromptError(200, messages.get("execution_error", messages), self.log_tail())
+        return Result(entry["outputs"], frozenset(messages.get("execution_cached", {}).get("nodes", ())))
+
+    def add_ours(self, graph: Graph, class_type: str, **inputs: Any) -> Node:
+        """Add a node of our pack; widgets that are not named have their defaults."""
+        if class_type not in self.info:
+            self.info[class_type] = self.get(f"/object_info/{class_type}")[class_type]
+        described = self.info[class_type]["input"]["required"]
+        defaults = {name: options["default"] for name, (_, options) in described.items() if "default" in options}
+        return graph.add(class_type, **{**defaults, **inputs})
+
+    def probe(self, graph: Graph, conditioning: Node) -> Node:
+        """Add a node that saves a conditioning; its id leads `conditioning` to the file."""
+        self.count += 1
+        return graph.add("WeightedCLIPTestSaveConditioning", conditioning=conditioning, file=f"probe-{self.count}")
+
+    def conditioning(self, result: Result, probe: Node) -> Conditioning:
+        """What a probe saved."""
+        (path,) = result.outputs[probe.id]["conditioning"]
+        with safe_open(path, "pt") as file:
+            names = file.keys()  # it is no dictionary
+            return Conditioning({name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["entries"]))
+
+    def picture(self, result: Result, node: Node) -> np.ndarray:
+        """The pixels that SaveImage or PreviewImage wrote: ``[height, width, 3]``, bytes."""
+        (image,) = result.outputs[node.id]["images"]
+        status, body = self.request("/view?" + urllib.parse.urlencode(image))
+        assert status == 200, f"/view: {status}"
+        with Image.open(io.BytesIO(body)) as opened:
+            assert opened.format == "PNG"
+            return np.asarray(opened.convert("RGB"))
+
+    def alive(self) -> bool:
+        """Whether the server still runs."""
+        return self.process.poll() is None
+
+    def log_tail(self) -> str:
+        """The last lines that the server wrote."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-5000:] if self.log.exists() else ""
+
+
+@contextmanager
+def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> Iterator[ComfyServer]:
+    """Start ComfyUI on the CPU with float32 everywhere, with our pack or without, and stop it in the end.
+
+    Args:
+        host: The checkout.
+        models: Folder with `MODEL_FOLDERS`.
+        base: An empty folder for custom_nodes, output, user and so on.
+        with_pack: Whether our pack is in custom_nodes; the probe always is.
+    """
+    for name in ("custom_nodes", "input", "output", "temp", "user", "models"):
+        (base / name).mkdir(parents=True)
+    link_folder(TESTS / "comfy_probe", base / "custom_nodes" / PROBE_FOLDER)
+    if with_pack:
+        link_folder(REPOSITORY, base / "custom_nodes" / PACK_FOLDER)
+    paths = base / "model_paths.yaml"  # JSON is YAML too
+    paths.write_text(json.dumps({"tests": {"base_path": str(models), **{name: name for name in MODEL_FOLDERS}}}))
+    port, log = _free_port(), base / "server.log"
+    command = [
+        *(str(host.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port)),
+        *("--base-directory", str(base), "--extra-model-paths-config", str(paths)),
+        *("--force-fp32", "--fp32-text-enc", "--force-channels-last"),  # channels last: convolutions are faster
+        *("--disable-api-nodes", "--disable-auto-launch"),
+        *("--database-url", "sqlite:///:memory:"),
+    ]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, cwd=host.folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+        try:
+            server = ComfyServer(host, port, base, log, process)
+            _wait(lambda: _is_up(server), START_SECONDS, server.alive, lambda: f"no server\n{server.log_tail()}")
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(20)
+
+
+def make_models(host: Host, cache: Path) -> Path:
+    """The folder with the seeded models, made with this host if it is not there yet."""
+    models = cache / f"models-{CACHE_VERSION}"
+    if not (models / "complete").exists():
+        host.run_script(TESTS / "make_checkpoint.py", models)
+        (models / "complete").touch()
+    return models
+
+
+def _is_up(server: ComfyServer) -> bool:
+    try:
+        return server.request("/system_stats")[0] == 200
+    except OSError:
+        return False
+
+
+def _wait(ask: Callable[[], Any], seconds: float, alive: Callable[[], bool], problem: str | Callable[[], str]) -> Any:
+    """Ask until there is an answer; fail when the time is over or the process has ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and alive():
+        answer = ask()
+        if answer:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(problem if isinstance(problem, str) else problem())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Make a folder appear in another place: by a link or, where links are not allowed, as a copy."""
+    try:
+        target.symlink_to(source, target_is_directory=True)
+    except OSError:
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "tests", "build", "dist")
+        shutil.copytree(source, target, ignore=ignored)

@@ -1,0 +1,87 @@
+"""Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
+
+With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes docs/parity.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .comfy_server import CACHE_FOLDER, ComfyServer, Host, find_hosts, make_models, running_server
+from .parity import Figures, write_parity
+from .stock import StockOutputs, run_stock
+
+WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
+NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
+FIGURES = pytest.StashKey[Figures]()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that uses a host on each ComfyUI there is."""
+    if "host" not in metafunc.fixturenames:
+        return
+    folder = metafunc.config.getoption("--hosts")
+    if folder is None:
+        hosts: list[Any] = [pytest.param(None, marks=pytest.mark.skip(reason=NO_HOST), id="no host")]
+    else:
+        found = find_hosts(Path(folder).resolve())
+        hosts = [pytest.param(host, id=f"ComfyUI {host.version}") for host in found]
+        hosts = hosts or [pytest.param(None, id="none found")]
+    metafunc.parametrize("host", hosts, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def host(request: pytest.FixtureRequest) -> Host:
+    """A ComfyUI checkout with its virtual environment."""
+    if request.param is None:
+        folder = request.config.getoption("--hosts")
+        pytest.fail(f"no ComfyUI with a virtual environment (.venv or venv) in --hosts {folder}", pytrace=False)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def models(host: Host, request: pytest.FixtureRequest) -> Path:
+    """The folder with the seeded models; kept in --hosts for the next run."""
+    return make_models(host, Path(request.config.getoption("--hosts")).resolve() / CACHE_FOLDER)
+
+
+@pytest.fixture(scope="session")
+def fresh_server(
+    host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ComfyServer, StockOutputs]]:
+    """A server with our pack, and what stock nodes gave in it before any node of ours ran."""
+    with running_server(host, models, tmp_path_factory.mktemp("comfyui"), with_pack=True) as server:
+        yield server, run_stock(server, number=0)
+
+
+@pytest.fixture(scope="session")
+def server(fresh_server: tuple[ComfyServer, StockOutputs]) -> ComfyServer:
+    """A running ComfyUI with our pack in a folder with an awkward name."""
+    return fresh_server[0]
+
+
+@pytest.fixture(scope="session")
+def stock_before(fresh_server: tuple[ComfyServer, StockOutputs]) -> StockOutputs:
+    """What stock nodes gave before any node of ours ran."""
+    return fresh_server[1]
+
+
+@pytest.fixture(scope="session")
+def figures(host: Host, request: pytest.FixtureRequest) -> Figures:
+    """Collects what was measured."""
+    stash = request.config.stash
+    if FIGURES not in stash:
+        stash[FIGURES] = Figures()
+    return stash[FIGURES].of(host.version)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the figures down if that was asked for and all is well."""
+    figures = session.config.stash.get(FIGURES, None)
+    if os.environ.get(WRITE_PARITY) == "1" and figures and exitstatus == pytest.ExitCode.OK:
+        write_parity(figures)

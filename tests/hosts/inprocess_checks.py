@@ -1,0 +1,289 @@
+"""Checks that need ComfyUI's objects in hand, run by test_comfyui_inprocess.py in ComfyUI's own Python.
+
+    python inprocess_checks.py FOLDER_OF_THE_PACK RESULTS.json
+
+Each ``check_...`` returns the largest difference it saw, or None where it compares nothing by number, or raises. The
+text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+PACK = Path(sys.argv[1])
+TEXTS = ("", "a (red:1.3) cat on a (mat:0.4), oil painting", "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 18)
+SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+OURS = "WeightedCLIPTextEncode"
+comparisons = 0
+"""How many times `difference` was asked, in the check that runs."""
+
+
+def make_clip(family: str, dtype: torch.dtype = torch.float32) -> Any:
+    """A small CLIP of a family, seeded as in make_checkpoint.py."""
+    import comfy.sd
+    from comfy import sd1_clip, sdxl_clip
+    from comfy.text_encoders import sd2_clip
+
+    model, tokenizer = {
+        "SD1": (sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer),
+        "SD2": (sd2_clip.SD2ClipModel, sd2_clip.SD2Tokenizer),
+        "SDXL": (sdxl_clip.SDXLClipModel, sdxl_clip.SDXLTokenizer),
+    }[family]
+    options = {f"clip_{tower}_model_config": SMALL for tower in "lgh"}
+    clip = comfy.sd.CLIP(
+        target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+        model_options={**options, "dtype": dtype},
+    )
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in sorted(clip.cond_stage_model.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        scale = 0.2 if parameter.dim() < 2 or "embedding" in name else parameter.shape[-1] ** -0.5
+        gain = 1 if parameter.dim() == 1 and name.endswith(".weight") else 0
+        parameter.data.copy_(gain + scale * values)
+    return clip
+
+
+def stock(clip: Any, text: str) -> Any:
+    """The stock node's conditioning."""
+    import nodes
+
+    return nodes.CLIPTextEncode().encode(clip, text)[0]
+
+
+def ours(clip: Any, text: str, **choices: str) -> Any:
+    """Our node's conditioning; widgets that are not named have their defaults."""
+    import nodes
+
+    node = nodes.NODE_CLASS_MAPPINGS[OURS]
+    inputs = node.INPUT_TYPES()["required"].items()
+    defaults = {name: options["default"] for name, (_, options) in inputs if "default" in options}
+    return node().encode(clip, text, **{**defaults, **choices})["result"][0]
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest absolute difference; asserts that all else is the same."""
+    global comparisons
+    comparisons += 1
+    assert len(one) == len(other)
+    largest = 0.0
+    for (hidden_a, values_a), (hidden_b, values_b) in zip(one, other, strict=True):
+        assert values_a.keys() == values_b.keys()
+        pairs = [(hidden_a, hidden_b), *((values_a[key], values_b[key]) for key in values_a)]
+        for a, b in pairs:
+            if a is None or b is None:
+                assert a is b
+                continue
+            assert a.shape == b.shape and a.dtype == b.dtype and a.device == b.device, (a.shape, b.shape)
+            largest = max(largest, float((a - b).abs().max()))
+    return largest
+
+
+def snapshot() -> dict[str, Any]:
+    """What other modules could lose to a patch: each attribute of the host's modules and of the classes in them."""
+    host = ("comfy", "comfy_extras", "comfy_execution", "nodes", "folder_paths", "execution", "server", "node_helpers")
+    others = ("torch", "torch.nn", "torch.nn.functional", "transformers", "safetensors.torch", "json", "logging")
+    seen: dict[str, Any] = {"sys.path": list(sys.path), "sys.meta_path": list(sys.meta_path)}
+    for module_name, module in sorted(sys.modules.items()):
+        if isinstance(module, ModuleType) and (module_name.split(".")[0] in host or module_name in others):
+            for name, value in vars(module).items():
+                seen[f"{module_name}.{name}"] = identity(value)
+                if isinstance(value, type) and value.__module__.split(".")[0] in host:
+                    for attribute, member in vars(value).items():
+                        seen[f"{module_name}.{name}.{attribute}"] = identity(member)
+    return seen
+
+
+def identity(value: Any) -> Any:
+    """Something that changes when the value is replaced, or, for plain containers, edited."""
+    if isinstance(value, FunctionType):
+        return id(value), id(value.__code__)
+    if isinstance(value, (dict, list, set)):
+        text = repr(sorted(map(repr, value.items() if isinstance(value, dict) else value)))
+        return id(value), hashlib.sha256(text.encode()).hexdigest()
+    return id(value)
+
+
+def check_importing_the_pack_changes_nothing_in_the_host() -> None:
+    importlib.import_module("utils.extra_config")  # as main.py does, before nodes.py puts comfy/ in front of the path
+    import nodes
+
+    for name in ("comfy.hooks", "comfy.sd", "comfy.text_encoders.sd2_clip", "execution", "server"):
+        importlib.import_module(name)
+    before = snapshot()
+    random = torch.get_rng_state()
+    assert asyncio.run(nodes.load_custom_node(str(PACK)))
+    after = snapshot()
+    registered = {  # by the host itself, for every pack
+        "nodes.NODE_CLASS_MAPPINGS",
+        "nodes.NODE_DISPLAY_NAME_MAPPINGS",
+        "nodes.EXTENSION_WEB_DIRS",
+        "nodes.LOADED_MODULE_DIRS",
+    }
+    changed = {name for name in before if after.get(name) != before[name]}
+    # a package learns of its sub-modules and a module of its logger when somebody imports more of it
+    added = {name for name in after.keys() - before.keys() if not isinstance(sys.modules.get(name), ModuleType)}
+    assert changed <= registered, sorted(changed - registered)
+    assert not {name for name in added if name.split(".")[0] not in {"torch", "transformers"}}, sorted(added)
+    assert torch.equal(random, torch.get_rng_state())
+    assert OURS in nodes.NODE_CLASS_MAPPINGS
+
+
+def check_every_clip_family_equals_stock() -> float:
+    largest = 0.0
+    for family in ("SD1", "SD2", "SDXL"):
+        clip = make_clip(family)
+        for layer in (None, -1, -2, -3):
+            clip.clip_layer(layer)
+            for text in TEXTS:
+                largest = max(largest, difference(ours(clip, text), stock(clip, text)))
+    assert largest == 0
+    return largest
+
+
+def check_half_precision_weights_equal_stock() -> float:
+    largest = 0.0
+    for dtype in (torch.float16, torch.bfloat16):
+        clip = make_clip("SDXL", dtype)
+        largest = max(largest, *(difference(ours(clip, text), stock(clip, text)) for text in TEXTS))
+    assert largest == 0
+    return largest
+
+
+def check_every_scheme_and_padding_runs_on_every_family() -> None:
+    import nodes
+
+    required = nodes.NODE_CLASS_MAPPINGS[OURS].INPUT_TYPES()["required"]
+    for family in ("SD1", "SD2", "SDXL"):
+        clip = make_clip(family)
+        rows = stock(clip, TEXTS[1])[0][0].shape
+        for scheme in required["scheme"][0]:
+            for padding in required["padding"][0]:
+                ((hidden, values),) = ours(clip, TEXTS[1], scheme=scheme, padding=padding, pooled="weighted")
+                assert padding == "drop" or hidden.shape == rows, (family, scheme, padding)
+                assert hidden.dtype == torch.float32 and hidden.isfinite().all(), (family, scheme, padding)
+                assert values["pooled_output"].isfinite().all(), (family, scheme, padding)
+
+
+def check_the_clip_that_came_in_is_untouched() -> float:
+    clip = make_clip("SDXL")
+    weight = "clip_l.transformer.text_model.encoder.layers.0.mlp.fc1.weight"
+    assert clip.add_patches({weight: ("diff", (torch.ones(128, 64),))}) == [weight]
+    reference = [stock(clip, text) for text in TEXTS]
+    state = {name: tensor.clone() for name, tensor in clip.cond_stage_model.state_dict().items()}
+    patcher = clip.patcher
+    parts = ("patches", "object_patches", "hook_patches", "model_options", "wrappers", "callbacks")
+    held = {name: identity(getattr(patcher, name)) for name in parts}
+    for text in TEXTS:
+        for scheme in ("comfy", "masked_blend"):
+            ours(clip, text, scheme=scheme, padding="mask")
+    assert clip.patcher is patcher
+    assert {name: identity(getattr(patcher, name)) for name in parts} == held
+    assert clip.tokenizer_options == {}
+    assert clip.layer_idx is None and not clip.use_clip_schedule and clip.apply_hooks_to_conds is None
+    assert all(torch.equal(tensor, state[name]) for name, tensor in clip.cond_stage_model.state_dict().items())
+    largest = max(difference(stock(clip, text), other) for text, other in zip(TEXTS, reference, strict=True))
+    assert largest == 0
+    return largest
+
+
+def check_an_exception_while_encoding_leaves_the_host_clean() -> float:
+    clip = make_clip("SD1")
+    reference = stock(clip, TEXTS[1])
+    ours_before = ours(clip, TEXTS[1], scheme="masked_blend")
+    tower = clip.cond_stage_model.clip_l
+    block = tower.transformer.text_model.encoder.layers[2]
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of something")
+
+    handle = block.register_forward_pre_hook(fail)
+    try:
+        ours(clip, TEXTS[1], scheme="masked_blend")
+    except RuntimeError as error:
+        assert str(error) == "out of something"
+    else:
+        raise AssertionError("the error was swallowed")
+    finally:
+        handle.remove()
+    largest = max(
+        difference(stock(clip, TEXTS[1]), reference),
+        difference(ours(clip, TEXTS[1], scheme="masked_blend"), ours_before),
+    )
+    assert largest == 0
+    return largest
+
+
+def check_another_packs_patch_stays_on_its_own_clip() -> float:
+    plain = make_clip("SD1")
+    reference = stock(plain, TEXTS[1])
+    patched = plain.clone()
+    marked = torch.full((1, 77, 64), 3.0), torch.full((1, 64), 4.0)
+    patched.patcher.add_object_patch("clip_l.encode_token_weights", lambda tokens: marked)
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        largest = difference(ours(patched, TEXTS[1]), reference)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert any("clip_l.encode_token_weights" in record.getMessage() for record in records)
+    assert torch.equal(stock(patched, TEXTS[1])[0][0], marked[0])
+    largest = max(largest, difference(stock(plain, TEXTS[1]), reference))
+    assert largest == 0
+    return largest
+
+
+def check_a_clip_without_a_clip_text_tower_is_refused_by_name() -> None:
+    clip = make_clip("SD1")
+    container = torch.nn.Module()
+    container.t5xxl = torch.nn.Linear(1, 1)
+    clip.cond_stage_model = container
+    for bad, word in ((clip, "t5xxl"), (None, "Load CLIP")):
+        try:
+            ours(bad, "a cat")
+        except ValueError as error:
+            assert word in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+
+
+def main(results: Path) -> None:
+    """Run every check; a failure does not stop the others."""
+    global comparisons
+    outcome: dict[str, dict[str, Any]] = {}
+    checks: dict[str, Callable[[], float | None]] = {
+        name: value for name, value in globals().items() if name.startswith("check_")
+    }
+    with torch.inference_mode():
+        for name, check in checks.items():
+            comparisons = 0
+            try:
+                outcome[name] = {"difference": check(), "comparisons": comparisons}
+            except BaseException:
+                outcome[name] = {"error": traceback.format_exc()}
+    results.write_text(json.dumps(outcome), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    # the checkout's own, not this folder
+    sys.path.remove(str(Path(__file__).resolve().parent))
+    from comfy.cli_args import args
+
+    args.cpu = True
+    main(Path(sys.argv[2]))

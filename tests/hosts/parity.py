@@ -1,0 +1,102 @@
+"""Collects what the host tests measured and writes docs/parity.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
+
+
+@dataclass
+class Row:
+    """One line of the page."""
+
+    required: str
+    """What the test asks for."""
+    cases: int = 0
+    """How many comparisons it covers."""
+    largest: float = 0.0
+    """Largest absolute difference of any of them."""
+    smallest: float = float("inf")
+    """Smallest of their largest differences."""
+
+
+@dataclass
+class Figures:
+    """What was measured in each host."""
+
+    about: dict[str, str] = field(default_factory=dict)
+    """Versions, in words."""
+    rows: dict[str, Row] = field(default_factory=dict)
+    """By what is compared, in the order of the tests."""
+    hosts: dict[str, Figures] = field(default_factory=dict)
+    """By host version."""
+
+    def of(self, version: str) -> Figures:
+        """The figures of one host."""
+        return self.hosts.setdefault(version, Figures())
+
+    def add(
+        self, subject: str, difference: float, *, required: str = "equal, bit for bit", comparisons: int = 1
+    ) -> None:
+        """Note a comparison, or the largest difference of several, before it is asserted."""
+        row = self.rows.setdefault(subject, Row(required))
+        row.cases += comparisons
+        row.largest = max(row.largest, difference)
+        row.smallest = min(row.smallest, difference)
+
+
+HEAD = """\
+# Parity with ComfyUI, measured
+
+Every number on this page was written by the tests in `tests/hosts` as they ran. They start a real ComfyUI, send it
+workflows as a browser would, and compare what comes out. To run them again, with a folder that holds a ComfyUI checkout
+and its virtual environment:
+
+    python run.py test --hosts DIR -m host
+
+With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes this page.
+
+## What is run
+
+- The workflow is a checkpoint loader, text encode nodes, KSampler (two steps of euler, cfg 7), VAEDecode and SaveImage,
+  64 x 64 pixels, on the CPU, everything in float32 (`--cpu --force-fp32 --fp32-text-enc`), on one thread.
+- The checkpoint has the layout and the full size of Stable Diffusion 1.5 and random weights from a fixed seed
+  (`tests/hosts/make_checkpoint.py`). The pictures show coloured noise, but every layer and every LoRA key is exercised.
+  Norm gains are spread around 1 and biases around 0: with plain 1 and 0 the mean of a hidden state would be rounding.
+- Lines that say "small" compare on text encoders of ComfyUI's own classes with four narrow layers.
+- A difference is the largest absolute one between two tensors: hidden states, whose standard deviation is about 1, and
+  pooled vectors. For pictures it is in steps of 255.
+- "Equal, bit for bit" means that `torch.equal` holds for every tensor and that all else in the conditioning is the
+  same.
+- "Stock" is ComfyUI's own CLIP Text Encode. "Everything on comfy" means that syntax, scheme and chunking of CLIP Text
+  Encode (Weighted) are `comfy`, which are its defaults.
+- The scheme `a1111` multiplies by a ratio of two means of signed numbers, which brings rounding out; hence its wider
+  limit.
+"""
+
+
+def write_parity(figures: Figures) -> None:
+    """Write the page."""
+    parts = [HEAD]
+    for version, measured in figures.hosts.items():
+        about = ", ".join(f"{name} {value}" for name, value in measured.about.items())
+        lines = [
+            f"## ComfyUI {version}\n",
+            f"{about}.\n",
+            "| Compared | Comparisons | Required | Largest difference |",
+            "| --- | ---: | --- | ---: |",
+        ]
+        lines += [
+            f"| {subject} | {row.cases} | {row.required} | {_number(row)} |" for subject, row in measured.rows.items()
+        ]
+        parts.append("\n".join(lines) + "\n")
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _number(row: Row) -> str:
+    if row.required.startswith("different"):
+        return f"{row.smallest:.2g} to {row.largest:.2g}"
+    return "0" if row.largest == 0 else f"{row.largest:.1e}"

@@ -1,0 +1,524 @@
+"""Our nodes in a real ComfyUI, through /prompt: they sample, and with everything on comfy they equal the stock node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from .comfy_server import (
+    CHECKPOINT,
+    LORA,
+    TEXT_ENCODER,
+    ComfyServer,
+    Conditioning,
+    Graph,
+    Host,
+    Node,
+    PromptError,
+    add_checkpoint,
+    add_picture,
+    running_server,
+)
+from .parity import Figures
+from .stock import StockOutputs, run_stock
+
+pytestmark = pytest.mark.host
+
+CLOSE = 1e-5
+CLOSE_TEXT = "at most 1e-5"
+TEXT = "a photo of a (red:1.3) cat on a (mat:0.4), oil painting"
+
+PROMPTS = {
+    "plain": "a photo of a cat",
+    "empty": "",
+    "spaces": "  \n\t ",
+    "weights": "a (red:1.3) cat on a (mat:0.4)",
+    "nested": "a ((very (red:1.5)) small) (cat (on a:0.7) mat:1.2)",
+    "escapes": r"a \(literal\) (cat \(tabby\):1.2), \\( back\slash \[x\]",
+    "negative": "a cat, (dog:-0.5), (bird:0), (fish:-2)",
+    "unclosed": "a (red cat on (a mat:1.3",
+    "unopened": "a cat) on a (mat)) and) so on",
+    "odd weights": "(a:b:1.2) (b:) (c:abc) (d: 0.8 ) (e:1e-1) (f:1_0) (:1.5) () (g:+.5) (h:-0)",
+    "square": "[cat] BREAK dog AND bird [a:b:0.5] {x|y} <lora:a:1> __wild__",
+    "unicode": "café 東京 (🐈‍⬛:1.4) ÅÉ ﬁ ½ ① İstanbul don't l'été",
+    "special": "<|startoftext|>cat<|endoftext|> dog (<|endoftext|>:1.3)",
+    "missing embedding": "a embedding:missing cat, (embedding:gone:1.2), embedding:lost",
+    "embedding": "a embedding:seeded-embedding cat, (embedding:seeded-embedding:1.3), embedding:seeded-embedding, dog",
+    "75 tokens": "cat " * 75,
+    "3 chunks": "a photo of a cat on a mat, oil painting, " * 18,
+    "3 chunks weighted": "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), oil painting, " * 18,
+    "long words": "cat " * 70 + "(pneumonoultramicroscopicsilicovolcanoconiosis antidisestablishmentarianism:1.3) dog",
+}
+CHUNKS = {"3 chunks": 3, "3 chunks weighted": 3, "long words": 2}
+SAMPLED = ("weights", "3 chunks weighted", "embedding")
+
+
+def stock_and_ours(
+    server: ComfyServer, graph: Graph, clip: Any, text: str
+) -> tuple[tuple[Node, Node], tuple[Node, Node]]:
+    """Encode a text with the stock node and with ours on its defaults: both nodes, and a probe on each."""
+    nodes = (
+        graph.add("CLIPTextEncode", clip=clip, text=text),
+        server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text),
+    )
+    return nodes, (server.probe(graph, nodes[0]), server.probe(graph, nodes[1]))
+
+
+def encode(server: ComfyServer, class_type: str, text: str = TEXT, *, clip: Any = None, **choices: Any) -> Conditioning:
+    """What a node makes of a text, on the checkpoint's CLIP."""
+    graph = Graph()
+    _, checkpoint_clip, _ = add_checkpoint(graph)
+    if class_type != "CLIPTextEncode":
+        node = server.add_ours(graph, class_type, clip=clip or checkpoint_clip, text=text, **choices)
+    else:
+        node = graph.add(class_type, clip=clip or checkpoint_clip, text=text)
+    probe = server.probe(graph, node)
+    return server.conditioning(server.run(graph), probe)
+
+
+def native(graph: Graph, server: ComfyServer, file: str, clip_skip: int = 1) -> Node:
+    return server.add_ours(graph, "WeightedCLIPLoad", file=file, clip_skip=clip_skip)
+
+
+def test_the_server_is_the_host_that_was_found(server: ComfyServer, host: Host, figures: Figures) -> None:
+    system = server.get("/system_stats")["system"]
+    assert system["comfyui_version"] == host.version
+    figures.about["torch"] = system["pytorch_version"]
+    figures.about["Python"] = system["python_version"].split()[0]
+    figures.about["system"] = str(system["os"])
+
+
+def test_all_our_nodes_are_loaded_from_the_folder_with_the_awkward_name(server: ComfyServer) -> None:
+    ours = {name: info for name, info in server.get("/object_info").items() if info["category"] == "Weighted CLIP"}
+    assert {
+        "WeightedCLIPTextEncode",
+        "WeightedCLIPA1111Encode",
+        "WeightedCLIPMaskedBlend",
+        "WeightedCLIPInspect",
+        "WeightedCLIPLoad",
+    } <= ours.keys()
+    assert {info["python_module"] for info in ours.values()} == {"custom_nodes.ComfyUI weighted-clip"}
+    assert all(info["display_name"] != name for name, info in ours.items())
+
+
+def test_the_defaults_are_those_that_equal_stock(server: ComfyServer) -> None:
+    graph = Graph()
+    node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=["0", 1], text="")
+    inputs = graph.nodes[node.id]["inputs"]
+    assert (inputs["syntax"], inputs["scheme"], inputs["chunking"]) == ("comfy", "comfy", "as syntax")
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_conditioning_equals_stock(
+    server: ComfyServer, stock_before: StockOutputs, figures: Figures, name: str
+) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    nodes = [
+        graph.add("CLIPTextEncode", clip=clip, text=PROMPTS[name]),
+        server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS[name]),
+        server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS[name], chunking="comfy segment"),
+    ]
+    probes = [server.probe(graph, node) for node in nodes]
+    result = server.run(graph)
+    expected, *measured = (server.conditioning(result, probe) for probe in probes)
+    for ours in measured:
+        figures.add("Conditioning, everything on comfy, with stock", ours.difference(expected))
+        assert ours == expected
+    assert expected.is_finite()
+    assert expected.hidden.shape == (1, 77 * CHUNKS.get(name, 1), 768)
+    empty = stock_before.conditionings[1].hidden
+    assert torch.equal(expected.hidden, empty) == (name in ("empty", "spaces"))
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_pixels_equal_stock(server: ComfyServer, figures: Figures, name: str) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    nodes, _ = stock_and_ours(server, graph, clip, PROMPTS[name])
+    saved = [add_picture(graph, node) for node in nodes]
+    result = server.run(graph)
+    compare_pictures(figures, "Pixels, everything on comfy, with stock", server, result, saved)
+
+
+def compare_pictures(figures: Figures, subject: str, server: ComfyServer, result: Any, saved: list[Node]) -> None:
+    expected, measured = (server.picture(result, node) for node in saved)
+    figures.add(subject, float(np.abs(expected.astype(int) - measured).max()), required="equal, byte for byte")
+    assert np.array_equal(expected, measured)
+    assert_is_picture(measured)
+
+
+def assert_is_picture(picture: np.ndarray) -> None:
+    """Random weights draw coloured noise; NaN would be drawn black, and values out of range all black or white."""
+    assert picture.shape == (64, 64, 3)
+    assert picture.std() > 10
+    assert 10 < picture.mean() < 245
+
+
+LORAS = (1.0, 0.35, -0.7)
+LAYERS = (-1, -2, -5)
+
+
+@pytest.mark.parametrize("strength", LORAS)
+def test_a_lora_changes_ours_exactly_as_stock(server: ComfyServer, figures: Figures, strength: float) -> None:
+    def patched(graph: Graph, model: Any, clip: Any) -> Any:
+        return add_lora(graph, model, clip, strength)
+
+    compare_patched(server, figures, f"CLIP LoRA at {', '.join(map(str, LORAS))}, with stock", patched)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_clip_set_last_layer_changes_ours_exactly_as_stock(server: ComfyServer, figures: Figures, layer: int) -> None:
+    def patched(graph: Graph, model: Any, clip: Any) -> Any:
+        return graph.add("CLIPSetLastLayer", clip=clip, stop_at_clip_layer=layer)
+
+    subject = f"CLIP Set Last Layer at {', '.join(map(str, LAYERS))}, with stock"
+    compare_patched(server, figures, subject, patched, changes=layer != -1)
+
+
+@pytest.mark.parametrize("lora_first", [True, False])
+def test_lora_and_last_layer_together_change_ours_exactly_as_stock(
+    server: ComfyServer, figures: Figures, lora_first: bool
+) -> None:
+    def patched(graph: Graph, model: Any, clip: Any) -> Any:
+        if lora_first:
+            clip = add_lora(graph, model, clip, 0.8)
+        clip = graph.add("CLIPSetLastLayer", clip=clip, stop_at_clip_layer=-2)
+        return clip if lora_first else add_lora(graph, model, clip, 0.8)
+
+    compare_patched(server, figures, "LoRA and last layer, in both orders, with stock", patched)
+
+
+def test_pixels_equal_stock_with_lora_and_last_layer(server: ComfyServer, figures: Figures) -> None:
+    graph = Graph()
+    model, clip, _ = add_checkpoint(graph)
+    clip = graph.add("CLIPSetLastLayer", clip=add_lora(graph, model, clip, 0.8), stop_at_clip_layer=-2)
+    nodes, _ = stock_and_ours(server, graph, clip, TEXT)
+    saved = [add_picture(graph, node) for node in nodes]
+    compare_pictures(figures, "Pixels with LoRA and last layer, with stock", server, server.run(graph), saved)
+
+
+def add_lora(graph: Graph, model: Any, clip: Any, strength: float) -> Any:
+    return graph.add("LoraLoader", model=model, clip=clip, lora_name=LORA, strength_model=0.0, strength_clip=strength)[
+        1
+    ]
+
+
+def compare_patched(server: ComfyServer, figures: Figures, subject: str, patch: Any, *, changes: bool = True) -> None:
+    """Compare ours with stock on a changed CLIP, for two texts, and see that the change is one."""
+    for text in (TEXT, PROMPTS["3 chunks weighted"]):
+        graph = Graph()
+        model, clip, _ = add_checkpoint(graph)
+        _, probes = stock_and_ours(server, graph, patch(graph, model, clip), text)
+        plain = server.probe(graph, graph.add("CLIPTextEncode", clip=clip, text=text))
+        result = server.run(graph)
+        expected, measured = (server.conditioning(result, probe) for probe in probes)
+        figures.add(subject, measured.difference(expected))
+        assert measured == expected
+        assert (measured != server.conditioning(result, plain)) == changes
+
+
+def test_a_scheduled_lora_hook_gives_the_same_list_of_entries_as_stock(server: ComfyServer, figures: Figures) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    hooks: Any = graph.add("CreateHookLora", lora_name=LORA, strength_model=0.0, strength_clip=1.0)
+    keyframes: Any = None
+    for percent, strength in ((0.0, 0.2), (0.3, 1.0), (0.7, -0.5)):
+        previous = {"prev_hook_kf": keyframes} if keyframes else {}
+        keyframes = graph.add("CreateHookKeyframe", strength_mult=strength, start_percent=percent, **previous)
+    hooks = graph.add("SetHookKeyframes", hooks=hooks, hook_kf=keyframes)
+    hooked = graph.add("SetClipHooks", clip=clip, hooks=hooks, apply_to_conds=True, schedule_clip=True)
+    _, probes = stock_and_ours(server, graph, hooked, TEXT)
+    _, plain_probes = stock_and_ours(server, graph, clip, TEXT)
+    result = server.run(graph)
+    expected, measured = (server.conditioning(result, probe) for probe in probes)
+    figures.add("LoRA hook with three keyframes: entries of the list, with stock", measured.difference(expected))
+    assert measured == expected
+    assert [entry["clip_start_percent"] for entry in measured.others] == [0.0, 0.3, 0.7]
+    assert all("hooks" in entry for entry in measured.others)
+    entries = [measured.tensors[f"{index}.hidden"] for index in range(3)]
+    assert not torch.equal(entries[0], entries[1])
+    assert not torch.equal(entries[1], entries[2])
+    # and after the hooked CLIP, the plain one is plain again
+    expected, measured = (server.conditioning(result, probe) for probe in plain_probes)
+    assert measured == expected
+    assert not torch.equal(measured.hidden, entries[0])
+
+
+ENCODE_NODES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "text encode": ("WeightedCLIPTextEncode", {}, False),
+    "text encode, all else": (
+        "WeightedCLIPTextEncode",
+        {"syntax": "a1111", "scheme": "masked_blend", "normalization": "length+mean", "padding": "mask"},
+        False,
+    ),
+    "a1111": ("WeightedCLIPA1111Encode", {}, False),
+    "masked blend": ("WeightedCLIPMaskedBlend", {}, False),
+    "text encode, native": ("WeightedCLIPTextEncode", {}, True),
+    "a1111, native": ("WeightedCLIPA1111Encode", {}, True),
+    "masked blend, native": ("WeightedCLIPMaskedBlend", {}, True),
+}
+
+
+@pytest.mark.parametrize("case", ENCODE_NODES)
+def test_every_encode_node_samples(server: ComfyServer, stock_before: StockOutputs, case: str) -> None:
+    class_type, choices, is_native = ENCODE_NODES[case]
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    if is_native:
+        clip = native(graph, server, f"text_encoders/{TEXT_ENCODER}")
+    node = server.add_ours(graph, class_type, clip=clip, text=TEXT, **choices)
+    saved = add_picture(graph, node)
+    result = server.run(graph)
+    picture = server.picture(result, saved)
+    assert_is_picture(picture)
+    assert not np.array_equal(picture, stock_before.picture)
+    (image,) = result.outputs[saved.id]["images"]
+    assert Path(server.base, "output", image["subfolder"], image["filename"]).is_file()
+
+
+def scheme_names(server: ComfyServer) -> list[str]:
+    return server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]["input"]["required"]["scheme"][0]
+
+
+def test_every_other_scheme_differs_from_stock(server: ComfyServer, figures: Figures) -> None:
+    text = "a photo of a (red:1.3) cat on a (mat:0.4)"
+    names = [name for name in scheme_names(server) if name != "comfy"]
+    assert {"a1111", "a1111_no_norm", "masked_blend", "unweighted"} <= set(names)
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    _, (stock, _) = stock_and_ours(server, graph, clip, text)
+    probes = {
+        name: server.probe(graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, scheme=name))
+        for name in names
+    }
+    result = server.run(graph)
+    expected = server.conditioning(result, stock)
+    for probe in probes.values():
+        measured = server.conditioning(result, probe)
+        difference = measured.difference(expected)
+        figures.add("Other schemes on a weighted prompt, with stock", difference, required="different")
+        assert measured.is_finite()
+        assert 0.01 < difference < float("inf")
+
+
+def test_every_scheme_leaves_a_prompt_without_weights_as_stock_has_it(server: ComfyServer, figures: Figures) -> None:
+    names = scheme_names(server)
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    _, (stock, _) = stock_and_ours(server, graph, clip, PROMPTS["plain"])
+    probes = [
+        server.probe(
+            graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS["plain"], scheme=name)
+        )
+        for name in names
+    ]
+    result = server.run(graph)
+    expected = server.conditioning(result, stock)
+    for probe in probes:
+        measured = server.conditioning(result, probe)
+        figures.add("Every scheme, prompt without weights, with stock", measured.difference(expected))
+        assert measured == expected
+
+
+def test_a_mask_that_hides_nothing_changes_nothing(server: ComfyServer, figures: Figures) -> None:
+    full = PROMPTS["75 tokens"]
+    attended = encode(server, "WeightedCLIPTextEncode", full, padding="attend")
+    masked = encode(server, "WeightedCLIPTextEncode", full, padding="mask")
+    figures.add("All-True mask, with no mask", masked.difference(attended))
+    assert masked == attended
+
+
+def test_hiding_the_padding_changes_padding_rows_only(server: ComfyServer, figures: Figures) -> None:
+    attended = encode(server, "WeightedCLIPTextEncode", "a photo of a cat", padding="attend")
+    masked = encode(server, "WeightedCLIPTextEncode", "a photo of a cat", padding="mask")
+    rows = 7  # start, five words, end
+    same = float((attended.hidden[:, :rows] - masked.hidden[:, :rows]).abs().max())
+    figures.add("Padding hidden: rows of the text, with padding attended", same)
+    assert torch.equal(attended.hidden[:, :rows], masked.hidden[:, :rows])
+    assert not torch.isclose(attended.hidden[:, rows:], masked.hidden[:, rows:]).all()
+    assert masked.is_finite()
+
+
+NATIVE_TEXTS = (
+    TEXT,
+    "a (cat:0.3) (and:0) a [dog] (bird:1.4), " + "oil painting on a wall, " * 15,
+    "café 東京 (🐈:1.4)",
+)
+NATIVE_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "comfy": ("WeightedCLIPTextEncode", {}),
+    "padding masked": ("WeightedCLIPTextEncode", {"padding": "mask"}),
+    "EOS masked too": ("WeightedCLIPTextEncode", {"padding": "mask EOS too"}),
+    "a1111": ("WeightedCLIPA1111Encode", {}),
+    "masked blend": ("WeightedCLIPMaskedBlend", {"pooled": "weighted"}),
+    "masked blend, compel": ("WeightedCLIPMaskedBlend", {"law": "compel"}),
+    "masked blend, token": ("WeightedCLIPMaskedBlend", {"mask_method": "token"}),
+    "masked blend, remove": ("WeightedCLIPMaskedBlend", {"mask_method": "remove"}),
+}
+
+
+@pytest.mark.parametrize("case", NATIVE_CASES)
+def test_the_native_encoder_equals_the_hosts(server: ComfyServer, figures: Figures, case: str) -> None:
+    class_type, choices = NATIVE_CASES[case]
+    for text in NATIVE_TEXTS:
+        graph = Graph()
+        _, clip, _ = add_checkpoint(graph)
+        clips = clip, native(graph, server, f"text_encoders/{TEXT_ENCODER}")
+        probes = [
+            server.probe(graph, server.add_ours(graph, class_type, clip=either, text=text, **choices))
+            for either in clips
+        ]
+        result = server.run(graph)
+        expected, measured = (server.conditioning(result, probe) for probe in probes)
+        difference = measured.difference(expected)
+        # a1111 multiplies by a ratio of two means of signed numbers, which brings rounding out
+        close, required = (1e-4, "at most 1e-4") if class_type == "WeightedCLIPA1111Encode" else (CLOSE, CLOSE_TEXT)
+        figures.add(f"Native encoder, {case}, with the host's CLIP", difference, required=required)
+        assert difference <= close
+
+
+@pytest.mark.parametrize("clip_skip", [1, 2, 5])
+@pytest.mark.parametrize("file", [f"text_encoders/{TEXT_ENCODER}", f"checkpoints/{CHECKPOINT}"])
+def test_the_native_encoder_equals_stock_at_every_clip_skip(
+    server: ComfyServer, figures: Figures, file: str, clip_skip: int
+) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    stock = graph.add(
+        "CLIPTextEncode",
+        clip=graph.add("CLIPSetLastLayer", clip=clip, stop_at_clip_layer=-clip_skip),
+        text=PROMPTS["3 chunks weighted"],
+    )
+    ours = server.add_ours(
+        graph,
+        "WeightedCLIPTextEncode",
+        clip=native(graph, server, file, clip_skip),
+        text=PROMPTS["3 chunks weighted"],
+    )
+    probes = server.probe(graph, stock), server.probe(graph, ours)
+    result = server.run(graph)
+    expected, measured = (server.conditioning(result, probe) for probe in probes)
+    difference = measured.difference(expected)
+    figures.add("Native encoder, clip skip 1, 2 and 5, with stock", difference, required=CLOSE_TEXT)
+    assert difference <= CLOSE
+
+
+def test_inspect_sends_its_picture_and_its_report(server: ComfyServer) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    for extra in ({}, {"clip": clip}):
+        inspect = server.add_ours(graph, "WeightedCLIPInspect", text="a (red:1.3) cat", **extra)
+        graph.add("PreviewImage", images=inspect[0])
+        graph.add("WeightedCLIPTestShowText", text=inspect[2])
+    result = server.run(graph)
+    pictures = [server.picture(result, Node(node)) for node, out in result.outputs.items() if "images" in out]
+    reports = [out["shown"][0] for out in result.outputs.values() if "shown" in out]
+    views = [out["weighted_clip"][0] for out in result.outputs.values() if "weighted_clip" in out]
+    assert len(pictures) == len(reports) == len(views) == 2
+    assert pictures[0].std() > 5
+    assert np.array_equal(*pictures)
+    assert reports[0] == reports[1]
+    assert "red" in reports[0]
+    assert "1.3" in reports[0]
+    assert views[0] == views[1]
+    assert views[0]["num_tokens"] == 3
+
+
+def test_problems_of_a_prompt_reach_the_history(server: ComfyServer) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    broken = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a (red cat")
+    whole = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a (red) cat")
+    server.probe(graph, broken)
+    server.probe(graph, whole)
+    graph.add("WeightedCLIPTestShowText", text=broken[1])
+    result = server.run(graph)
+    (problem,) = result.outputs[broken.id]["text"]
+    assert "(" in problem
+    assert result.outputs[whole.id].get("text", []) == []
+    (report,) = (out["shown"][0] for out in result.outputs.values() if "shown" in out)
+    assert problem in report
+
+
+def test_a_value_that_is_not_in_the_menu_is_refused(server: ComfyServer) -> None:
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a cat", scheme="nonsense")
+    server.probe(graph, node)
+    with pytest.raises(PromptError) as caught:
+        server.run(graph)
+    assert caught.value.status == 400
+    (error,) = caught.value.details["node_errors"][node.id]["errors"]
+    assert error["type"] == "value_not_in_list"
+    assert error["extra_info"]["input_name"] == "scheme"
+
+
+def test_a_link_of_another_type_is_refused(server: ComfyServer) -> None:
+    graph = Graph()
+    model, _, _ = add_checkpoint(graph)
+    node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=model, text="a cat")
+    server.probe(graph, node)
+    with pytest.raises(PromptError) as caught:
+        server.run(graph)
+    assert caught.value.status == 400
+    assert caught.value.details["node_errors"][node.id]["errors"][0]["type"] == "return_type_mismatch"
+
+
+def test_an_error_inside_a_node_is_readable_and_leaves_the_host_clean(server: ComfyServer) -> None:
+    before = encode(server, "CLIPTextEncode")
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    node = server.add_ours(
+        graph, "WeightedCLIPMaskedBlend", clip=clip, text=TEXT, mask_method="token", filler="two words"
+    )
+    server.probe(graph, node)
+    with pytest.raises(PromptError) as caught:
+        server.run(graph)
+    assert caught.value.status == 200
+    assert caught.value.details["node_id"] == node.id
+    assert caught.value.details["exception_type"] == "ValueError"
+    assert "'two words' is 2" in caught.value.details["exception_message"]
+
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph, number=1)
+    _, probes = stock_and_ours(server, graph, clip, TEXT)
+    result = server.run(graph)
+    assert server.conditioning(result, probes[0]) == before
+    assert server.conditioning(result, probes[1]) == before
+
+
+def assert_same_stock(figures: Figures, subject: str, measured: StockOutputs, expected: StockOutputs) -> None:
+    """Compare two runs of the stock nodes, of which neither took its outputs from ComfyUI's memory."""
+    assert not measured.cached
+    for one, other in zip(measured.conditionings, expected.conditionings, strict=True):
+        figures.add(f"{subject}, conditioning", one.difference(other))
+        assert one == other
+    pixels = float(np.abs(measured.picture.astype(int) - expected.picture).max())
+    figures.add(f"{subject}, pixels", pixels, required="equal, byte for byte")
+    assert np.array_equal(measured.picture, expected.picture)
+
+
+def test_stock_is_the_same_after_our_nodes_ran(
+    server: ComfyServer, stock_before: StockOutputs, figures: Figures
+) -> None:
+    graph = Graph()
+    model, clip, _ = add_checkpoint(graph, number=2)
+    for either in (clip, add_lora(graph, model, clip, 0.8), native(graph, server, f"checkpoints/{CHECKPOINT}")):
+        for class_type in ("WeightedCLIPTextEncode", "WeightedCLIPA1111Encode", "WeightedCLIPMaskedBlend"):
+            server.probe(graph, server.add_ours(graph, class_type, clip=either, text=TEXT, padding="mask"))
+    server.run(graph)
+    assert_same_stock(figures, "Stock after our nodes ran, with before", run_stock(server, number=3), stock_before)
+
+
+def test_stock_is_the_same_without_our_pack(
+    host: Host, models: Path, tmp_path: Path, stock_before: StockOutputs, figures: Figures
+) -> None:
+    with running_server(host, models, tmp_path / "comfyui", with_pack=False) as bare:
+        assert "WeightedCLIP" not in json.dumps([name for name in bare.get("/object_info") if "Test" not in name])
+        alone = run_stock(bare, number=0)
+    assert_same_stock(figures, "Stock with our pack absent, with present", alone, stock_before)

@@ -1,0 +1,139 @@
+"""Cutting a prompt's tokens into chunks, by the rule of the program whose result is wanted. One program a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..chunks import Chunked, ChunkLayout, TokenChunk, Tokenize
+from ..embeddings import FindEmbedding
+from ..prompt import Fragment, Issue, Prompt, Section, Swap
+from . import a1111, comfy, compel
+
+CHUNKINGS: dict[str, Callable[..., Chunked]] = {
+    "a1111": a1111.chunk_a1111,
+    "comfy segment": comfy.chunk_comfy_segment,
+    "comfy word": comfy.chunk_comfy_word,
+    "compel sentences": compel.chunk_sentences,
+    "compel phrases": compel.chunk_phrases,
+    "compel words": compel.chunk_words,
+    "compel brutal": compel.chunk_brutal,
+    "compel truncate": compel.chunk_compel_truncate,
+}
+"""Every chunk rule by name. Each takes ``(prompt, tokenize, layout, *, comma_backtrack, find_embedding)``."""
+
+CHUNKING_OF_SYNTAX = {
+    "comfy": "comfy segment",
+    "a1111": "a1111",
+    "compel": "compel sentences",
+    "none": "comfy segment",
+}
+"""What ``as syntax`` means."""
+
+
+@dataclass(frozen=True)
+class ChunkedSection:
+    """A `Section` of a prompt in chunks."""
+
+    prompts: tuple[tuple[TokenChunk, ...], ...]
+    """Chunks of one prompt, or of several that are mixed."""
+    shares: tuple[float, ...] = ()
+    """How much of each goes into the mixture; empty where there is one prompt."""
+    normalize: bool = True
+    """Whether the shares are divided by their sum."""
+    weight: float = 1.0
+    """Weight of the section as a whole."""
+
+
+class ChunkedPrompt(NamedTuple):
+    """All chunks of a prompt and what was met while making them."""
+
+    sections: tuple[ChunkedSection, ...]
+    """At least one."""
+    issues: tuple[Issue, ...]
+    """Problems, such as an unknown embedding."""
+
+    @property
+    def chunks(self) -> tuple[TokenChunk, ...]:
+        """All chunks in reading order."""
+        return chunks_of(self.sections)
+
+
+def chunks_of(sections: Sequence[ChunkedSection]) -> tuple[TokenChunk, ...]:
+    """All chunks of some sections in reading order."""
+    return tuple(chunk for section in sections for prompt in section.prompts for chunk in prompt)
+
+
+def chunk_prompt(
+    prompt: Prompt,
+    tokenize: Tokenize,
+    layout: ChunkLayout,
+    *,
+    chunking: str = "as syntax",
+    comma_backtrack: int = 20,
+    find_embedding: FindEmbedding | None = None,
+) -> ChunkedPrompt:
+    """Cut a prompt into chunks by a named rule, each of its sections on its own.
+
+    Args:
+        prompt: The parsed prompt.
+        tokenize: The tokenizer.
+        layout: The fixed parts of a chunk.
+        chunking: A key of `CHUNKINGS`, or ``as syntax``.
+        comma_backtrack: For ``a1111``, in tokens, 0 to 74.
+        find_embedding: Looks up textual-inversion embeddings.
+
+    Returns:
+        The chunks and the issues of making them.
+
+    Raises:
+        ValueError: If the rule is unknown or ``comma_backtrack`` out of range.
+    """
+    if chunking == "as syntax":
+        chunking = CHUNKING_OF_SYNTAX[prompt.syntax]
+    if chunking not in CHUNKINGS:
+        raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
+    if not 0 <= comma_backtrack < layout.capacity:
+        raise ValueError(f"comma_backtrack must be 0 to {layout.capacity - 1} tokens, got {comma_backtrack}")
+    issues: list[Issue] = []
+    first_fragment = 0
+
+    def cut(part: Prompt) -> tuple[TokenChunk, ...]:
+        nonlocal first_fragment
+        chunks, found = CHUNKINGS[chunking](
+            part, tokenize, layout, comma_backtrack=comma_backtrack, find_embedding=find_embedding
+        )
+        issues.extend(found)
+        chunks = tuple(_counted_from(chunk, first_fragment) for chunk in chunks)
+        first_fragment += len(part.parts)
+        return chunks
+
+    sections = prompt.sections or (
+        Section(
+            (),
+        ),
+    )
+    chunked = tuple(
+        ChunkedSection(
+            tuple(cut(replace(prompt, parts=_read(part))) for part in section.prompts) or (cut(prompt),),
+            section.shares,
+            section.normalize,
+            section.weight,
+        )
+        for section in sections
+    )
+    return ChunkedPrompt(chunked, tuple(issues))
+
+
+def _read(part: tuple[Fragment | Swap, ...]) -> tuple[Fragment, ...]:
+    """The fragments that are encoded: of a swap, the original."""
+    return tuple(fragment for item in part for fragment in (item.original if isinstance(item, Swap) else (item,)))
+
+
+def _counted_from(chunk: TokenChunk, first: int) -> TokenChunk:
+    """The chunk with its fragments counted through the whole prompt."""
+    if not first:
+        return chunk
+    tokens = tuple(t._replace(fragment=t.fragment + first) if t.fragment >= 0 else t for t in chunk.tokens)
+    return replace(chunk, tokens=tokens)

@@ -1,0 +1,130 @@
+"""compel's way of cutting a prompt: behind the last sentence, phrase or word that fits into 75 tokens, or not at all.
+
+Source: docs/weighting.md, "Chunks"; behaviour of compel 2.5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+
+from ...encoder.tokenizer import END_OF_WORD, default_tokenizer
+from ..chunks import Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
+from ..embeddings import FindEmbedding
+from ..prompt import Issue, Prompt, Span
+
+SENTENCE_ENDS = frozenset({269})
+"""Id of ``.`` as a word."""
+PHRASE_ENDS = frozenset({269, 267, 282, 281})
+"""Ids of ``.``, ``,``, ``;`` and ``:`` as words."""
+
+LADDERS: dict[str, tuple[str, ...]] = {
+    "sentences": ("sentence", "phrase", "word"),
+    "phrases": ("phrase", "word"),
+    "words": ("word",),
+    "brutal": (),
+}
+"""What each mode cuts behind, best first; where nothing fits, at 75 tokens."""
+
+
+def chunk_compel(
+    prompt: Prompt,
+    tokenize: Tokenize,
+    layout: ChunkLayout,
+    *,
+    mode: str,
+    comma_backtrack: int = 20,
+    find_embedding: FindEmbedding | None = None,
+) -> Chunked:
+    """Cut as compel does with ``truncate_long_prompts=False``.
+
+    Args:
+        prompt: The parsed prompt.
+        tokenize: The tokenizer.
+        layout: The fixed parts of a chunk.
+        mode: A key of `LADDERS`: compel's SplitLongTextMode.
+        comma_backtrack: Not used by this rule.
+        find_embedding: Not used by this rule.
+
+    Returns:
+        The chunks. A break, which compel does not have, starts a new chunk.
+    """
+    del comma_backtrack, find_embedding
+    chunks: list[TokenChunk] = []
+    for rest in _sections(prompt, tokenize):
+        while len(rest) > layout.capacity:
+            cut = _cut(rest[: layout.capacity], LADDERS[mode])
+            chunks.append(close_chunk(rest[:cut], layout))
+            rest = rest[cut:]
+        chunks.append(close_chunk(rest, layout))
+    return Chunked(tuple(chunks), ())
+
+
+def chunk_compel_truncate(
+    prompt: Prompt,
+    tokenize: Tokenize,
+    layout: ChunkLayout,
+    *,
+    comma_backtrack: int = 20,
+    find_embedding: FindEmbedding | None = None,
+) -> Chunked:
+    """Keep one chunk, as compel does by default: each fragment is cut to 75 tokens, then all of them together.
+
+    Args:
+        prompt: The parsed prompt.
+        tokenize: The tokenizer.
+        layout: The fixed parts of a chunk.
+        comma_backtrack: Not used by this rule.
+        find_embedding: Not used by this rule.
+
+    Returns:
+        One chunk, for each part between breaks; an issue tells where the text was cut.
+    """
+    del comma_backtrack, find_embedding
+    chunks: list[TokenChunk] = []
+    issues: list[Issue] = []
+    for tokens in _sections(prompt, tokenize):
+        fragments = (list(group)[: layout.capacity] for _, group in groupby(tokens, key=lambda token: token.fragment))
+        kept = [token for fragment in fragments for token in fragment][: layout.capacity]
+        lost = len(tokens) - len(kept)
+        if lost:
+            place = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*kept, None], strict=False) if a != b)
+            span = Span(place.start if place else 0, len(prompt.source))
+            issues.append(Issue("text-cut", f"{lost} tokens do not fit into {layout.capacity} and are left out.", span))
+        chunks.append(close_chunk(kept, layout))
+    return Chunked(tuple(chunks), tuple(issues))
+
+
+def _sections(prompt: Prompt, tokenize: Tokenize) -> list[list[Token]]:
+    """The tokens between breaks."""
+    sections: list[list[Token]] = [[]]
+    for token in fragment_tokens(prompt, tokenize):
+        if token is None:
+            sections.append([])
+        else:
+            sections[-1].append(token)
+    return sections
+
+
+def _cut(window: Sequence[Token], ladder: Sequence[str]) -> int:
+    """How many tokens of a full window to keep."""
+    for step in ladder:
+        for index in range(len(window), 0, -1):
+            if _is_end(window[index - 1], step):
+                return index
+    return len(window)
+
+
+def _is_end(token: Token, step: str) -> bool:
+    if not isinstance(token.id, int):
+        return step == "word"
+    if step == "word":
+        return default_tokenizer().symbol(token.id).endswith(END_OF_WORD)
+    return token.id in (SENTENCE_ENDS if step == "sentence" else PHRASE_ENDS)
+
+
+chunk_sentences = partial(chunk_compel, mode="sentences")
+chunk_phrases = partial(chunk_compel, mode="phrases")
+chunk_words = partial(chunk_compel, mode="words")
+chunk_brutal = partial(chunk_compel, mode="brutal")
