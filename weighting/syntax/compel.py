@@ -289,7 +289,9 @@ class _Parser:
             behind = part[1]
             opened = self.literal(",", behind, end)
         close = self.literal(")", behind, end)
-        for operator in operators if close is not None else ():
+        if close is None:
+            return None
+        for operator in operators:
             start = self.literal(operator, close, end)
             opened = None if start is None else self.literal("(", start, end)
             if opened is not None:
