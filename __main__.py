@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from .weighting.encode import CHUNKING_CHOICES, PADDINGS
+    from .weighting.convert import TARGETS
+    from .weighting.encode import CHUNKING_CHOICES, EOS_ROWS, PADDINGS
     from .weighting.normalize import NORMALIZATIONS
     from .weighting.scheme_api import LAWS, MASK_METHODS, POOLED
     from .weighting.schemes import SCHEMES
@@ -82,6 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--json", action="store_true", help="print the view that front ends draw")
     inspect.set_defaults(run=_inspect)
 
+    rewrite = commands.add_parser("convert", help="rewrite a prompt in another syntax")
+    rewrite.add_argument("text", help="the prompt; - reads it from standard input")
+    rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
+    rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
+    rewrite.set_defaults(run=_convert)
+
     encode = commands.add_parser("encode", parents=[reading], help="encode into a safetensors file, with pictures")
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
     encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what the encoder sees of padding")
@@ -89,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("--law", choices=LAWS, default="nested", help="masked_blend: how faded words share the result")
     encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")
     encode.add_argument("--filler", default="+", help="masked_blend, method token: stands in for an absent token (+)")
+    encode.add_argument(
+        "--eos-rows", choices=EOS_ROWS, default="own", help="what stands in the EOS rows of long prompts"
+    )
     encode.add_argument("--weights", type=Path, metavar="FILE", help="CLIP-L or SD 1.x .safetensors file")
     encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
     encode.add_argument("--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1)")
@@ -108,6 +118,17 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     read = read_prompt(_text(arguments), _options(arguments), default_tokenizer())
     print(json.dumps(view(read), ensure_ascii=False, indent=2) if arguments.json else token_table(read))
+    return 0
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from .encoder.tokenizer import default_tokenizer
+    from .weighting.convert import convert
+
+    result = convert(_text(arguments), arguments.source, arguments.target, default_tokenizer())
+    print(result.text)
+    for issue in result.issues:
+        print(f"  {issue.message}", file=sys.stderr)
     return 0
 
 

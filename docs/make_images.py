@@ -26,15 +26,21 @@ if "weighted_clip" not in sys.modules:  # load the package by path, whatever the
     spec.loader.exec_module(package)
 
 import torch
+from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import CLIP_L
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
-from weighted_clip.encoder.text_model import Encoding
+from weighted_clip.encoder.text_model import Encoding, TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import pictures
+from weighted_clip.web.pictures.canvas import Canvas
+from weighted_clip.web.pictures.style import LIGHT, MARGIN, SMALL_SIZE, mix, readable
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.view import view
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from PIL import Image
 
 STRIP = (
@@ -53,6 +59,7 @@ def main() -> None:
         "architecture": pictures.draw_architecture(CLIP_L),
         "masked-blend": blend("a (red:0.6) cat and a (dog:0.3)"),
         "hidden": hidden("a red cat, a blue dog"),
+        "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
     }
     for name, picture in drawn.items():
         picture.quantize(128).save(FOLDER / f"{name}.png", optimize=True)
@@ -92,6 +99,42 @@ def hidden(text: str) -> Image.Image:
     assert some is not None
     rows = [("red hidden from all", everywhere[0]), ("red hidden from blue and dog", some[0])]
     return pictures.draw_masks(rows, labels, visible=prompt.chunks[0].num_content + 3)
+
+
+def schemes(text: str) -> Image.Image:
+    """How far each scheme moves each row of a short prompt, on an encoder with seeded random weights."""
+    tokenize, encoder = default_tokenizer(), TextEncoder(seeded_text_model())
+    prompts = {name: read(text, name) for name in SCHEMES}
+    rows = {name: encode_prompt(prompt, encoder, tokenize).hidden[0] for name, prompt in prompts.items()}
+    plain = rows["unweighted"]
+    change = {name: ((row - plain).norm(dim=-1) / plain.norm(dim=-1)).tolist() for name, row in rows.items()}
+    (chunk,) = prompts["comfy"].chunks
+    labels = [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"]
+    return heat_map(change, labels, chunk.weights)
+
+
+def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Sequence[float]) -> Image.Image:
+    """Numbers in coloured cells: a row for each scheme, a column for each token with its label and weight."""
+    width, height, left, top = 52, 28, MARGIN + 150, MARGIN + 44
+    canvas = Canvas(left + width * len(labels) + MARGIN, top + height * len(change) + MARGIN, LIGHT.background)
+    for column, (label, weight) in enumerate(zip(labels, weights, strict=False)):
+        x = left + (column + 0.5) * width
+        canvas.text(x, top - 36, label, LIGHT.text, size=15, align="center")
+        if weight != 1.0:
+            canvas.text(x, top - 14, f"{weight:g}", LIGHT.muted, size=SMALL_SIZE, align="center")
+    for row, (name, values) in enumerate(change.items()):
+        y = top + row * height
+        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=15, align="right")
+        for column, value in enumerate(values[: len(labels)]):
+            x = left + column * width
+            is_moved = value >= 0.0005
+            fill = mix(LIGHT.surface, LIGHT.up, min(1.0, 0.12 + value / 0.6)) if is_moved else LIGHT.surface
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
+            if is_moved:
+                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
+                middle = x + width / 2
+                canvas.text(middle, y + height / 2, number, readable(fill, LIGHT.text), size=SMALL_SIZE, align="center")
+    return canvas.image()
 
 
 if __name__ == "__main__":

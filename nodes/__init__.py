@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .convert import WeightedCLIPConvert
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
 from .text_encode import WeightedCLIPA1111Encode, WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
@@ -12,6 +13,7 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPTextEncode,
         WeightedCLIPA1111Encode,
         WeightedCLIPMaskedBlend,
+        WeightedCLIPConvert,
         WeightedCLIPInspect,
         WeightedCLIPLoad,
     )
@@ -22,6 +24,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "WeightedCLIPTextEncode": "CLIP Text Encode (Weighted)",
     "WeightedCLIPA1111Encode": "A1111 Prompt",
     "WeightedCLIPMaskedBlend": "Down-Weight (Masked Blend)",
+    "WeightedCLIPConvert": "Convert Prompt Syntax",
     "WeightedCLIPInspect": "Inspect Prompt",
     "WeightedCLIPLoad": "Load CLIP Encoder (native)",
 }

@@ -52,7 +52,7 @@ def menu(choices: Sequence[str] | Mapping[str, Any], tooltip: str) -> tuple[list
 SYNTAX_INPUT = menu(
     SYNTAXES,
     "How weights are written. comfy: (word:1.2) sets, (word) is 1.1. a1111: brackets multiply, [word] is 1/1.1, BREAK "
-    "ends a chunk. none: brackets are text.",
+    "ends a chunk. compel: word+ and (word)1.2, .blend() and .and(). none: brackets are text.",
 )
 SCHEME_INPUT = menu(
     SCHEMES, "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
@@ -74,7 +74,8 @@ PADDING_INPUT = menu(
 )
 POOLED_INPUT = menu(
     POOLED,
-    "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: masked_blend blends it as it blends the rows.",
+    "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
+    "masked_blend, blend it the same way.",
 )
 LAW_INPUT = menu(
     LAWS,

@@ -15,7 +15,7 @@ EMPHASIS: dict[str, dict[str, Any]] = {
 }
 """The WebUI's emphasis modes, default first."""
 
-BLEND_SYNTAXES = ("a1111", "comfy")
+BLEND_SYNTAXES = ("a1111", "comfy", "compel")
 
 
 class _EncodeNode:

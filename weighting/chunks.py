@@ -24,6 +24,11 @@ class Token(NamedTuple):
     span: Span | None = None
     """The text it came from; None for BOS, EOS and padding."""
 
+    @property
+    def place(self) -> Span:
+        """Its span, or the start of the text where it has none."""
+        return self.span or Span(0, 0)
+
 
 @dataclass(frozen=True)
 class ChunkLayout:

@@ -19,7 +19,7 @@ from .chunking import CHUNKINGS, ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import FindEmbedding
 from .normalize import NORMALIZATIONS, normalize
-from .prompt import Issue, Prompt, Span
+from .prompt import Issue, Prompt
 from .scheme_api import (
     LAWS,
     MASK_METHODS,
@@ -51,6 +51,10 @@ CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
 
 MAX_WEIGHT = 1e30
 """Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
+
+
+MAX_ISSUES = 100
+"""Of more problems than this the rest are only counted."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ def read_prompt(
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     issues = sorted([*prompt.issues, *chunk_issues, *weight_issues], key=lambda issue: issue.span)
-    return ReadPrompt(prompt, sections, tuple(issues), options, layout)
+    return ReadPrompt(prompt, sections, _at_most(MAX_ISSUES, issues), options, layout)
 
 
 def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> EncodedPrompt:
@@ -208,7 +212,7 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         weighted = SCHEMES[options.scheme].apply(chunks, encode, scheme_options)
         return weighted._replace(hidden=_with_eos_rows(weighted.hidden, chunks, options.eos_rows, read.layout))
 
-    weighted = combine_sections(read.sections, apply, encode, read.layout)
+    weighted = combine_sections(read.sections, apply, encode, read.layout, options.pooled)
     return EncodedPrompt(
         hidden=weighted.hidden,
         pooled=weighted.pooled,
@@ -260,6 +264,14 @@ def _filler_id(filler: str, tokenize: Tokenize) -> int:
     return tokens[0][0]
 
 
+def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
+    """The first issues, and one that counts the others."""
+    if len(issues) <= count:
+        return tuple(issues)
+    rest = Issue("more-problems", f"{len(issues) - count} more problems are not listed.", issues[count].span)
+    return (*issues[:count], rest)
+
+
 def _clamped(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
     """Weights that a float32 can carry; one issue for each fragment where that changed something."""
     issues: dict[int, Issue] = {}
@@ -269,7 +281,7 @@ def _clamped(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], list
             return token
         weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
         issues[token.fragment] = Issue(
-            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.span or Span(0, 0)
+            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.place
         )
         return token._replace(weight=weight)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .chunks import Token, TokenChunk
-from .prompt import Issue, Span
+from .prompt import Issue
 from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, as_rows, encode_lerped
 
 LEAST_WEIGHT = 1e-5
@@ -161,12 +161,9 @@ def blend(variants: Sequence[Variant], encode: EncodeFn, options: SchemeOptions)
 
 
 def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:
-    spans = {t.fragment: (t.weight, t.span) for chunk in chunks for t in chunk.content if t.weight < 0}
-    return tuple(
-        Issue(
-            "negative-weight",
-            f"The weight {weight:g} acts as 0 here: a word cannot be less than absent.",
-            span or Span(0, 0),
-        )
-        for weight, span in spans.values()
-    )
+    """One issue for each fragment of negative weight."""
+    first: dict[int, Token] = {}
+    for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
+        first.setdefault(token.fragment, token)
+    message = "The weight {:g} acts as 0 here: a word cannot be less than absent."
+    return tuple(Issue("negative-weight", message.format(token.weight), token.place) for token in first.values())

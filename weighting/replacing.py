@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 
@@ -52,10 +53,12 @@ def comfy_plus_plus(
         [variant.chunks for variant in variants], [variant.mask for variant in variants], encode, options.layout
     )
     base = rows[0].hidden
-    hidden = torch.zeros_like(base)
-    for variant, row in zip(faded, rows, strict=False):
-        hidden = hidden + variant.share * row.hidden if variant.share != 1.0 else row.hidden
+    shares = [variant.share for variant in faded]
+    hidden = reduce(torch.add, (share * row.hidden for share, row in zip(shares, rows, strict=False)))
     for (word, weight), row in zip(raised.items(), rows[len(faded) :], strict=True):
         is_word = torch.tensor(places[word], device=base.device).unsqueeze(-1)  # [chunks, 77, 1]
         hidden = torch.where(is_word, hidden + (weight - 1.0) * (base - row.hidden), hidden)
-    return Weighted(as_rows(hidden), rows[0].pooled[:1], count)
+    pooled = rows[0].pooled[:1]
+    if options.pooled == "weighted":
+        pooled = reduce(torch.add, (share * row.pooled[:1] for share, row in zip(shares, rows, strict=False)))
+    return Weighted(as_rows(hidden), pooled, count)

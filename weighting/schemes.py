@@ -39,7 +39,9 @@ def _encode(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptio
 def unweighted(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
     """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
     encoding = _encode(chunks, encode, options)
-    return Weighted(as_rows(encoding.hidden), encoding.pooled[:1], len(chunks))
+    first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
+    issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.place),)
+    return Weighted(as_rows(encoding.hidden), encoding.pooled[:1], len(chunks), issues)
 
 
 def comfy(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
@@ -73,15 +75,21 @@ def a1111_global_norm(
 
 
 def lpw(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
-    """As `a1111_global_norm`, without the BOS and EOS rows between chunks. Equals diffusers' lpw pipelines for SD 1.x.
+    """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
 
-    So n chunks give ``75 n + 2`` rows: the first keeps its BOS, the last its row 76.
+    Equals diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n chunks give ``75 n + 2`` rows: the
+    first keeps its BOS, the last its row 76.
     """
-    result = a1111_global_norm(chunks, encode, options)
     length = options.layout.length
     kept = [row for row in range(length * len(chunks)) if row % length not in (0, length - 1)]
     kept = [0, *kept, length * len(chunks) - 1]
-    return result._replace(hidden=result.hidden[:, kept])
+    encoding = _encode(chunks, encode, options)
+    hidden = as_rows(encoding.hidden)[:, kept]
+    issues: tuple[Issue, ...] = ()
+    if has_weights(chunks):
+        scaled = hidden * as_rows(weights_of(chunks, hidden))[:, kept]
+        hidden, issues = _with_mean_of(scaled, hidden, axes=(0, 1, 2))
+    return Weighted(hidden, encoding.pooled[:1], len(chunks), issues)
 
 
 def lerp_last(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
@@ -130,20 +138,24 @@ def _with_mean_restored(
     if not has_weights(chunks):
         return unweighted(chunks, encode, options)
     encoding = _encode(chunks, encode, options)
-    scaled = _scaled(encoding.hidden, chunks)
-    before = encoding.hidden.mean(dim=axes, keepdim=True)
+    hidden, issues = _with_mean_of(_scaled(encoding.hidden, chunks), encoding.hidden, axes)
+    return Weighted(as_rows(hidden), encoding.pooled[:1], len(chunks), issues)
+
+
+def _with_mean_of(scaled: Tensor, plain: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, tuple[Issue, ...]]:
+    """Scaled rows brought to the mean of the plain ones, and an issue where that mean is too near zero."""
+    before = plain.mean(dim=axes, keepdim=True)
     after = scaled.mean(dim=axes, keepdim=True)
     small = after.abs() < SMALL_MEAN * scaled.abs().mean(dim=axes, keepdim=True)
     # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
     ratio = torch.where(after == 0, torch.ones_like(after), before / after)
-    issues: tuple[Issue, ...] = ()
-    if bool(small.any()):
-        message = (
-            "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
-            f"{float(ratio.abs().max()):.3g}. Choose a1111_no_norm, or other weights."
-        )
-        issues = (Issue("unstable-mean", message, Span(0, 0)),)
-    return Weighted(as_rows(scaled * ratio), encoding.pooled[:1], len(chunks), issues)
+    if not bool(small.any()):
+        return scaled * ratio, ()
+    message = (
+        "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
+        f"{float(ratio.abs().max()):.3g}. Choose a1111_no_norm, or other weights."
+    )
+    return scaled * ratio, (Issue("unstable-mean", message, Span(0, 0)),)
 
 
 SchemeFn = Callable[[Sequence[TokenChunk], EncodeFn, SchemeOptions], Weighted]

@@ -14,7 +14,7 @@ from torch import Tensor
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
 from .prompt import Issue, Span
-from .scheme_api import EncodeFn, Weighted
+from .scheme_api import EncodeFn, Pooled, Weighted
 
 
 def combine_sections(
@@ -22,6 +22,7 @@ def combine_sections(
     apply: Callable[[Sequence[TokenChunk]], Weighted],
     encode: EncodeFn,
     layout: ChunkLayout,
+    pooled: Pooled = "unweighted",
 ) -> Weighted:
     """Encode each prompt of each section and join them.
 
@@ -33,9 +34,10 @@ def combine_sections(
         apply: Encodes one prompt's chunks by the chosen scheme.
         encode: The encoder, for E.
         layout: The fixed parts of a chunk.
+        pooled: Whether a blend in the first section blends pooled vectors too.
 
     Returns:
-        The rows of all sections; the pooled vector of the first prompt.
+        The rows of all sections; the pooled vector of the first prompt, or of the first section's blend.
     """
     results = [[apply(chunks) for chunks in section.prompts] for section in sections]
     first = results[0][0]
@@ -53,23 +55,34 @@ def combine_sections(
         parts.append(part)
     return Weighted(
         hidden=torch.cat(parts, dim=1),
-        pooled=first.pooled,
+        pooled=_blended_pooled(sections[0], results[0]) if pooled == "weighted" else first.pooled,
         num_encodings=1 + sum(weighted.num_encodings for result in results for weighted in result),
         issues=tuple(issues),
     )
 
 
 def _blend(hidden: Sequence[Tensor], section: ChunkedSection, empty: Tensor, issues: list[Issue]) -> Tensor:
-    total = sum(section.shares)
-    if section.normalize and total == 0.0:
+    if section.normalize and sum(section.shares) == 0.0:
         message = (
             "The weights of the blend sum to 0, so they cannot be divided by their sum: they are taken as they are."
         )
         issues.append(Issue("zero-blend", message, Span(0, 0)))
-    scale = total if section.normalize and total != 0.0 else 1.0
+    scale = _scale(section)
     rows = max(part.shape[1] for part in hidden)
     padded = (torch.cat([part, _repeated(empty, rows - part.shape[1])], dim=1) for part in hidden)
     return reduce(torch.add, (share / scale * part for share, part in zip(section.shares, padded, strict=True)))
+
+
+def _scale(section: ChunkedSection) -> float:
+    """What the shares of a blend are divided by."""
+    return (sum(section.shares) or 1.0) if section.normalize else 1.0
+
+
+def _blended_pooled(section: ChunkedSection, results: Sequence[Weighted]) -> Tensor:
+    scale = _scale(section)
+    return reduce(
+        torch.add, (share / scale * r.pooled for share, r in zip(section.shares or (1.0,), results, strict=True))
+    )
 
 
 def _repeated(empty: Tensor, rows: int) -> Tensor:

@@ -76,6 +76,7 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPMaskedBlend": [
             "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled",
         ],
+        "WeightedCLIPConvert": ["text", "from", "to"],
         "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
         "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device"],
     }  # fmt: skip
@@ -235,6 +236,14 @@ def test_inspect_counts_and_draws() -> None:
     assert result["ui"]["weighted_clip"][0]["num_tokens"] == 4
     with_clip = node("Inspect").inspect("a embedding:known", "comfy", "as syntax", FakeClip())
     assert with_clip["result"][1] == 3
+
+
+def test_convert_rewrites_and_names_what_is_lost() -> None:
+    result = node("Convert").convert("a ((red)) [cat]", **{"from": "a1111", "to": "comfy"})
+    assert result["result"] == ("a (red:1.21) (cat:0.90909091)", "Every token keeps its id and its weight.")
+    lost = node("Convert").convert("a BREAK b", **{"from": "a1111", "to": "comfy"})
+    assert "BREAK cannot be written" in lost["ui"]["text"][0]
+    assert lost["ui"]["text"][0] in lost["result"][1]
 
 
 def test_the_loader_lists_what_is_there_and_says_what_is_wrong(monkeypatch, tmp_path) -> None:

@@ -9,6 +9,7 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import _read_merges, default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.scheme_api import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
@@ -81,3 +82,66 @@ def test_the_prompts_cover_what_they_claim() -> None:
     assert max(counts) == 6
     lengths = [sum(len(default_tokenizer()(text)) for text, _ in random_fragments(seed)) for seed in range(30)]
     assert max(lengths) > 70
+
+
+SHORT = [
+    "a red (castle)1.3 near the river",
+    "a (red castle)0.6 near (river)1.5",
+    "mountain++ and bicycle-- and (meadow)0.2",
+    "blue (green)0 garden",
+    "a tall man (picking apricots+)++",
+    "((a)1.2 b)1.5, mid-century (sofa, chair)0.8",
+    '("a red cat", "a blue dog").blend(0.7, 0.3)',
+    '("a red cat", "a blue (dog)0.4").blend(1, -0.5)',
+    '("red", "castle near the river").blend(1, 0.5, no_normalize)',
+    '("a red cat", "a blue+ dog").and()',
+    '("a red cat", "(a blue)0.5 dog", "sea").and(1, 0.4, 2)',
+    r"a \(small\) \"cat\", don't (worry)1.1",
+    "猫 (犬)0.5 and café+",
+    "(a)0 (b)0 (c)0.5 d",
+    "plain text without weights",
+]
+LONG = [
+    " ".join(["red castle, blue garden; near the river."] * 12),
+    " ".join(["(red castle)1.2, blue garden; (near the river)0.5."] * 9),
+    "word " * 100 + "(end)0.6",
+    "(" + "red meadow river blue garden, " * 20 + ")0.7 and bicycle",
+    "a" + " mountain" * 74 + " (split here across chunks please)0.4 " + "tower " * 40,
+]
+MODES = {
+    "compel sentences": "SENTENCES",
+    "compel phrases": "PHRASES",
+    "compel words": "WORDS",
+    "compel brutal": "BRUTAL",
+}
+
+
+def by_the_library(provider, text: str, **options):
+    from compel import Compel
+
+    compel = Compel(tokenizer=provider.tokenizer, text_encoder=provider.text_encoder, **options)
+    with torch.no_grad():
+        return compel.build_conditioning_tensor(text)
+
+
+def by_us(model, text: str, chunking: str) -> torch.Tensor:
+    options = EncodeOptions(syntax="compel", scheme="compel", chunking=chunking)
+    tokenize = default_tokenizer()
+    return encode_prompt(read_prompt(text, options, tokenize), TextEncoder(model), tokenize).hidden
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_short_prompts_equal_the_library_from_text_to_rows(model, provider, text: str) -> None:
+    expected = by_the_library(provider, text, truncate_long_prompts=True)
+    torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(by_us(model, text, "compel sentences"), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunking", MODES)
+@pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
+def test_long_prompts_equal_the_library_in_every_split_mode(model, provider, text: str, chunking: str) -> None:
+    from compel import SplitLongTextMode
+
+    mode = SplitLongTextMode[MODES[chunking]]
+    expected = by_the_library(provider, text, truncate_long_prompts=False, split_long_text_mode=mode)
+    torch.testing.assert_close(by_us(model, text, chunking), expected, rtol=0, atol=1e-5)

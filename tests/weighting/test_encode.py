@@ -58,6 +58,12 @@ def test_weights_no_float32_can_carry_are_clamped_and_said(text: str, weight: fl
     assert torch.isfinite(encode(text).hidden).all()
 
 
+def test_problems_beyond_a_hundred_are_counted() -> None:
+    result = read(")" * 150, syntax="a1111")
+    assert len(result.issues) == 101
+    assert result.issues[-1].message.startswith("50 more problems")
+
+
 def test_padding_masks_hide_what_they_say() -> None:
     chunks = read("a cat").chunks
     ids = chunks[0].ids

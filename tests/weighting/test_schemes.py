@@ -10,6 +10,7 @@ from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
@@ -218,6 +219,47 @@ def test_a_mean_near_zero_is_reported_and_never_divides_by_zero() -> None:
 
     result = SCHEMES["a1111"].apply([replace(chunk)], tilted, SchemeOptions())
     assert [issue.code for issue in result.issues] == ["unstable-mean"]
+
+
+def test_a_scheme_that_applies_no_weights_says_so() -> None:
+    encoded = encode("a (cat:1.3)", scheme="unweighted")
+    (issue,) = encoded.read.issues
+    assert issue.code == "ignored-weights"
+    assert encoded.read.prompt.source[slice(*issue.span)] == "cat"
+    assert not encode("a cat", scheme="unweighted").read.issues
+
+
+def test_a_blend_mixes_pooled_vectors_only_if_asked() -> None:
+    text = '("a cat", "a dog").blend(3, 1)'
+    cat, dog = (encode(prompt, syntax="compel").pooled for prompt in ("a cat", "a dog"))
+    assert torch.equal(encode(text, syntax="compel").pooled, cat)
+    blended = encode(text, syntax="compel", pooled="weighted").pooled
+    torch.testing.assert_close(blended, 0.75 * cat + 0.25 * dog, rtol=0, atol=1e-6)
+
+
+def test_a_blend_whose_weights_sum_to_zero_is_reported_and_finite() -> None:
+    encoded = encode('("a cat", "a dog").blend(1, -1)', syntax="compel")
+    assert [issue.code for issue in encoded.read.issues] == ["zero-blend"]
+    torch.testing.assert_close(encoded.hidden, plain("a cat") - plain("a dog"), rtol=0, atol=1e-6)
+
+
+def test_text_cut_by_truncation_is_reported_where_it_starts() -> None:
+    text = "word " * 75 + "lost words"
+    encoded = encode(text, syntax="compel", chunking="compel truncate")
+    (issue,) = encoded.read.issues
+    assert issue.code == "text-cut"
+    assert text[slice(*issue.span)] == "lost words"
+    assert "2 tokens" in issue.message
+
+
+def test_every_scheme_works_with_every_chunk_rule() -> None:
+    text = "(a red cat:1.3), [a dog] BREAK " + "words, " * 50 + "(end:0.5)"
+    for scheme in SCHEMES:
+        for chunking in CHUNKINGS:
+            encoded = encode(text, syntax="a1111", scheme=scheme, chunking=chunking)
+            rows = 75 * len(encoded.read.chunks) + 2 if scheme == "lpw" else 77 * len(encoded.read.chunks)
+            assert encoded.hidden.shape == (1, rows, 32)
+            assert torch.isfinite(encoded.hidden).all()
 
 
 @pytest.mark.parametrize(("field", "value"), [("law", "martial"), ("mask_method", "magic"), ("pooled", "tossed")])

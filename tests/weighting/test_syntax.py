@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from weighted_clip.weighting.prompt import Break, Fragment, Prompt, PromptError, Swap
 from weighted_clip.weighting.syntax import SYNTAXES, parse
@@ -102,13 +102,25 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("compel", '("a", "b").blend(1, 1) c', ["ignored-text"]),
         ("compel", '("a", "b").and() c', ["ignored-text"]),
         ("compel", "cat.swap(dog)", ["swap"]),
-        ("compel", "( " * 100 + "a" + ") " * 100, ["too-deep"]),
-        ("compel", "a (b)1.2 c+ d) (e", []),
+        ("compel", "a (b)1.2 c+", []),
+        ("compel", "a (b)1.2 c+ d) (e", ["bracket-as-text", "bracket-as-text"]),
+        ("compel", "a withLora(style, 0.5)", ["lora"]),
+        ("compel", '("a.swap(b)", "c").blend(1, 1)', ["swap", "swap-in-blend"]),
+        ("compel", '("a", "b").blend(' + "9" * 400 + ", 1)", ["infinite-weight"]),
+        ("compel", "cat.swap(dog, s_start=abc, shape_freedom=-1)", ["swap"]),
+        ("compel", "a" + "+" * 8000, []),
         ("none", "(a:1.2) BREAK ]", []),
     ],
 )
 def test_issues_name_the_problem(syntax: str, text: str, codes: list[str]) -> None:
     assert sorted(issue.code for issue in parse(text, syntax).issues) == sorted(codes)
+
+
+def test_brackets_too_deep_for_compel_are_text_and_reported() -> None:
+    text = "( " * 100 + "a" + ") " * 100
+    prompt = parse(text, "compel")
+    assert "too-deep" in [issue.code for issue in prompt.issues]
+    assert "".join(fragment.text for fragment in prompt.fragments).count("(") >= 50
 
 
 def test_none_takes_every_character_for_text() -> None:
@@ -142,6 +154,7 @@ bracket_soup = st.lists(
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
+@settings(max_examples=5000)
 @given(text=st.one_of(st.text(), bracket_soup))
 @example(text="")
 @example(text="(" * 2000)

@@ -20,6 +20,7 @@ Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from typing import NamedTuple
 from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section, Span, Swap, unmarked
 
 PLUS, MINUS = 1.1, 0.9
-MAX_DEPTH = 60
+MAX_DEPTH = 40
 """Brackets nested deeper than this are text; compel itself fails at some such depth."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -37,6 +38,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
 _KEYWORD = re.compile(r"[A-Za-z0-9_-]+")
 _FREE = re.compile(r"[^ \t\r\n]+")
 _WORD = re.compile(r"""(?:\\[()",.+\-=] | [+-](?![\s()",.+\-=]|\Z) | -?[0-9]+ | [^\s()",.+\-=])+""", re.VERBOSE)
+_BARE_BRACKET = re.compile(r"(?<!\\)[()]")
 _ESCAPE = re.compile(r'\\([()"])')
 
 
@@ -72,6 +74,9 @@ class _Parser:
         self.memo: dict[tuple[str, int, int], _Found | None] = {}
         self.depth = 0
         self.is_too_deep = False
+        # what may stand in brackets and quotes
+        self.rules_without_commas = (self.lora, self.attention, self.swap, self.paren, self.quoted, self.word)
+        self.rules = (*self.rules_without_commas, self.comma, self.dot)
 
     # -- small things ------------------------------------------------------------------------------------------------
 
@@ -94,7 +99,9 @@ class _Parser:
     # -- words and groups --------------------------------------------------------------------------------------------
 
     def word(self, position: int, end: int) -> _Found | None:
-        position = self.skip(position, end)
+        return self.once("word", self.skip(position, end), end, self._word)
+
+    def _word(self, position: int, end: int) -> _Found | None:
         match = _WORD.match(self.text, position, end)
         return (_Node(position, match.end()), match.end()) if match else None
 
@@ -106,31 +113,33 @@ class _Parser:
         return self.once("paren", self.skip(position, end), end, self._paren)
 
     def _paren(self, position: int, end: int) -> _Found | None:
-        if not self.text.startswith("(", position, end):
-            return None
-        if self.depth == MAX_DEPTH:
-            self.is_too_deep = True
-            return None
-        self.depth += 1
-        children, behind = self.many(position + 1, end, self.fragment_rules())
-        self.depth -= 1
-        close = self.literal(")", behind, end)
-        return None if close is None else (_Node(children=children), close)
+        inside = self.inside(position + 1, end) if self.text.startswith("(", position, end) else None
+        close = None if inside is None else self.literal(")", inside[1], end)
+        return None if inside is None or close is None else (_Node(children=inside[0]), close)
 
     def quoted(self, position: int, end: int) -> _Found | None:
         return self.once("quoted", self.skip(position, end), end, self._quoted)
 
     def _quoted(self, position: int, end: int) -> _Found | None:
         content = self.quote(position, end)
-        if content is None or self.depth == MAX_DEPTH:
+        if content is None:
             return None
         start, stop = content
         if not self.text[start:stop].strip():
             return _Node(children=(_Node(start, start),)), stop + 1
+        inside = self.inside(start, stop)
+        is_whole = inside is not None and self.skip(inside[1], stop) == stop
+        return (_Node(children=inside[0]), stop + 1) if inside is not None and is_whole else None
+
+    def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[_Node, ...], int] | None:
+        """What stands in brackets or quotes; None where they are nested too deep."""
+        if self.depth == MAX_DEPTH:
+            self.is_too_deep = True
+            return None
         self.depth += 1
-        children, behind = self.many(start, stop, self.fragment_rules())
+        found = self.many(position, end, self.rules if commas else self.rules_without_commas)
         self.depth -= 1
-        return (_Node(children=children), stop + 1) if self.skip(behind, stop) == stop else None
+        return found
 
     def quote(self, position: int, end: int) -> tuple[int, int] | None:
         """Where the content of a quotation starts and ends."""
@@ -167,11 +176,6 @@ class _Parser:
     def target(self, position: int, end: int) -> _Found | None:
         """What an operator can act on."""
         return self.either(position, end, (self.quoted, self.paren, self.word))
-
-    def fragment_rules(self, *, commas: bool = True) -> list[Callable[[int, int], _Found | None]]:
-        """What may stand in brackets and quotes."""
-        rules = [self.lora, self.attention, self.swap, self.paren, self.quoted, self.word]
-        return [*rules, self.comma, self.dot] if commas else rules
 
     def comma(self, position: int, end: int) -> _Found | None:
         return self.punctuation(",", position, end)
@@ -220,7 +224,10 @@ class _Parser:
         opened = None if behind is None else self.literal("(", behind, end)
         if target is None or opened is None:
             return None
-        edited, behind = self.many(opened, end, self.fragment_rules(commas=False))
+        inside = self.inside(opened, end, commas=False)
+        if inside is None:
+            return None
+        edited, behind = inside
         options: list[_Option] = []
         if (comma := self.literal(",", behind, end)) is not None:
             options, behind = self.options(comma, end)
@@ -241,7 +248,7 @@ class _Parser:
                 return None
             weight, behind = float(number[0]), number.end()
         close = self.literal(")", behind, end)
-        return None if close is None else (_Node(lora=Lora(name[0], weight), children=()), close)
+        return None if close is None else (_Node(position, close, lora=Lora(name[0], weight), children=()), close)
 
     def options(self, position: int, end: int) -> tuple[list[_Option], int]:
         """Numbers and words between commas, each possibly behind ``name=``."""
@@ -321,7 +328,10 @@ class _Several(NamedTuple):
 
 
 def _power(signs: str) -> float:
-    return (PLUS if signs[0] == "+" else MINUS) ** len(signs)
+    try:
+        return (PLUS if signs[0] == "+" else MINUS) ** len(signs)
+    except OverflowError:
+        return math.inf
 
 
 # -- from what was found to a prompt -----------------------------------------------------------------------------------
@@ -354,6 +364,7 @@ class _Reader:
         self.source = source
         self.strict = strict
         self.text, self.places = _spaced_commas(source)
+        self.places.append(len(source))
         self.parser = _Parser(self.text)
         self.loras: list[Lora] = []
         self.issues: list[Issue] = []
@@ -397,6 +408,8 @@ class _Reader:
             self.collect([*before, *after])
             self.ignored(behind, "text behind .blend() is ignored; compel refuses it", is_error=True)
             prompts = tuple(self.flat(nodes) or (_EMPTY,) for nodes in blend.parts)
+            if any(isinstance(part, Swap) for prompt in prompts for part in prompt):
+                self.problem("swap-in-blend", "A blend cannot hold a .swap().", self.span(0, blend.end))
             return (Section(prompts, tuple(weights), normalize=normalize),)
         nodes, _ = self.parser.prompt(0, end)
         prompt = self.flat(nodes)
@@ -408,16 +421,21 @@ class _Reader:
         normalize = options[-1:] != ["no_normalize"]
         numbers = [value for value in options if isinstance(value, float)]
         count = len(several.parts)
+        if not all(map(math.isfinite, numbers)):
+            self.issues.append(
+                Issue("infinite-weight", "A weight is not finite: each is 1.", self.span(0, several.end))
+            )
+            numbers = []
         if numbers and len(numbers) != count:
-            span = Span(0, self.place(several.end))
-            self.problem("weight-count", f"{len(numbers)} weights for {count} prompts: each weighs 1.", span)
+            message = f"{len(numbers)} weights for {count} prompts: each weighs 1."
+            self.problem("weight-count", message, self.span(0, several.end))
             numbers = []
         return numbers or [1.0] * count, normalize
 
     def ignored(self, position: int, message: str, *, is_error: bool = False) -> None:
         """Say that the text from here on has no effect, if there is any."""
         if self.text[position:].strip():
-            span = Span(self.place(position), len(self.source))
+            span = self.span(position, len(self.text))
             if is_error:
                 self.problem("ignored-text", f"The {message}.", span)
             else:
@@ -429,11 +447,20 @@ class _Reader:
             raise PromptError(message, self.source, span)
         self.issues.append(Issue(code, message, span))
 
-    def place(self, position: int) -> int:
-        return self.places[position] if position < len(self.places) else len(self.source)
+    def span(self, start: int, end: int) -> Span:
+        """A stretch of the text as it stands in the source."""
+        return Span(self.places[start], self.places[end])
 
     def collect(self, nodes: Sequence[_Node]) -> None:
-        self.loras += [node.lora for node in nodes if node.lora is not None]
+        """Note LoRAs, and brackets that have become text."""
+        for node in nodes:
+            if node.lora is not None:
+                self.loras.append(node.lora)
+                message = f"The LoRA “{node.lora.name}” is named in the text; an encoder does not load it."
+                self.issues.append(Issue("lora", message, self.span(node.start, node.end)))
+            elif node.children is None and _BARE_BRACKET.search(self.text, node.start, node.end):
+                message = "Brackets here do not fit compel's grammar: they are text."
+                self.issues.append(Issue("bracket-as-text", message, self.span(node.start, node.end)))
 
     def flat(self, nodes: Sequence[_Node]) -> tuple[Fragment | Swap, ...]:
         """Words with their products of weights, neighbours of equal weight joined."""
@@ -455,14 +482,13 @@ class _Reader:
             or (_EMPTY,)
             for side in (node.children, node.edited)
         )
-        given = {option.name: option.value for option in node.options if option.name is not None}
+        given = {option.name: option.value for option in node.options if isinstance(option.value, float)}
         settings = {"s_start": 0.0, "s_end": 0.0, "t_start": 0.2, "t_end": 1.0}
-        settings |= {name: float(value) for name, value in given.items() if name in settings}
+        settings |= {str(name): value for name, value in given.items() if name in settings}
         if "shape_freedom" in given:
-            settings["s_end"] = 1.0 - float(given["shape_freedom"]) ** (1.0 / 3.0)
-        place = original[0].span
+            settings["s_end"] = 1.0 - max(given["shape_freedom"], 0.0) ** (1.0 / 3.0)
         message = ".swap() needs control of the sampler's attention, which an encoder has not: the original is encoded."
-        self.issues.append(Issue("swap", message, place))
+        self.issues.append(Issue("swap", message, original[0].span))
         return Swap(original, edited, tuple(settings.items()))
 
     def fused(self, leaves: Iterator[tuple[_Text, float] | Swap]) -> Iterator[Fragment | Swap]:

@@ -1,0 +1,44 @@
+"""The Convert node: a prompt in another syntax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..encoder.tokenizer import default_tokenizer
+from ..weighting.convert import TARGETS, convert
+from ..weighting.syntax import SYNTAXES
+from . import common
+
+
+class WeightedCLIPConvert:
+    """Rewrites a prompt from one syntax into another."""
+
+    DESCRIPTION = (
+        "Rewrites a prompt for another program: every token keeps its id and its weight. What the other syntax cannot "
+        "say is named."
+    )
+    SEARCH_ALIASES = ["convert prompt", "syntax", "a1111 to comfy", "compel", "translate prompt"]  # noqa: RUF012
+    RETURN_TYPES = ("STRING", "STRING")
+    RETURN_NAMES = ("text", "report")
+    OUTPUT_TOOLTIPS = ("The prompt in the other syntax.", "What could not be kept, or that everything was.")
+    FUNCTION = "convert"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        source = [name for name in ("a1111", *SYNTAXES) if name != "a1111"]
+        return {
+            "required": {
+                "text": common.TEXT_INPUT,
+                "from": common.menu(["a1111", *source], "The syntax the prompt is in."),
+                "to": common.menu(TARGETS, "The syntax wanted."),
+            }
+        }
+
+    def convert(self, text: str, **syntaxes: str) -> dict[str, Any]:
+        """Convert; ``syntaxes`` holds ``from``, which is no name Python allows, and ``to``."""
+        result = convert(text, syntaxes["from"], syntaxes["to"], default_tokenizer())
+        problems = [issue.message for issue in result.issues]
+        report = "\n".join(problems) or "Every token keeps its id and its weight."
+        return {"ui": {"text": problems}, "result": (result.text, report)}

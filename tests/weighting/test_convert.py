@@ -1,0 +1,108 @@
+"""Converting between syntaxes: there, and there and back."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.chunks import fragment_tokens
+from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.prompt import Break
+from weighted_clip.weighting.syntax import SYNTAXES, parse
+
+PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "conversion_prompts.json").read_text(encoding="utf-8"))
+TOKENIZE = default_tokenizer()
+
+
+def tokens(text: str, syntax: str) -> list[tuple[object, float]]:
+    return [(token.id, token.weight) for token in fragment_tokens(parse(text, syntax), TOKENIZE) if token is not None]
+
+
+def is_same(found: list[tuple[object, float]], wanted: list[tuple[object, float]]) -> bool:
+    return [i for i, _ in found] == [i for i, _ in wanted] and all(
+        abs(a - b) <= 1e-6 for (_, a), (_, b) in zip(found, wanted, strict=True)
+    )
+
+
+def goes_there_and_back(prompt: str, source: str, target: str) -> bool:
+    there = convert(prompt, source, target, TOKENIZE).text
+    back = convert(there, target, source, TOKENIZE).text
+    wanted = tokens(prompt, source)
+    return is_same(tokens(there, target), wanted) and is_same(tokens(back, source), wanted)
+
+
+def test_of_200_prompts_most_go_to_each_other_syntax_and_back() -> None:
+    assert len(PROMPTS) == len({prompt["prompt"] for prompt in PROMPTS}) == 200
+    kept: dict[tuple[str, str], list[bool]] = {}
+    for prompt in PROMPTS:
+        for target in TARGETS:
+            if target != prompt["syntax"]:
+                result = goes_there_and_back(prompt["prompt"], prompt["syntax"], target)
+                kept.setdefault((prompt["syntax"], target), []).append(result)
+                parsed = parse(prompt["prompt"], prompt["syntax"])
+                is_plain = all(not isinstance(part, Break) and part.weight >= 0 for part in parsed.parts)
+                if is_plain and len(tokens(prompt["prompt"], prompt["syntax"])) <= 75:
+                    assert result, (prompt, target)
+    for pair, results in kept.items():
+        assert sum(results) / len(results) >= 0.95, pair
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text", "expected"),
+    [
+        ("a1111", "comfy", "a ((red)) [cat], (dog:1.3)", "a (red:1.21) (cat:0.90909091), (dog:1.3)"),
+        ("a1111", "comfy", r"\(a\) [b]", r"\(a\) (b:0.90909091)"),
+        ("comfy", "a1111", "(a (b:0.5) c:1.2) [d]", r"(a :1.2)(b:0.5)( c:1.2) \[d\]"),
+        ("comfy", "a1111", "(a:1.2)(b:1.2)", "(a:1.2) (b:1.2)"),
+        ("comfy", "a1111", "cat AND dog BREAK", "cat and dog break"),
+        ("comfy", "compel", "(8:30:1.2) b", "(8:30)1.2 b"),
+        ("comfy", "compel", "(a - b:1.2) c+", "(a -b)1.2 c +"),
+        ("compel", "a1111", "a tall man (picking apricots+)++", "a tall man (picking:1.21) (apricots:1.331)"),
+        ("compel", "a1111", '("a", "b c+").and()', "a BREAK b (c:1.1)"),
+        ("none", "a1111", "(a) [b] \\", r"\(a\) \[b\] \\"),
+    ],
+)
+def test_conversions(source: str, target: str, text: str, expected: str) -> None:
+    result = convert(text, source, target, TOKENIZE)
+    assert result.text == expected
+    assert not [issue for issue in result.issues if issue.code == "not-expressible"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text", "place"),
+    [
+        ("a1111", "comfy", "a BREAK b", "BREAK"),
+        ("a1111", "compel", "a BREAK b", "BREAK"),
+        ("comfy", "compel", "a (b:-0.5) c", "b"),
+        ("comfy", "compel", "a (x=y:1.2) c", "x=y"),
+        ("comfy", "compel", "a (wait... what:1.2) c", "wait... what"),
+        ("comfy", "a1111", "a (b:inf)", "b"),
+        ("compel", "comfy", '("a", "b").blend(1, 2)', '("a", "b").blend(1, 2)'),
+        ("compel", "a1111", '("a", "b").and(1, 0.5)', '("a", "b").and(1, 0.5)'),
+    ],
+)
+def test_what_cannot_be_expressed_is_named_at_its_place(source: str, target: str, text: str, place: str) -> None:
+    result = convert(text, source, target, TOKENIZE)
+    issue = next(issue for issue in result.issues if issue.code == "not-expressible")
+    assert text[slice(*issue.span)] == place
+
+
+@pytest.mark.parametrize("syntax", TARGETS)
+def test_the_same_syntax_is_left_as_it_is(syntax: str) -> None:
+    assert convert("a ((b  (c:1.2) \\", syntax, syntax, TOKENIZE).text == "a ((b  (c:1.2) \\"
+
+
+def test_a_syntax_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'none'.*comfy, a1111, compel"):
+        convert("a", "comfy", "none", TOKENIZE)
+
+
+@pytest.mark.parametrize("source", SYNTAXES)
+@pytest.mark.parametrize("target", TARGETS)
+@given(text=st.text(st.sampled_from([*'ab ()[]\\:.,1-+"=\n', "é", "猫", "\ud800"])))
+def test_any_text_converts_the_same_or_says_what_is_lost(source: str, target: str, text: str) -> None:
+    result = convert(text, source, target, TOKENIZE)
+    lost = [issue for issue in result.issues if issue.code == "not-expressible"]
+    assert lost or is_same(tokens(result.text, target), tokens(text, source))

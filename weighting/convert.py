@@ -1,0 +1,210 @@
+"""Rewriting a prompt from one syntax into another, so that every token keeps its id and its weight.
+
+Each fragment is written in the target syntax and read back there; the first way of writing it that comes back the same
+is taken. Words may gain or lose spaces between letters and punctuation, which no CLIP token depends on. What the target
+cannot say is named in an issue.
+
+Source: docs/weighting.md, "Converting".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from .chunks import Token, Tokenize, fragment_tokens
+from .prompt import Break, Fragment, Issue, Prompt, Span
+from .syntax import parse
+
+TARGETS = ("comfy", "a1111", "compel")
+"""Syntaxes that can be written."""
+
+WEIGHT_TOLERANCE = 1e-7
+"""Weights this near each other, relatively, are the same: they are written with eight digits."""
+
+_WORDS = re.compile(r"[^\W\d_]+|\d|(?:[^\w\s]|_)+|\S")
+_A1111_KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
+
+
+class Converted(NamedTuple):
+    """A prompt in another syntax."""
+
+    text: str
+    """The prompt, to be read as the target syntax."""
+    issues: tuple[Issue, ...]
+    """What the target cannot express, at its place in the source."""
+
+
+def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converted:
+    """Rewrite a prompt.
+
+    Args:
+        text: The prompt.
+        source: The syntax it is in.
+        target: The syntax wanted; one of `TARGETS`.
+        tokenize: CLIP's tokenizer, to compare with.
+
+    Returns:
+        The rewritten prompt and what could not be kept. The issues of reading the source come first.
+
+    Raises:
+        ValueError: If a syntax is unknown.
+
+    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
+    'a (red)1.21 (cat)0.90909091 , (dog)1.3'
+    """
+    if target not in TARGETS:
+        raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
+    prompt = parse(text, source)
+    if source == target:
+        return Converted(text, prompt.issues)
+    writer = _Writer(target, tokenize)
+    written = writer.write(prompt)
+    result = Converted(written, (*prompt.issues, *writer.issues))
+    if not writer.issues and (place := _first_difference(prompt, parse(written, target), tokenize)) is not None:
+        message = f"From here on the {target} syntax reads the prompt in another way."
+        return result._replace(issues=(*result.issues, Issue("not-expressible", message, place)))
+    return result
+
+
+class _Writer:
+    """Writes parts in one syntax, collecting what it cannot say."""
+
+    def __init__(self, target: str, tokenize: Tokenize) -> None:
+        self.target = target
+        self.tokenize = tokenize
+        self.issues: list[Issue] = []
+
+    def write(self, prompt: Prompt) -> str:
+        self._report_structure(prompt)
+        is_first_of_section = {index for index in _section_starts(prompt) if index}
+        pieces: list[str] = []
+        previous: Fragment | None = None
+        for index, part in enumerate(prompt.parts):
+            if isinstance(part, Break) or index in is_first_of_section:
+                pieces.append(self._break(part))
+                previous = None
+            if isinstance(part, Break) or not part.text or (self.target == "compel" and not part.text.strip()):
+                continue
+            # compel puts a space between fragments; elsewhere it keeps those apart that would run into one
+            is_spaced = "compel" in (self.target, prompt.syntax)
+            needs_space = is_spaced or (previous is not None and self._joins(previous, part, pieces))
+            pieces += ([" "] if needs_space and pieces else []) + [self._fragment(part)]
+            previous = part
+        return "".join(pieces).strip()
+
+    def _joins(self, previous: Fragment, part: Fragment, pieces: Sequence[str]) -> bool:
+        return _is_same(previous.weight, part.weight) or pieces[-1].endswith("\\")
+
+    def _report_structure(self, prompt: Prompt) -> None:
+        """Mixtures and weights of sections, which only compel has."""
+        if any(section.shares for section in prompt.sections):
+            self._issue("A blend of prompts cannot be written: they follow one another.", Span(0, len(prompt.source)))
+        if any(section.weight != 1.0 for section in prompt.sections):
+            self._issue("Weights of .and() cannot be written: each is 1.", Span(0, len(prompt.source)))
+
+    def _break(self, part: Fragment | Break) -> str:
+        if self.target == "a1111":
+            return " BREAK" if isinstance(part, Fragment) else " BREAK "
+        self._issue("BREAK cannot be written: the chunk does not end here.", part.span)
+        return " "
+
+    def _fragment(self, part: Fragment) -> str:
+        if not part.text.strip():
+            return part.text
+        wanted = [(token_id, part.weight) for token_id, _, _ in self.tokenize(part.text)]
+        for candidate in self._candidates(part.text, part.weight):
+            if _same_tokens(self._read(candidate), wanted):
+                return candidate
+        plain = next(self._candidates(part.text, 1.0))
+        self._issue(f"“{part.text.strip()}” with weight {part.weight:g} cannot be written in {self.target}.", part.span)
+        return plain
+
+    def _candidates(self, text: str, weight: float) -> Iterator[str]:
+        """Ways of writing a fragment, the most readable first."""
+        spaced = " ".join(_WORDS.findall(text))
+        # a sign in brackets must stand before a word: a space behind it would end the word
+        glued = re.sub(r"([+-]) (?=\w)", r"\1", spaced)
+        for form in (text, spaced, glued) if self.target == "compel" else (text, spaced):
+            yield from WRITERS[self.target](form, weight)
+
+    def _read(self, candidate: str) -> list[tuple[object, float]]:
+        return [(token.id, token.weight) for token in _tokens(parse(candidate, self.target), self.tokenize)]
+
+    def _issue(self, message: str, span: Span) -> None:
+        self.issues.append(Issue("not-expressible", message, span))
+
+
+def _write_comfy(text: str, weight: float) -> Iterator[str]:
+    escaped = re.sub(r"[()]", r"\\\g<0>", text)
+    if weight == 1.0:
+        yield escaped
+    else:
+        yield f"({escaped}:{weight:.8g})"
+
+
+def _write_a1111(text: str, weight: float) -> Iterator[str]:
+    # letter case is nothing to CLIP, but to A1111 these words are commands
+    escaped = _A1111_KEYWORDS.sub(lambda match: match[0].lower(), re.sub(r"[()\[\]\\]", r"\\\g<0>", text))
+    if weight == 1.0:
+        yield escaped
+    elif math.isfinite(weight):
+        yield f"({escaped}:{_decimal(weight)})"
+
+
+def _write_compel(text: str, weight: float) -> Iterator[str]:
+    escaped = re.sub(r'[()"]', r"\\\g<0>", text.strip())
+    if weight == 1.0:
+        yield escaped
+    elif math.isfinite(weight) and weight >= 0:
+        yield f"({escaped}){_decimal(weight)}"
+
+
+WRITERS: dict[str, Callable[[str, float], Iterator[str]]] = {
+    "comfy": _write_comfy,
+    "a1111": _write_a1111,
+    "compel": _write_compel,
+}
+
+
+def _decimal(weight: float) -> str:
+    """Eight digits without exponent: neither A1111 nor compel reads one."""
+    return format(Decimal(f"{weight:.8g}"), "f")
+
+
+def _section_starts(prompt: Prompt) -> Iterator[int]:
+    """For each section and each prompt of a blend, the index of its first fragment among the parts."""
+    index = 0
+    for section in prompt.sections:
+        for parts in section.prompts:
+            yield index
+            index += sum(1 if isinstance(part, Fragment) else len(part.original) for part in parts)
+
+
+def _tokens(prompt: Prompt, tokenize: Tokenize) -> list[Token]:
+    return [token for token in fragment_tokens(prompt, tokenize) if token is not None]
+
+
+def _is_same(weight: float, other: float) -> bool:
+    return math.isclose(weight, other, rel_tol=WEIGHT_TOLERANCE, abs_tol=WEIGHT_TOLERANCE) or weight == other
+
+
+def _same_tokens(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, float]]) -> bool:
+    return len(found) == len(wanted) and all(
+        a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def _first_difference(prompt: Prompt, written: Prompt, tokenize: Tokenize) -> Span | None:
+    """The place in the source of the first token that differs; None if there is none."""
+    ours, theirs = _tokens(prompt, tokenize), _tokens(written, tokenize)
+    for a, b in zip(ours, theirs, strict=False):
+        if a.id != b.id or not _is_same(a.weight, b.weight):
+            return a.span
+    if len(ours) == len(theirs):
+        return None
+    return ours[len(theirs)].span if len(ours) > len(theirs) else Span(len(prompt.source), len(prompt.source))
