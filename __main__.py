@@ -58,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from .weighting.convert import TARGETS
-    from .weighting.encode import CHUNKING_CHOICES, EOS_ROWS, PADDINGS
+    from .weighting.encode import CHUNKING_CHOICES, EOS_ROWS
     from .weighting.normalize import NORMALIZATIONS
+    from .weighting.padding import PADDINGS
     from .weighting.scheme_api import LAWS, MASK_METHODS, POOLED
     from .weighting.schemes import SCHEMES
     from .weighting.syntax import SYNTAXES

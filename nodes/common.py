@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy import Encoded, encode_text
-from ..weighting.encode import CHUNKING_CHOICES, PADDINGS, EncodeOptions, ReadPrompt
+from ..weighting.encode import CHUNKING_CHOICES, EncodeOptions, ReadPrompt
 from ..weighting.normalize import NORMALIZATIONS
+from ..weighting.padding import PADDINGS
 from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES

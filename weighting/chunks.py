@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .embeddings import TokenId
+from .embeddings import FindEmbedding, TokenId
 from .prompt import Break, Issue, Prompt, Span
 
 
@@ -99,6 +99,26 @@ def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
 
 Tokenize = Callable[[str], Sequence[tuple[int, int, int]]]
 """Text to ``(id, start, end)`` triples, as `encoder.tokenizer.Tokenizer` gives."""
+
+
+@dataclass(frozen=True)
+class ChunkContext:
+    """What a chunk rule works with, besides the prompt."""
+
+    tokenize: Tokenize
+    """The encoder's tokenizer."""
+    layout: ChunkLayout = CLIP_L_LAYOUT
+    """The fixed parts of the encoder's chunks."""
+    comma_backtrack: int = 20
+    """Rule ``a1111``: how many tokens back a comma may be to be cut at; 0 switches that off."""
+    find_embedding: FindEmbedding | None = None
+    """Rules ``comfy …``: looks up ``embedding:name``; without it that is plain text."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.comma_backtrack < self.layout.capacity:
+            raise ValueError(
+                f"comma_backtrack must be 0 to {self.layout.capacity - 1} tokens, got {self.comma_backtrack}"
+            )
 
 
 class Chunked(NamedTuple):

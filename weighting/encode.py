@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor
 
-from ..encoder.masks import padding_mask
 from .chunking import CHUNKINGS, ChunkedSection, chunk_prompt, chunks_of
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, Tokenize
+from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import FindEmbedding
 from .normalize import NORMALIZATIONS, normalize
+from .padding import PADDINGS, padding_mask_fn
 from .prompt import Issue, Prompt
 from .scheme_api import (
     LAWS,
@@ -26,20 +25,14 @@ from .scheme_api import (
     POOLED,
     EncodeFn,
     Law,
-    MaskFn,
     MaskMethod,
     Pooled,
     SchemeOptions,
     Weighted,
-    hide_nothing,
 )
 from .schemes import SCHEMES
 from .sections import combine_sections
 from .syntax import SYNTAXES, parse
-
-PADDINGS = ("attend", "mask", "mask EOS too")
-"""What the encoder may see of padding, default first: all of it, as Stable Diffusion was trained; none of it; or not
-the EOS in front of it either, which is the lecture's Definition 3.2 to the letter."""
 
 EosRows = Literal["own", "first", "mean"]
 EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
@@ -164,14 +157,8 @@ def read_prompt(
         ValueError: If an option is out of range.
     """
     prompt = parse(text, options.syntax, strict=options.strict)
-    chunked, chunk_issues = chunk_prompt(
-        prompt,
-        tokenize,
-        layout,
-        chunking=options.chunking,
-        comma_backtrack=options.comma_backtrack,
-        find_embedding=find_embedding,
-    )
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, find_embedding)
+    chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
     weight_issues: list[Issue] = []
 
     def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
@@ -219,32 +206,6 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         read=read._replace(issues=(*read.issues, *weighted.issues)),
         num_encodings=weighted.num_encodings,
     )
-
-
-def padding_mask_fn(padding: str, layout: ChunkLayout) -> MaskFn:
-    """The mask that a padding policy puts on every encoding of a prompt.
-
-    Args:
-        padding: One of `PADDINGS`.
-        layout: The fixed parts of a chunk.
-
-    Returns:
-        A function from chunks to ``[chunks, 1, 77]``, bool, or to None. Padding is told by its place, so that a typed
-        end-of-text token does not hide what follows it; ``mask EOS too`` goes by the id.
-    """
-
-    def mask_padding(chunks: Sequence[TokenChunk]) -> Tensor:
-        lengths = torch.tensor([[chunk.num_content + 2] for chunk in chunks])
-        return (torch.arange(layout.length) < lengths).unsqueeze(1)  # [chunks, 1, 77]
-
-    def mask_eos_too(chunks: Sequence[TokenChunk]) -> Tensor:
-        ids = torch.tensor([[i if isinstance(i, int) else -1 for i in chunk.ids] for chunk in chunks])
-        return padding_mask(ids, eos_id=layout.eos_id, pad_id=layout.pad_id, convention="lecture")
-
-    if padding == "attend":
-        return hide_nothing
-    # where padding has an id of its own, Definition 3.2 hides that and leaves EOS: the same as masking by place
-    return mask_eos_too if padding == "mask EOS too" and layout.pad_id == layout.eos_id else mask_padding
 
 
 def _with_eos_rows(hidden: Tensor, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Tensor:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
-from weighted_clip.weighting.chunks import ChunkLayout
+from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.prompt import Break, Span
 from weighted_clip.weighting.syntax import parse
@@ -13,10 +13,14 @@ from weighted_clip.weighting.syntax import parse
 CLIP_L, CLIP_G = ChunkLayout(), ChunkLayout(pad_id=0)
 
 
+def context(**options) -> ChunkContext:
+    return ChunkContext(default_tokenizer(), **options)
+
+
 @pytest.mark.cases("a1111_chunks", without=["embeddings"])
 def test_a1111_equals_the_reference(case: dict) -> None:
     prompt = parse(case["prompt"], "a1111")
-    found = chunk_prompt(prompt, default_tokenizer(), CLIP_L, chunking="a1111").chunks
+    found = chunk_prompt(prompt, context(), "a1111").chunks
     assert [list(chunk.ids) for chunk in found] == [chunk["tokens"] for chunk in case["chunks"]]
     assert [list(chunk.weights) for chunk in found] == [chunk["multipliers"] for chunk in case["chunks"]]
     # the WebUI's counter takes every chunk but an unfinished last one for 75, and a BREAK finishes a chunk
@@ -40,9 +44,7 @@ def comfy_chunks(case: dict, chunking: str, layout: ChunkLayout) -> list[list[li
             return token_id
         return f"{token_id.name.removesuffix('.safetensors')}[{token_id.index}]"
 
-    found = chunk_prompt(
-        parse(case["prompt"], "comfy"), default_tokenizer(), layout, chunking=chunking, find_embedding=find
-    )
+    found = chunk_prompt(parse(case["prompt"], "comfy"), context(layout=layout, find_embedding=find), chunking)
     return [[[shown(token.id), token.weight, token.word] for token in chunk.tokens] for chunk in found.chunks]
 
 
@@ -60,7 +62,7 @@ def test_comfy_word_equals_the_reference(case: dict) -> None:
 
 def test_unknown_embedding_is_an_issue_at_its_name() -> None:
     text = "a embedding:nothing b"
-    found = chunk_prompt(parse(text, "comfy"), default_tokenizer(), CLIP_L, find_embedding=lambda name: None)
+    found = chunk_prompt(parse(text, "comfy"), context(find_embedding=lambda name: None))
     (issue,) = found.issues
     assert issue.code == "unknown-embedding"
     assert text[slice(*issue.span)] == "embedding:nothing"
@@ -68,25 +70,25 @@ def test_unknown_embedding_is_an_issue_at_its_name() -> None:
 
 def test_break_starts_a_new_chunk_under_every_rule() -> None:
     for chunking in CHUNKINGS:
-        found = chunk_prompt(parse("a cat BREAK a dog", "a1111"), default_tokenizer(), CLIP_L, chunking=chunking)
+        found = chunk_prompt(parse("a cat BREAK a dog", "a1111"), context(), chunking)
         assert [chunk.num_content for chunk in found.chunks] == [2, 2]
 
 
 def test_typed_end_of_text_blanks_the_rest_where_padding_differs() -> None:
     prompt = parse("a cat <|endoftext|> a dog", "a1111")
-    (chunk,) = chunk_prompt(prompt, default_tokenizer(), CLIP_G, chunking="a1111").chunks
+    (chunk,) = chunk_prompt(prompt, context(layout=CLIP_G), "a1111").chunks
     assert chunk.ids[:8] == (49406, 320, 2368, 49407, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("backtrack", [-1, 75])
 def test_comma_backtrack_out_of_range_is_refused(backtrack: int) -> None:
     with pytest.raises(ValueError, match=rf"0 to 74 tokens, got {backtrack}"):
-        chunk_prompt(parse("a", "a1111"), default_tokenizer(), CLIP_L, comma_backtrack=backtrack)
+        context(comma_backtrack=backtrack)
 
 
 def test_unknown_chunking_is_refused_with_the_allowed_ones() -> None:
     with pytest.raises(ValueError, match=r"'halves'.*comfy segment"):
-        chunk_prompt(parse("a", "a1111"), default_tokenizer(), CLIP_L, chunking="halves")
+        chunk_prompt(parse("a", "a1111"), context(), "halves")
 
 
 words = st.lists(
@@ -101,7 +103,7 @@ def test_chunks_are_well_formed_and_keep_every_token_in_place(chunking: str, wor
     text = " ".join(words)
     tokenize = default_tokenizer()
     prompt = parse(text, "a1111")
-    chunks = chunk_prompt(prompt, tokenize, CLIP_L, chunking=chunking).chunks
+    chunks = chunk_prompt(prompt, context(), chunking).chunks
     for chunk in chunks:
         assert len(chunk.tokens) == 77
         assert chunk.ids[0] == 49406
@@ -119,6 +121,6 @@ def test_chunks_are_well_formed_and_keep_every_token_in_place(chunking: str, wor
 
 def test_spans_point_at_the_words_in_the_prompt() -> None:
     text = r"a \(small\) (café:1.2) 猫"
-    (chunk,) = chunk_prompt(parse(text, "a1111"), default_tokenizer(), CLIP_L).chunks
+    (chunk,) = chunk_prompt(parse(text, "a1111"), context()).chunks
     assert [text[slice(*token.span)] for token in chunk.content] == ["a", "(", "small", ")", "café", "猫", "猫", "猫"]
     assert chunk.content[4].span == Span(13, 17)

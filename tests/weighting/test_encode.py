@@ -11,8 +11,9 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout
-from weighted_clip.weighting.encode import PADDINGS, EncodeOptions, encode_prompt, padding_mask_fn, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.normalize import normalize
+from weighted_clip.weighting.padding import PADDINGS, padding_mask_fn
 from weighted_clip.weighting.prompt import PromptError
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES

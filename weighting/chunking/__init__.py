@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..chunks import Chunked, ChunkLayout, TokenChunk, Tokenize
-from ..embeddings import FindEmbedding
+from ..chunks import ChunkContext, Chunked, TokenChunk
 from ..prompt import Fragment, Issue, Prompt, Section, Swap
 from . import a1111, comfy, compel
 
-CHUNKINGS: dict[str, Callable[..., Chunked]] = {
+CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     "a1111": a1111.chunk_a1111,
     "comfy segment": comfy.chunk_comfy_segment,
     "comfy word": comfy.chunk_comfy_word,
@@ -21,7 +20,7 @@ CHUNKINGS: dict[str, Callable[..., Chunked]] = {
     "compel brutal": compel.chunk_brutal,
     "compel truncate": compel.chunk_compel_truncate,
 }
-"""Every chunk rule by name. Each takes ``(prompt, tokenize, layout, *, comma_backtrack, find_embedding)``."""
+"""Every chunk rule by name."""
 
 CHUNKING_OF_SYNTAX = {
     "comfy": "comfy segment",
@@ -65,45 +64,30 @@ def chunks_of(sections: Sequence[ChunkedSection]) -> tuple[TokenChunk, ...]:
     return tuple(chunk for section in sections for prompt in section.prompts for chunk in prompt)
 
 
-def chunk_prompt(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    chunking: str = "as syntax",
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> ChunkedPrompt:
+def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as syntax") -> ChunkedPrompt:
     """Cut a prompt into chunks by a named rule, each of its sections on its own.
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
+        context: Tokenizer, layout and options.
         chunking: A key of `CHUNKINGS`, or ``as syntax``.
-        comma_backtrack: For ``a1111``, in tokens, 0 to 74.
-        find_embedding: Looks up textual-inversion embeddings.
 
     Returns:
         The chunks and the issues of making them.
 
     Raises:
-        ValueError: If the rule is unknown or ``comma_backtrack`` out of range.
+        ValueError: If the rule is unknown.
     """
     if chunking == "as syntax":
         chunking = CHUNKING_OF_SYNTAX[prompt.syntax]
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
-    if not 0 <= comma_backtrack < layout.capacity:
-        raise ValueError(f"comma_backtrack must be 0 to {layout.capacity - 1} tokens, got {comma_backtrack}")
     issues: list[Issue] = []
     first_fragment = 0
 
     def cut(part: Prompt) -> tuple[TokenChunk, ...]:
         nonlocal first_fragment
-        chunks, found = CHUNKINGS[chunking](
-            part, tokenize, layout, comma_backtrack=comma_backtrack, find_embedding=find_embedding
-        )
+        chunks, found = CHUNKINGS[chunking](part, context)
         issues.extend(found)
         chunks = tuple(_counted_from(chunk, first_fragment) for chunk in chunks)
         first_fragment += len(part.parts)

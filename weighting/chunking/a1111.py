@@ -5,19 +5,11 @@ Source: docs/weighting.md, "Chunks"; behaviour of stable-diffusion-webui-forge d
 
 from __future__ import annotations
 
-from ..chunks import Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
-from ..embeddings import FindEmbedding
+from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, fragment_tokens
 from ..prompt import Prompt
 
 
-def chunk_a1111(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> Chunked:
+def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Cut as the A1111 WebUI does.
 
     When a 76th token arrives that is no comma, and the last comma is at most ``comma_backtrack`` tokens back, the cut
@@ -25,15 +17,12 @@ def chunk_a1111(
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
-        comma_backtrack: How far back a comma may be, in tokens; 0 switches the rule off.
-        find_embedding: Not used by this rule.
+        context: Tokenizer, layout and ``comma_backtrack``.
 
     Returns:
         The chunks.
     """
-    del find_embedding
+    layout, backtrack = context.layout, context.comma_backtrack
     chunks: list[TokenChunk] = []
     content: list[Token] = []
     last_comma = -1
@@ -43,15 +32,15 @@ def chunk_a1111(
         chunks.append(_blank_behind_eos(close_chunk(content, layout), layout))
         content, last_comma = [], -1
 
-    for token in fragment_tokens(prompt, tokenize):
+    for token in fragment_tokens(prompt, context.tokenize):
         if token is None:
             close()
             continue
         if token.id == layout.comma_id:
             last_comma = len(content)
-        elif comma_backtrack and len(content) == layout.capacity and last_comma >= 0:
+        elif backtrack and len(content) == layout.capacity and last_comma >= 0:
             cut = last_comma + 1
-            if len(content) - last_comma <= comma_backtrack:
+            if len(content) - last_comma <= backtrack:
                 moved = content[cut:]
                 content = content[:cut]
                 close()

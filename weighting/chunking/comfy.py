@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..chunks import Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, tokens_of
-from ..embeddings import EMBEDDING_PREFIX, EmbeddingVector, FindEmbedding, read_embedding
-from ..prompt import Break, Fragment, Issue, Prompt, Span
+from ..chunks import ChunkContext, Chunked, Token, TokenChunk, close_chunk, tokens_of
+from ..embeddings import EMBEDDING_PREFIX, EmbeddingVector, read_embedding
+from ..prompt import Break, Issue, Prompt, Span
 
 LARGE_GROUP = 8
 """ComfyUI keeps groups of fewer tokens than this in one chunk."""
@@ -22,52 +22,30 @@ _WORD_BORDER = re.compile("[ \n]")
 _EMBEDDING_BORDER = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
 
 
-def chunk_comfy_segment(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> Chunked:
+def chunk_comfy_segment(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Cut as ComfyUI does since December 2024: groups are weighted segments, split before ``embedding:``.
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
-        comma_backtrack: Not used by this rule.
-        find_embedding: Looks up ``embedding:name``; without it that is plain text.
+        context: Tokenizer, layout and look-up of embeddings.
 
     Returns:
         The chunks. A break, which ComfyUI does not have, starts a new chunk.
     """
-    del comma_backtrack
-    return _chunk_groups(prompt, layout, lambda part, index: _segment_groups(part, index, tokenize, find_embedding))
+    return _chunk_groups(prompt, context, _segments)
 
 
-def chunk_comfy_word(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> Chunked:
+def chunk_comfy_word(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Cut as ComfyUI did until December 2024: groups are words between spaces or newlines.
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
-        comma_backtrack: Not used by this rule.
-        find_embedding: Looks up ``embedding:name``; without it that is plain text.
+        context: Tokenizer, layout and look-up of embeddings.
 
     Returns:
         The chunks. A break, which ComfyUI does not have, starts a new chunk.
     """
-    del comma_backtrack
-    return _chunk_groups(prompt, layout, lambda part, index: _word_groups(part, index, tokenize, find_embedding))
+    return _chunk_groups(prompt, context, _words)
 
 
 class _Group(NamedTuple):
@@ -75,10 +53,9 @@ class _Group(NamedTuple):
     issue: Issue | None = None
 
 
-def _chunk_groups(
-    prompt: Prompt, layout: ChunkLayout, groups_of: Callable[[Fragment, int], Iterable[_Group]]
-) -> Chunked:
+def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], Iterable[tuple[int, int]]]) -> Chunked:
     """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, empty groups included."""
+    layout = context.layout
     chunks: list[TokenChunk] = []
     issues: list[Issue] = []
     content: list[Token] = []
@@ -88,7 +65,11 @@ def _chunk_groups(
             chunks.append(close_chunk(content, layout))
             content = []
             continue
-        for group, issue in groups_of(part, index):
+        text, positions = part.text, part.positions
+        groups = (
+            group for a, b in split(text) for group in _groups(text[a:b], positions[a:b], part.weight, index, context)
+        )
+        for group, issue in groups:
             if issue is not None:
                 issues.append(issue)
                 continue
@@ -104,39 +85,28 @@ def _chunk_groups(
     return Chunked(tuple(chunks), tuple(issues))
 
 
-def _segment_groups(
-    part: Fragment, index: int, tokenize: Tokenize, find_embedding: FindEmbedding | None
-) -> Iterator[_Group]:
-    text, positions = part.text, part.positions
+def _segments(text: str) -> Iterator[tuple[int, int]]:
+    """Where the parts of a weighted segment start and end."""
     borders = [match.start() for match in _EMBEDDING_BORDER.finditer(text)]
-    for start, end in zip([0, *borders], [*borders, len(text)], strict=True):
-        yield from _groups(text[start:end], positions[start:end], part.weight, index, tokenize, find_embedding)
+    yield from zip([0, *borders], [*borders, len(text)], strict=True)
 
 
-def _word_groups(
-    part: Fragment, index: int, tokenize: Tokenize, find_embedding: FindEmbedding | None
-) -> Iterator[_Group]:
-    text, positions = part.text, part.positions
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Where the words of a weighted segment start and end."""
     start = 0
     for match in _WORD_BORDER.finditer(text + " "):
-        end = match.start()
-        yield from _groups(text[start:end], positions[start:end], part.weight, index, tokenize, find_embedding)
+        yield start, match.start()
         start = match.end()
 
 
 def _groups(
-    text: str,
-    positions: Sequence[int],
-    weight: float,
-    fragment: int,
-    tokenize: Tokenize,
-    find_embedding: FindEmbedding | None,
+    text: str, positions: Sequence[int], weight: float, fragment: int, context: ChunkContext
 ) -> Iterator[_Group]:
     """The group or groups of one segment or word, which may start with an embedding's name."""
     if not text:
         return
     rests = [(0, len(text))]
-    mention = None if find_embedding is None else read_embedding(text, find_embedding)
+    mention = None if context.find_embedding is None else read_embedding(text, context.find_embedding)
     if mention is not None:
         rests = mention.rests
         span = Span(positions[0], positions[mention.end - 1] + 1)
@@ -147,9 +117,7 @@ def _groups(
             vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.vectors))
             yield _Group([Token(vector, weight, 0, fragment, span) for vector in vectors])
     tokens = [
-        token
-        for start, end in rests
-        for token in tokens_of(text[start:end], positions[start:end], weight, fragment, 0, tokenize)
+        token for a, b in rests for token in tokens_of(text[a:b], positions[a:b], weight, fragment, 0, context.tokenize)
     ]
     if rests:
         yield _Group(tokens)

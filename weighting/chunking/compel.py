@@ -10,8 +10,7 @@ from functools import partial
 from itertools import groupby
 
 from ...encoder.tokenizer import END_OF_WORD, default_tokenizer
-from ..chunks import Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
-from ..embeddings import FindEmbedding
+from ..chunks import ChunkContext, Chunked, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
 from ..prompt import Issue, Prompt, Span
 
 SENTENCE_ENDS = frozenset({269})
@@ -28,31 +27,20 @@ LADDERS: dict[str, tuple[str, ...]] = {
 """What each mode cuts behind, best first; where nothing fits, at 75 tokens."""
 
 
-def chunk_compel(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    mode: str,
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> Chunked:
+def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked:
     """Cut as compel does with ``truncate_long_prompts=False``.
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
+        context: Tokenizer and layout.
         mode: A key of `LADDERS`: compel's SplitLongTextMode.
-        comma_backtrack: Not used by this rule.
-        find_embedding: Not used by this rule.
 
     Returns:
         The chunks. A break, which compel does not have, starts a new chunk.
     """
-    del comma_backtrack, find_embedding
+    layout = context.layout
     chunks: list[TokenChunk] = []
-    for rest in _sections(prompt, tokenize):
+    for rest in _sections(prompt, context.tokenize):
         while len(rest) > layout.capacity:
             cut = _cut(rest[: layout.capacity], LADDERS[mode])
             chunks.append(close_chunk(rest[:cut], layout))
@@ -61,30 +49,20 @@ def chunk_compel(
     return Chunked(tuple(chunks), ())
 
 
-def chunk_compel_truncate(
-    prompt: Prompt,
-    tokenize: Tokenize,
-    layout: ChunkLayout,
-    *,
-    comma_backtrack: int = 20,
-    find_embedding: FindEmbedding | None = None,
-) -> Chunked:
+def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Keep one chunk, as compel does by default: each fragment is cut to 75 tokens, then all of them together.
 
     Args:
         prompt: The parsed prompt.
-        tokenize: The tokenizer.
-        layout: The fixed parts of a chunk.
-        comma_backtrack: Not used by this rule.
-        find_embedding: Not used by this rule.
+        context: Tokenizer and layout.
 
     Returns:
         One chunk, for each part between breaks; an issue tells where the text was cut.
     """
-    del comma_backtrack, find_embedding
+    layout = context.layout
     chunks: list[TokenChunk] = []
     issues: list[Issue] = []
-    for tokens in _sections(prompt, tokenize):
+    for tokens in _sections(prompt, context.tokenize):
         fragments = (list(group)[: layout.capacity] for _, group in groupby(tokens, key=lambda token: token.fragment))
         kept = [token for fragment in fragments for token in fragment][: layout.capacity]
         lost = len(tokens) - len(kept)

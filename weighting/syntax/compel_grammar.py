@@ -1,0 +1,335 @@
+"""The grammar of the compel library's prompts: text in, a tree of words and weighted groups out.
+
+It tries its alternatives in a fixed order. Each rule remembers what it found at each place, so that trying again costs
+nothing and reading is linear in the length of the text.
+
+Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..prompt import Lora
+
+PLUS, MINUS = 1.1, 0.9
+MAX_DEPTH = 40
+"""Brackets nested deeper than this are text; compel itself fails at some such depth."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SIGNS = re.compile(r"\++|-+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
+_KEYWORD = re.compile(r"[A-Za-z0-9_-]+")
+_FREE = re.compile(r"[^ \t\r\n]+")
+_WORD = re.compile(r"""(?:\\[()",.+\-=] | [+-](?![\s()",.+\-=]|\Z) | -?[0-9]+ | [^\s()",.+\-=])+""", re.VERBOSE)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a rule found: a word, or a group of nodes with a weight."""
+
+    start: int = 0
+    end: int = 0
+    """Where the word stands; for a group, nothing."""
+    children: tuple[Node, ...] | None = None
+    """None for a word."""
+    weight: float = 1.0
+    lora: Lora | None = None
+    edited: tuple[Node, ...] | None = None
+    """For a swap, what would take the place of the children."""
+    options: tuple[Option, ...] = ()
+
+
+class Option(NamedTuple):
+    """A value in the brackets of an operator."""
+
+    name: str | None
+    value: float | str
+
+
+Found = tuple[Node, int]
+
+
+class Parser:
+    """The grammar over one text. Rules return what they found and where it ends, or None."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.memo: dict[tuple[str, int, int], Found | None] = {}
+        self.depth = 0
+        self.is_too_deep = False
+        # what may stand in brackets and quotes
+        self.rules_without_commas = (self.lora, self.attention, self.swap, self.paren, self.quoted, self.word)
+        self.rules = (*self.rules_without_commas, self.comma, self.dot)
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def skip(self, position: int, end: int) -> int:
+        """The place behind white space."""
+        match = _SPACE.match(self.text, position, end)
+        return match.end() if match else position
+
+    def literal(self, literal: str, position: int, end: int) -> int | None:
+        """The end of a literal behind white space, or None."""
+        position = self.skip(position, end)
+        return position + len(literal) if self.text.startswith(literal, position, end) else None
+
+    def once(self, rule: str, position: int, end: int, read: Callable[[int, int], Found | None]) -> Found | None:
+        """Read a rule, or recall what it gave here before."""
+        key = (rule, position, end)
+        if key not in self.memo:
+            self.memo[key] = read(position, end)
+        return self.memo[key]
+
+    # -- words and groups --------------------------------------------------------------------------------------------
+
+    def word(self, position: int, end: int) -> Found | None:
+        """A word, which syntax may stand beside."""
+        return self.once("word", self.skip(position, end), end, self._word)
+
+    def _word(self, position: int, end: int) -> Found | None:
+        match = _WORD.match(self.text, position, end)
+        return (Node(position, match.end()), match.end()) if match else None
+
+    def free(self, position: int, end: int) -> Found | None:
+        """Everything up to the next white space, whatever is in it."""
+        match = _FREE.match(self.text, position, end)
+        return (Node(position, match.end()), match.end()) if match else None
+
+    def paren(self, position: int, end: int) -> Found | None:
+        """``( … )``."""
+        return self.once("paren", self.skip(position, end), end, self._paren)
+
+    def _paren(self, position: int, end: int) -> Found | None:
+        inside = self.inside(position + 1, end) if self.text.startswith("(", position, end) else None
+        close = None if inside is None else self.literal(")", inside[1], end)
+        return None if inside is None or close is None else (Node(children=inside[0]), close)
+
+    def quoted(self, position: int, end: int) -> Found | None:
+        """``" … "``."""
+        return self.once("quoted", self.skip(position, end), end, self._quoted)
+
+    def _quoted(self, position: int, end: int) -> Found | None:
+        content = self.quote(position, end)
+        if content is None:
+            return None
+        start, stop = content
+        if not self.text[start:stop].strip():
+            return Node(children=(Node(start, start),)), stop + 1
+        inside = self.inside(start, stop)
+        is_whole = inside is not None and self.skip(inside[1], stop) == stop
+        return (Node(children=inside[0]), stop + 1) if inside is not None and is_whole else None
+
+    def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
+        """What stands in brackets or quotes; None where they are nested too deep."""
+        if self.depth == MAX_DEPTH:
+            self.is_too_deep = True
+            return None
+        self.depth += 1
+        found = self.many(position, end, self.rules if commas else self.rules_without_commas)
+        self.depth -= 1
+        return found
+
+    def quote(self, position: int, end: int) -> tuple[int, int] | None:
+        """Where the content of a quotation starts and ends."""
+        if not self.text.startswith('"', position, end):
+            return None
+        line_end = self.text.find("\n", position, end)
+        line_end = end if line_end < 0 else line_end
+        last_escaped = -1
+        search = position + 1
+        while (close := self.text.find('"', search, line_end)) >= 0:
+            if self.text[close - 1] != "\\" or close == position + 1:
+                return position + 1, close
+            last_escaped, search = close, close + 1
+        return None if last_escaped < 0 else (position + 1, last_escaped)
+
+    def either(self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]) -> Found | None:
+        """The first rule that reads something."""
+        for rule in rules:
+            found = rule(position, end)
+            if found is not None:
+                return found
+        return None
+
+    def many(
+        self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]
+    ) -> tuple[tuple[Node, ...], int]:
+        """As many as there are."""
+        nodes: list[Node] = []
+        while (found := self.either(position, end, rules)) is not None:
+            nodes.append(found[0])
+            position = found[1]
+        return tuple(nodes), position
+
+    def target(self, position: int, end: int) -> Found | None:
+        """What an operator can act on."""
+        return self.either(position, end, (self.quoted, self.paren, self.word))
+
+    def comma(self, position: int, end: int) -> Found | None:
+        """A comma: in brackets a word of its own."""
+        return self.punctuation(",", position, end)
+
+    def dot(self, position: int, end: int) -> Found | None:
+        """A full stop: in brackets a word of its own."""
+        return self.punctuation(".", position, end)
+
+    def punctuation(self, mark: str, position: int, end: int) -> Found | None:
+        """A given mark behind white space."""
+        behind = self.literal(mark, position, end)
+        return None if behind is None else (Node(behind - 1, behind), behind)
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def attention(self, position: int, end: int) -> Found | None:
+        """``(text)1.3``, ``(text)++``, ``word+``, ``(text).attend(1.3)``."""
+        return self.once("attention", self.skip(position, end), end, self._attention)
+
+    def _attention(self, position: int, end: int) -> Found | None:
+        target = self.target(position, end)
+        if target is not None and (behind := self.literal(".attend", target[1], end)) is not None:
+            opened = self.literal("(", behind, end)
+            operator = None if opened is None else self.operator(self.skip(opened, end), end)
+            close = None if operator is None else self.literal(")", operator[1], end)
+            if operator is not None and close is not None:
+                return Node(children=(target[0],), weight=operator[0]), close
+        group = self.quoted(position, end) or self.paren(position, end)
+        if group is not None and (operator := self.operator(group[1], end)) is not None:
+            return Node(children=(group[0],), weight=operator[0]), operator[1]
+        word = self.word(position, end)
+        if word is not None and (signs := _SIGNS.match(self.text, word[1], end)) is not None:
+            return Node(children=(word[0],), weight=_power(signs[0])), signs.end()
+        return None
+
+    def operator(self, position: int, end: int) -> tuple[float, int] | None:
+        """Signs or a number."""
+        if (signs := _SIGNS.match(self.text, position, end)) is not None:
+            return _power(signs[0]), signs.end()
+        number = _NUMBER.match(self.text, position, end)
+        return None if number is None else (float(number[0]), number.end())
+
+    def swap(self, position: int, end: int) -> Found | None:
+        """``original.swap(edited, options)``."""
+        return self.once("swap", self.skip(position, end), end, self._swap)
+
+    def _swap(self, position: int, end: int) -> Found | None:
+        target = self.target(position, end)
+        behind = None if target is None else self.literal(".swap", target[1], end)
+        opened = None if behind is None else self.literal("(", behind, end)
+        if target is None or opened is None:
+            return None
+        inside = self.inside(opened, end, commas=False)
+        if inside is None:
+            return None
+        edited, behind = inside
+        options: list[Option] = []
+        if (comma := self.literal(",", behind, end)) is not None:
+            options, behind = self.options(comma, end)
+        close = self.literal(")", behind, end)
+        return None if close is None else (Node(children=(target[0],), edited=edited, options=tuple(options)), close)
+
+    def lora(self, position: int, end: int) -> Found | None:
+        """``withLora(name, weight)``."""
+        position = self.skip(position, end)
+        name_start = self.literal("useLora", position, end) or self.literal("withLora", position, end)
+        opened = None if name_start is None else self.literal("(", name_start, end)
+        name = None if opened is None else _KEYWORD.match(self.text, self.skip(opened, end), end)
+        if name is None:
+            return None
+        weight, behind = 1.0, name.end()
+        if (comma := self.literal(",", behind, end)) is not None:
+            number = _NUMBER.match(self.text, self.skip(comma, end), end)
+            if number is None:
+                return None
+            weight, behind = float(number[0]), number.end()
+        close = self.literal(")", behind, end)
+        return None if close is None else (Node(position, close, lora=Lora(name[0], weight), children=()), close)
+
+    def options(self, position: int, end: int) -> tuple[list[Option], int]:
+        """Numbers and words between commas, each possibly behind ``name=``."""
+        found: list[Option] = []
+        behind = position
+        while True:
+            start = self.skip(behind, end)
+            name = _KEYWORD.match(self.text, start, end)
+            equals = None if name is None else self.literal("=", name.end(), end)
+            if equals is not None:
+                start = self.skip(equals, end)
+            number = _NUMBER.match(self.text, start, end)
+            value = number or _KEYWORD.match(self.text, start, end)
+            if value is None:
+                return found, position
+            label = name[0] if name is not None and equals is not None else None
+            found.append(Option(label, float(value[0]) if number is not None else value[0]))
+            position = value.end()
+            comma = self.literal(",", position, end)
+            if comma is None:
+                return found, position
+            behind = comma
+
+    # -- whole prompts -----------------------------------------------------------------------------------------------
+
+    def prompt(self, position: int, end: int) -> tuple[tuple[Node, ...], int]:
+        """A whole prompt: what fits the grammar, and else free text."""
+        rules = (self.swap, self.lora, self.attention, self.quoted, self.paren, self.free)
+        nodes: list[Node] = []
+        while (found := self.either(self.skip(position, end), end, rules)) is not None:
+            nodes.append(found[0])
+            position = found[1]
+        return tuple(nodes), self.skip(position, end)
+
+    def several(self, operators: Sequence[str], position: int, end: int) -> Several | None:
+        """``(target, target, ...)`` with one of the operators behind it."""
+        opened = behind = self.literal("(", position, end)
+        if behind is None:
+            return None
+        parts: list[tuple[Node, ...]] = []
+        while opened is not None:
+            part = self.several_part(opened, end)
+            if part is None:
+                return None
+            parts.append(part[0])
+            behind = part[1]
+            opened = self.literal(",", behind, end)
+        close = self.literal(")", behind, end)
+        if close is None:
+            return None
+        for operator in operators:
+            start = self.literal(operator, close, end)
+            opened = None if start is None else self.literal("(", start, end)
+            if opened is not None:
+                options, behind = self.options(opened, end)
+                if (finish := self.literal(")", behind, end)) is not None:
+                    return Several(parts, options, finish)
+        return None
+
+    def several_part(self, position: int, end: int) -> tuple[tuple[Node, ...], int] | None:
+        """One of the prompts between the commas of a blend or conjunction."""
+        found = self.target(position, end)
+        if found is not None:
+            return (found[0],), found[1]
+        position = self.skip(position, end)
+        content = self.quote(position, end)
+        if content is None:
+            return None
+        nodes, behind = self.prompt(*content)
+        return (nodes, content[1] + 1) if behind == content[1] else None
+
+
+class Several(NamedTuple):
+    """The prompts of a blend or a conjunction."""
+
+    parts: list[tuple[Node, ...]]
+    options: list[Option]
+    end: int
+
+
+def _power(signs: str) -> float:
+    try:
+        return (PLUS if signs[0] == "+" else MINUS) ** len(signs)
+    except OverflowError:
+        return math.inf
