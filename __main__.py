@@ -136,7 +136,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 def _encode(arguments: argparse.Namespace) -> int:
     from .encoder.tokenizer import default_tokenizer
     from .weighting.encode import encode_prompt, read_prompt
-    from .weighting.view import token_table
+    from .weighting.view import counted, token_table
 
     tokenize = default_tokenizer()
     read = read_prompt(_text(arguments), _options(arguments), tokenize)
@@ -154,7 +154,9 @@ def _encode(arguments: argparse.Namespace) -> int:
     for issue in encoded.read.issues[len(read.issues) :]:
         print(f"  {issue.message}")
     rows, dim = encoded.hidden.shape[1:]
-    print(f"\n{read.options.scheme}: {encoded.num_encodings} chunks encoded -> {rows} rows of {dim}, weights: {source}")
+    print(
+        f"\n{read.options.scheme}: {counted(encoded.num_encodings, 'chunk')} encoded -> {rows} rows of {dim}, weights: {source}"
+    )
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     files = [_write_tensors(arguments, encoded, source)]

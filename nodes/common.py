@@ -20,7 +20,7 @@ from ..weighting.padding import PADDINGS
 from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
-from ..weighting.view import token_table, view
+from ..weighting.view import counted, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -142,7 +142,9 @@ def _report(encoded: Encoded) -> str:
     lines = [token_table(first.read)]
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
-        lines.append(f"{name}: {options.scheme}, {prompt.num_encodings} chunks encoded -> {rows} rows of {dim}")
+        lines.append(
+            f"{name}: {options.scheme}, {counted(prompt.num_encodings, 'chunk')} encoded -> {rows} rows of {dim}"
+        )
     if encoded.left_to_host:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
     return "\n".join(lines)

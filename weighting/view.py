@@ -97,9 +97,18 @@ def token_table(read: ReadPrompt) -> str:
             lines.append(
                 f"{position:>5} {token_id:>7}  {_text_of(read.prompt.source, token.span)!r:<24}{weight:>8}".rstrip()
             )
-    lines += [f"{len(read.issues)} problem{'s' if len(read.issues) != 1 else ''}:"] if read.issues else []
+    lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
     lines += [f"  {issue.message}" for issue in read.issues]
     return "\n".join(lines)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "chunk"), counted(2, "chunk")
+    ('1 chunk', '2 chunks')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _text_of(text: str, span: Span | None) -> str:

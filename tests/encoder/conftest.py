@@ -1,6 +1,4 @@
-"""Full-size and tiny seeded models, and transformers' model with the same weights."""
-
-from collections.abc import Callable
+"""Full-size and tiny seeded models, and random ids."""
 
 import pytest
 import torch
@@ -19,36 +17,6 @@ def clip_l() -> TextModel:
 @pytest.fixture(scope="session")
 def tiny() -> TextModel:
     return seeded_text_model(TINY)
-
-
-@pytest.fixture(scope="session")
-def transformers_model() -> Callable:
-    """A function from our model and an attention implementation to transformers' CLIPTextModel of equal weights."""
-    from transformers import CLIPTextConfig, CLIPTextModel
-
-    def make(model: TextModel, attention: str) -> CLIPTextModel:
-        config = model.config
-        theirs = CLIPTextModel(
-            CLIPTextConfig(
-                vocab_size=config.vocab_size,
-                hidden_size=config.hidden_dim,
-                intermediate_size=config.mlp_dim,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                max_position_embeddings=config.context_length,
-                hidden_act=config.activation,
-                layer_norm_eps=config.layer_norm_eps,
-                bos_token_id=config.bos_id,
-                eos_token_id=config.eos_id,
-                pad_token_id=config.pad_id,
-                attn_implementation=attention,
-            )
-        ).eval()
-        ours = {key: value for key, value in model.state_dict().items() if not key.startswith("text_projection")}
-        theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()})
-        return theirs
-
-    return make
 
 
 def random_ids(batch: int, seed: int = 0) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The text tower against transformers, against the lecture's equations, and what must hold for any mask."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,12 +13,13 @@ from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
 
+from ..references import transformers_text_model
 from .conftest import TINY, random_ids
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_equals_transformers_sdpa_bit_for_bit(clip_l: TextModel, transformers_model: Callable, batch: int) -> None:
-    reference = transformers_model(clip_l, "sdpa")
+def test_equals_transformers_sdpa_bit_for_bit(clip_l: TextModel, batch: int) -> None:
+    reference = transformers_text_model(clip_l, "sdpa")
     ids = random_ids(batch)
     generator = torch.Generator().manual_seed(1)
     masks = [None] + [torch.rand(batch, 77, generator=generator) > 0.4 for _ in range(20)]
@@ -35,8 +35,8 @@ def test_equals_transformers_sdpa_bit_for_bit(clip_l: TextModel, transformers_mo
         assert all(map(torch.equal, found.hidden_states, expected.hidden_states))
 
 
-def test_is_close_to_transformers_eager(clip_l: TextModel, transformers_model: Callable) -> None:
-    reference = transformers_model(clip_l, "eager")
+def test_is_close_to_transformers_eager(clip_l: TextModel) -> None:
+    reference = transformers_text_model(clip_l, "eager")
     ids = random_ids(4, seed=2)
     mask = torch.rand(4, 77, generator=torch.Generator().manual_seed(3)) > 0.4
     mask[:, 0] = True

@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weighted_clip.encoder.tokenizer import VOCABULARY_FILE, Tokenizer, _read_merges, default_tokenizer
+from weighted_clip.encoder.tokenizer import VOCABULARY_FILE, Tokenizer, default_tokenizer
+
+from ..references import transformers_tokenizer
 
 CASES = Path(__file__).parents[1] / "cases"
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory):
-    """transformers' CLIPTokenizer, its files written out of the vocabulary we ship."""
-    from transformers import CLIPTokenizer
-
-    ours = default_tokenizer()
-    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
-    return CLIPTokenizer(vocab=vocabulary, merges=_read_merges())
+def reference():
+    return transformers_tokenizer()
 
 
 def ids(text: str) -> list[int]:

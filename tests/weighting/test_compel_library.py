@@ -7,11 +7,13 @@ import torch
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import _read_merges, default_tokenizer
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.scheme_api import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
+
+from ..references import transformers_text_model, transformers_tokenizer
 
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
 CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
@@ -40,23 +42,10 @@ def model():
 @pytest.fixture(scope="module")
 def provider(model):
     from compel.embeddings_provider import EmbeddingsProvider
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-    ours = default_tokenizer()
-    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
-    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=_read_merges(), model_max_length=77)
-    theirs = CLIPTextModel(
-        CLIPTextConfig(
-            hidden_size=CONFIG.hidden_dim,
-            intermediate_size=CONFIG.mlp_dim,
-            num_hidden_layers=CONFIG.num_layers,
-            num_attention_heads=CONFIG.num_heads,
-            eos_token_id=CONFIG.eos_id,
-            attn_implementation="sdpa",
-        )
-    ).eval()
-    theirs.load_state_dict({key: model.state_dict()[key.removeprefix("text_model.")] for key in theirs.state_dict()})
-    return EmbeddingsProvider(tokenizer=tokenizer, text_encoder=theirs, truncate=True)
+    return EmbeddingsProvider(
+        tokenizer=transformers_tokenizer(), text_encoder=transformers_text_model(model), truncate=True
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
