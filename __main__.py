@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from . import benchmarks
     from .weighting.convert import TARGETS
     from .weighting.encode import CHUNKING_CHOICES, EOS_ROWS
     from .weighting.normalize import NORMALIZATIONS
@@ -89,6 +90,10 @@ def _parser() -> argparse.ArgumentParser:
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
     rewrite.set_defaults(run=_convert)
+
+    bench = commands.add_parser("bench", help="measure speed beside other programs")
+    benchmarks.add_options(bench)
+    bench.set_defaults(run=benchmarks.run)
 
     encode = commands.add_parser("encode", parents=[reading], help="encode into a safetensors file, with pictures")
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
@@ -154,9 +159,8 @@ def _encode(arguments: argparse.Namespace) -> int:
     for issue in encoded.read.issues[len(read.issues) :]:
         print(f"  {issue.message}")
     rows, dim = encoded.hidden.shape[1:]
-    print(
-        f"\n{read.options.scheme}: {counted(encoded.num_encodings, 'chunk')} encoded -> {rows} rows of {dim}, weights: {source}"
-    )
+    count = counted(encoded.num_encodings, "chunk")
+    print(f"\n{read.options.scheme}: {count} encoded -> {rows} rows of {dim}, weights: {source}")
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     files = [_write_tensors(arguments, encoded, source)]

@@ -20,6 +20,7 @@ PLUS, MINUS = 1.1, 0.9
 MAX_DEPTH = 40
 """Brackets nested deeper than this are text; compel itself fails at some such depth."""
 
+_WHITE = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SIGNS = re.compile(r"\++|-+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
@@ -70,6 +71,8 @@ class Parser:
 
     def skip(self, position: int, end: int) -> int:
         """The place behind white space."""
+        if position < end and self.text[position] not in _WHITE:
+            return position  # the usual case, quicker than a match
         match = _SPACE.match(self.text, position, end)
         return match.end() if match else position
 
@@ -102,16 +105,18 @@ class Parser:
 
     def paren(self, position: int, end: int) -> Found | None:
         """``( … )``."""
-        return self.once("paren", self.skip(position, end), end, self._paren)
+        position = self.skip(position, end)
+        return self.once("paren", position, end, self._paren) if self.text.startswith("(", position, end) else None
 
     def _paren(self, position: int, end: int) -> Found | None:
-        inside = self.inside(position + 1, end) if self.text.startswith("(", position, end) else None
+        inside = self.inside(position + 1, end)
         close = None if inside is None else self.literal(")", inside[1], end)
         return None if inside is None or close is None else (Node(children=inside[0]), close)
 
     def quoted(self, position: int, end: int) -> Found | None:
         """``" … "``."""
-        return self.once("quoted", self.skip(position, end), end, self._quoted)
+        position = self.skip(position, end)
+        return self.once("quoted", position, end, self._quoted) if self.text.startswith('"', position, end) else None
 
     def _quoted(self, position: int, end: int) -> Found | None:
         content = self.quote(position, end)
@@ -235,6 +240,8 @@ class Parser:
     def lora(self, position: int, end: int) -> Found | None:
         """``withLora(name, weight)``."""
         position = self.skip(position, end)
+        if not self.text.startswith(("useLora", "withLora"), position, end):
+            return None
         name_start = self.literal("useLora", position, end) or self.literal("withLora", position, end)
         opened = None if name_start is None else self.literal("(", name_start, end)
         name = None if opened is None else _KEYWORD.match(self.text, self.skip(opened, end), end)

@@ -1,0 +1,113 @@
+"""Times ComfyUI's stock node, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
+
+Started by hosts.py as a program, with the checkout as working directory:
+
+    python host_process.py JOB.json RESULT.json
+
+A job is JSON: ``pack`` (our folder), ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``adv``
+(folder of ADV_CLIP_emb, or null), ``repetitions``, and ``prompts``: name to ``text``, ``peer`` (how the peer encodes
+it) and ``ours`` (name to ``way``, which is ``host`` or ``native``, and ``options``). The result holds the times of all,
+largest differences from the peer, and versions.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def main(job_file: str, result_file: str) -> None:
+    """Run a job."""
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    sys.argv = sys.argv[:1]  # the host reads the command line when it is imported
+    sys.path[0] = str(Path.cwd())
+    from comfy.cli_args import args
+
+    args.cpu = True
+    import comfyui_version
+    import numpy
+    import torch
+
+    pack = load("weighted_clip", Path(job["pack"]) / "__init__.py", is_package=True)
+    timing = importlib.import_module(f"{pack.__name__}.benchmarks.timing")
+    clips = {"host": open_clip(job), "native": open_native(pack, job)}
+    peer_of = adv_peer(job) if job["adv"] else stock_peer()
+    results: dict[str, Any] = {}
+    with torch.inference_mode():
+        for name, prompt in job["prompts"].items():
+            runs = {way: ours(pack, clips, prompt["text"], how) for way, how in prompt["ours"].items()}
+            runs["peer"] = peer_of(clips["host"], prompt["text"], prompt["peer"])
+            expected = runs["peer"]()
+            differences = {way: float((run() - expected).abs().max()) for way, run in runs.items()}
+            times = timing.times_in_turn(runs, repetitions=job["repetitions"])
+            results[name] = {"times": times, "differences": differences}
+    about = {
+        "ComfyUI": comfyui_version.__version__,
+        "torch": torch.__version__,
+        "threads:": torch.get_num_threads(),
+        "numpy": numpy.__version__,
+    }
+    Path(result_file).write_text(json.dumps({"about": about, "prompts": results}), encoding="utf-8")
+
+
+def load(name: str, file: Path, *, is_package: bool = False) -> ModuleType:
+    """A module by its path, under a name of our choosing."""
+    places = [str(file.parent)] if is_package else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def open_clip(job: dict[str, Any]) -> Any:
+    """ComfyUI's CLIP object, in float32."""
+    import comfy.sd
+    import torch
+
+    return comfy.sd.load_clip(
+        ckpt_paths=[job["weights"]],
+        clip_type=comfy.sd.CLIPType.STABLE_DIFFUSION,
+        model_options={"dtype": torch.float32, "model_config": job["sizes"]},
+    )
+
+
+def open_native(pack: ModuleType, job: dict[str, Any]) -> Any:
+    """Our own encoder, managed by the host, on the same file."""
+    import torch
+
+    host = importlib.import_module(f"{pack.__name__}.hosts.comfy")
+    return host.load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
+
+
+def ours(pack: ModuleType, clips: dict[str, Any], text: str, how: dict[str, Any]) -> Callable[[], Any]:
+    """What our nodes call."""
+    host = importlib.import_module(f"{pack.__name__}.hosts.comfy")
+    options = importlib.import_module(f"{pack.__name__}.weighting.encode").EncodeOptions(**how["options"])
+    clip = clips[how["way"]]
+    return lambda: host.encode_text(clip, text, options).conditioning[0][0]
+
+
+def stock_peer() -> Callable[[Any, str, Any], Callable[[], Any]]:
+    """ComfyUI's node CLIP Text Encode."""
+    node = importlib.import_module("nodes").CLIPTextEncode()
+    return lambda clip, text, settings: lambda: node.encode(clip, text)[0][0][0]
+
+
+def adv_peer(job: dict[str, Any]) -> Callable[[Any, str, Any], Callable[[], Any]]:
+    """What ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
+    module = load("adv_encode", Path(job["adv"]) / "adv_encode.py")
+    return lambda clip, text, style: lambda: module.advanced_encode(clip, text, "none", style)[0]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,233 @@
+"""The same prompts inside a real ComfyUI, beside its stock node and beside ADV_CLIP_emb, on the same weights.
+
+``--hosts DIR`` is a folder with a ComfyUI checkout that has its virtual environment (``.venv`` or ``venv``), or that
+checkout itself. ADV_CLIP_emb is looked for in DIR and in the checkout's custom_nodes; it needs numpy below 2, so a
+virtual environment DIR/peers-venv is preferred for it if there is one. Each peer has a process of its own, in which it
+is timed in turn with ours: on ComfyUI's CLIP object, and on our native encoder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
+from .texts import PROMPTS, written
+from .timing import compare
+
+if TYPE_CHECKING:
+    from ..encoder.text_model import TextModel
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = Path(__file__).with_name("host_process.py")
+SECONDS = 1800
+STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
+
+_COMFY = {"scheme": "comfy"}
+_FADES = {
+    "adv_compel": {"scheme": "adv_compel"},
+    "masked_blend, law nested": {"scheme": "masked_blend", "law": "nested"},
+    "masked_blend, law compel": {"scheme": "masked_blend", "law": "compel"},
+}
+PLAN: dict[str, dict[str, tuple[str, dict[str, dict[str, str]]]]] = {
+    STOCK: {
+        "plain": ("", {"comfy": _COMFY}),
+        "one word up": ("", {"comfy": _COMFY}),
+        "four words down": ("", {"comfy": _COMFY, "masked_blend, law nested": _FADES["masked_blend, law nested"]}),
+    },
+    ADV: {
+        "plain": ("comfy", {"comfy": _COMFY}),
+        "one word up": ("comfy", {"comfy": _COMFY}),
+        "four words down": ("compel", _FADES),
+    },
+}
+"""For each peer and prompt: the peer's setting, and our ways with their options."""
+
+SAME = {(STOCK, "comfy"), (ADV, "comfy"), (ADV, "adv_compel")}
+"""Peers and our ways that compute the same."""
+
+WAYS = {"host": "ComfyUI's CLIP", "native": "native encoder"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a peer is run."""
+
+    python: Path
+    """A Python with what ComfyUI needs."""
+    comfyui: Path
+    """The checkout."""
+    adv: Path | None = None
+    """Folder of ADV_CLIP_emb, if that is the peer."""
+
+
+def host_block(model: TextModel, folder: Path | None, *, repetitions: int, say: Callable[[str], None]) -> str:
+    """Measure and make the table.
+
+    Args:
+        model: Our text tower; the host gets its weights in a file.
+        folder: Where to look for hosts, or None.
+        repetitions: Rounds.
+        say: Told why a peer did not run.
+
+    Returns:
+        Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
+    """
+    places = find_places(folder)
+    about: list[str] = []
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        weights = Path(temporary) / "model.safetensors"
+        for peer, prompts in PLAN.items():
+            place, why = places.get(peer), NOT_FOUND
+            result = None
+            if place is not None:
+                if not weights.exists():
+                    _save(model, weights)
+                result, log = _run(place, _job(model, weights, place, prompts, repetitions), Path(temporary))
+                why = "failed"
+                if result is None:
+                    say(f"{peer} did not run:\n{log[-3000:]}")
+            if result is not None:
+                about.append(f"- {peer}: " + ", ".join(f"{name} {value}" for name, value in result["about"].items()))
+            rows += _rows(peer, prompts, result, why)
+    return "\n\n".join(["\n".join(about), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
+
+
+def find_places(folder: Path | None) -> dict[str, Place]:
+    """Where each peer can be run: the newest ComfyUI in a folder, and ADV_CLIP_emb.
+
+    Args:
+        folder: A folder of hosts, a host, or None.
+
+    Returns:
+        A place for each peer that is there.
+
+    Raises:
+        ValueError: If the folder does not exist.
+    """
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise ValueError(f"--hosts {folder}: there is no such folder")
+    folder = folder.resolve()
+    candidates = [folder, *sorted(folder.iterdir())]
+    checkouts = [place for place in candidates if (place / "comfyui_version.py").is_file() and _python(place)]
+    if not checkouts:
+        return {}
+    comfyui = max(checkouts, key=_version)
+    python = _python(comfyui)
+    assert python is not None
+    found = {STOCK: Place(python, comfyui)}
+    packs = [
+        path.parent
+        for place in (folder, comfyui / "custom_nodes")
+        for path in sorted(place.glob("*ADV_CLIP_emb*/adv_encode.py"))
+    ]
+    if packs:
+        found[ADV] = Place(_python_in(folder / "peers-venv") or python, comfyui, packs[0])
+    return found
+
+
+def _version(checkout: Path) -> tuple[int, ...]:
+    text = (checkout / "comfyui_version.py").read_text(encoding="utf-8")
+    found = re.search(r'__version__ = "([\d.]+)', text)
+    return tuple(map(int, found[1].strip(".").split("."))) if found else ()
+
+
+def _python(checkout: Path) -> Path | None:
+    return _python_in(checkout / ".venv") or _python_in(checkout / "venv")
+
+
+def _python_in(environment: Path) -> Path | None:
+    files = (environment / "bin" / "python", environment / "Scripts" / "python.exe")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _save(model: TextModel, path: Path) -> None:
+    """The model as Hugging Face writes it, which is what ComfyUI knows as a CLIP-L."""
+    from safetensors.torch import save_file
+
+    save_file({f"text_model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
+
+
+def _job(
+    model: TextModel, weights: Path, place: Place, prompts: dict[str, tuple[str, Any]], repetitions: int
+) -> dict[str, Any]:
+    config = model.config
+    return {
+        "pack": str(ROOT),
+        "weights": str(weights),
+        "sizes": {
+            "hidden_size": config.hidden_dim,
+            "intermediate_size": config.mlp_dim,
+            "num_hidden_layers": config.num_layers,
+            "num_attention_heads": config.num_heads,
+        },
+        "adv": None if place.adv is None else str(place.adv),
+        "repetitions": repetitions,
+        "prompts": {
+            prompt: {
+                "text": written(PROMPTS[prompt], "comfy"),
+                "peer": setting,
+                "ours": {
+                    f"{name}, {WAYS[way]}": {"way": way, "options": {"syntax": "comfy", **options}}
+                    for name, options in ours.items()
+                    for way in WAYS
+                },
+            }
+            for prompt, (setting, ours) in prompts.items()
+        },
+    }
+
+
+def _run(place: Place, job: dict[str, Any], temporary: Path) -> tuple[dict[str, Any] | None, str]:
+    """Run a job: its result, or None if it failed; and what the process wrote."""
+    job_file, result_file = temporary / "job.json", temporary / "result.json"
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    result_file.unlink(missing_ok=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    try:
+        done = subprocess.run(
+            [str(place.python), str(SCRIPT), str(job_file), str(result_file)],
+            cwd=place.comfyui,
+            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"it took longer than {SECONDS} seconds"
+    if done.returncode or not result_file.is_file():
+        return None, done.stdout
+    return json.loads(result_file.read_text(encoding="utf-8")), done.stdout
+
+
+def _rows(
+    peer: str, prompts: dict[str, tuple[str, dict[str, Any]]], result: dict[str, Any] | None, why: str
+) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for prompt, (setting, ours) in prompts.items():
+        label = f"{peer}: {setting}" if setting else peer
+        for name in ours:
+            for way in WAYS.values():
+                full = f"{name}, {way}"
+                if result is None:
+                    rows.append(missing(prompt, full, label, why))
+                    continue
+                times, differences = (result["prompts"][prompt][key] for key in ("times", "differences"))
+                difference = differences[full] if (peer, name) in SAME else None
+                rows.append(comparison(prompt, full, label, compare(times[full], times["peer"]), difference))
+    return rows

@@ -1,0 +1,59 @@
+"""The machine in plain words: what a reader needs to know to make sense of a time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_FLAGS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX512",
+    "avx512_bf16": "AVX512-BF16",
+    "avx512_vnni": "AVX512-VNNI",
+    "amx_tile": "AMX",
+    "asimd": "NEON",
+    "sve": "SVE",
+}
+
+
+def machine() -> str:
+    """Cores, instruction sets, versions, threads and load, as one Markdown list."""
+    import torch
+
+    name, flags = _processor()
+    num_threads = torch.get_num_threads()
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    lines = [
+        f"{num_cores} CPU cores, {name}" + (f", with {', '.join(flags)}" if flags else ""),
+        f"{platform.system()}, Python {platform.python_version()}",
+        f"torch {torch.__version__} on {num_threads} thread{'s' * (num_threads > 1)}, float32, kernels for "
+        f"{torch.backends.cpu.get_cpu_capability()}",
+        ", ".join(f"{package} {version(package)}" for package in ("tokenizers", "transformers", "compel")),
+    ]
+    if hasattr(os, "getloadavg"):
+        lines.append(f"load average over the minute before the start: {os.getloadavg()[0]:.1f}")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def version(package: str) -> str:
+    """The installed version of a package, or that it is not found."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not found"
+
+
+def _processor() -> tuple[str, list[str]]:
+    """Name of the processor and those of its instruction sets that matter here."""
+    architecture = platform.machine() or "unknown"
+    if not _CPU_INFO.is_file():
+        return platform.processor() or architecture, []
+    info = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+    has = set(flags[1].split()) if flags else set[str]()
+    return f"{name[1]} ({architecture})" if name else architecture, [_FLAGS[flag] for flag in _FLAGS if flag in has]

@@ -1,0 +1,124 @@
+"""Tables, and BENCHMARKS.md: its prose is written by hand, every figure between two markers by the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .timing import Ratio
+
+PAGE = Path(__file__).resolve().parents[1] / "BENCHMARKS.md"
+
+NOT_FOUND = "not found"
+COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half", "Difference")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) -> str:
+    """A Markdown table that can be read as it stands.
+
+    Args:
+        head: Names of the columns.
+        rows: The cells.
+        num_left: How many columns are words and so start at the left.
+
+    Returns:
+        Lines of equal length.
+
+    >>> print(table(["Text", "ms"], [["short", "1.5"], ["long", "12.0"]], num_left=1))
+    | Text  |   ms |
+    | ----- | ---: |
+    | short |  1.5 |
+    | long  | 12.0 |
+    """
+    widths = [max(3, *(len(row[column]) for row in (head, *rows))) for column in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if column < num_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rules = ["-" * width if column < num_left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    return "\n".join([line(head), line(rules), *map(line, rows)])
+
+
+def milliseconds(seconds: float) -> str:
+    """A time with two digits or more.
+
+    >>> milliseconds(0.1234), milliseconds(0.0123), milliseconds(0.0000123)
+    ('123', '12.3', '0.012')
+    """
+    value = seconds * 1000
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
+    """A row for two programs that encoded the same prompt.
+
+    Args:
+        prompt: Which prompt.
+        ours: Our way of encoding it.
+        peer: The other program.
+        ratio: How long they took.
+        difference: Largest absolute difference of their hidden states; None where they mean different things.
+
+    Returns:
+        The cells of `COMPARISON_HEAD`.
+    """
+    return [
+        prompt,
+        ours,
+        peer,
+        milliseconds(ratio.ours),
+        milliseconds(ratio.peer),
+        f"{ratio.ratio:.2f}",
+        f"{ratio.low:.2f} to {ratio.high:.2f}",
+        "other rule" if difference is None else "0" if difference == 0 else f"{difference:.0e}",
+    ]
+
+
+def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
+    """The row of a peer that was not timed."""
+    return [prompt, ours, peer, *["-"] * 4, why]
+
+
+def fill(page: str, blocks: Mapping[str, str]) -> str:
+    r"""Put each block between its markers.
+
+    Args:
+        page: Markdown with ``<!-- bench NAME -->`` and ``<!-- end NAME -->`` on lines of their own.
+        blocks: Markdown by name.
+
+    Returns:
+        The page with the blocks in the place of what stood there.
+
+    Raises:
+        ValueError: If a marker is missing.
+
+    >>> fill("A\n<!-- bench x -->\nold\n<!-- end x -->\nB", {"x": "new"})
+    'A\n<!-- bench x -->\n\nnew\n\n<!-- end x -->\nB'
+    """
+    for name, block in blocks.items():
+        start, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
+        before, found, rest = page.partition(start)
+        _, closed, behind = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{PAGE.name} has no pair of markers {start} and {end}")
+        page = f"{before}{start}\n\n{block}\n\n{end}{behind}"
+    return page
+
+
+def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
+    """Write the blocks into the page.
+
+    Args:
+        blocks: Markdown by name.
+        path: The page.
+
+    Raises:
+        ValueError: If there is no page or a marker is missing.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
+    path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")

@@ -1,0 +1,102 @@
+"""Taking times: one function again and again, or several in turn, and what the figures say.
+
+Runs inside ComfyUI's own Python too, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Run = Callable[[], Any]
+
+_processor_seconds = time.perf_counter if sys.platform == "win32" else time.process_time
+"""What a busy machine disturbs least; Windows counts it in steps of 16 milliseconds, too coarse for a short text."""
+
+
+class Ratio(NamedTuple):
+    """How two functions that were timed in turn compare."""
+
+    ours: float
+    """Median time of ours, seconds."""
+    peer: float
+    """Median time of the peer, seconds."""
+    ratio: float
+    """The first by the second: below 1, ours takes less time."""
+    low: float
+    """First quartile of the ratios of single rounds."""
+    high: float
+    """Third quartile."""
+
+
+def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
+    """The shortest of several processor times, for a function that always does the same: what is longer was disturbed.
+
+    Args:
+        run: The function.
+        seconds: Go on until this much time is spent.
+        repetitions: And at least this often.
+
+    Returns:
+        Seconds.
+    """
+    best, spent, count = math.inf, 0.0, 0
+    while spent < seconds or count < repetitions:
+        start = _processor_seconds()
+        run()
+        taken = _processor_seconds() - start
+        best, spent, count = min(best, taken), spent + taken, count + 1
+    return best
+
+
+def times_in_turn(
+    contestants: Mapping[str, Run], *, repetitions: int, warm_up: int = 2, inner: int = 1
+) -> dict[str, list[float]]:
+    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment meets all of them.
+
+    Args:
+        contestants: The functions by name.
+        repetitions: Rounds that count.
+        warm_up: Rounds before, that do not.
+        inner: How often each function is called for one time; more than once for very short ones.
+
+    Returns:
+        For each name, seconds for one call in each round.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for number in range(-warm_up, repetitions):
+        for name in names if number % 2 == 0 else reversed(names):
+            run = contestants[name]
+            start = time.perf_counter()
+            for _ in range(inner):
+                run()
+            taken = (time.perf_counter() - start) / inner
+            if number >= 0:
+                times[name].append(taken)
+    return times
+
+
+def compare(ours: Sequence[float], peer: Sequence[float]) -> Ratio:
+    """Medians, their ratio, and the quartiles of the ratios of single rounds.
+
+    >>> compare([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
+    Ratio(ours=2.0, peer=2.0, ratio=1.0, low=0.75, high=1.25)
+    """
+    ratios = [one / other for one, other in zip(ours, peer, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    middle, peer_middle = statistics.median(ours), statistics.median(peer)
+    return Ratio(middle, peer_middle, middle / peer_middle, low, high)
+
+
+def growth(short: float, long: float, factor: float) -> float:
+    """The exponent p of ``time ~ length ** p`` from two times, the second for a text ``factor`` times as long.
+
+    >>> growth(0.5, 5.0, 10), growth(0.5, 50.0, 10)
+    (1.0, 2.0)
+    """
+    return math.log(long / short) / math.log(factor)
