@@ -6,6 +6,7 @@ from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.convert import TARGETS, convert
+from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.syntax import SYNTAXES
 from . import common
 
@@ -38,7 +39,8 @@ class WeightedCLIPConvert:
 
     def convert(self, text: str, **syntaxes: str) -> dict[str, Any]:
         """Convert; ``syntaxes`` holds ``from``, which is no name Python allows, and ``to``."""
-        result = convert(text, syntaxes["from"], syntaxes["to"], default_tokenizer())
-        problems = [issue.message for issue in result.issues]
-        report = "\n".join(problems) or "Every token keeps its id and its weight."
-        return {"ui": {"text": problems}, "result": (result.text, report)}
+        source, target = syntaxes["from"], syntaxes["to"]
+        result = convert(text, source, target, default_tokenizer())
+        report = "\n".join(issue.message for issue in result.issues) or "Every token keeps its id and its weight."
+        read = read_prompt(text, EncodeOptions(syntax=source), default_tokenizer())
+        return common.node_result((result.text, report), read._replace(issues=result.issues))

@@ -58,6 +58,8 @@ and its virtual environment:
 
 With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes this page.
 
+[parity-schemes.md](parity-schemes.md) compares every scheme with the programs it is named after.
+
 ## What is run
 
 - The workflow is a checkpoint loader, text encode nodes, KSampler (two steps of euler, cfg 7), VAEDecode and SaveImage,
