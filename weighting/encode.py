@@ -199,7 +199,7 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         weighted = SCHEMES[options.scheme].apply(chunks, encode, scheme_options)
         return weighted._replace(hidden=_with_eos_rows(weighted.hidden, chunks, options.eos_rows, read.layout))
 
-    weighted = combine_sections(read.sections, apply, encode, read.layout, options.pooled)
+    weighted = combine_sections(read.sections, apply, encode, scheme_options)
     return EncodedPrompt(
         hidden=weighted.hidden,
         pooled=weighted.pooled,

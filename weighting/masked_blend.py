@@ -107,14 +107,14 @@ def _compel_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> li
 def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
     """From a fragment's first token to its last, also over the end of a chunk: EOS and padding there are absent too.
 
-    The first and last position of each chunk stay, as in compel.
+    The first and last position of each chunk stay, as in compel, but for a last one that is marked itself.
     """
     length = len(gone[0])
     places = [index for index, is_gone in enumerate(flag for row in gone for flag in row) if is_gone]
     within = range(places[0], places[-1] + 1)
     return [
-        [row * length + column in within and 0 < column < length - 1 for column in range(length)]
-        for row in range(len(gone))
+        [flag or (row * length + column in within and 0 < column < length - 1) for column, flag in enumerate(flags)]
+        for row, flags in enumerate(gone)
     ]
 
 

@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from .chunking import ChunkedSection
-from .chunks import ChunkLayout, TokenChunk
+from .chunks import TokenChunk, close_chunk
 from .prompt import Issue, Span
-from .scheme_api import EncodeFn, Pooled, Weighted
+from .scheme_api import EncodeFn, SchemeOptions, Weighted
 
 
 def combine_sections(
     sections: Sequence[ChunkedSection],
     apply: Callable[[Sequence[TokenChunk]], Weighted],
     encode: EncodeFn,
-    layout: ChunkLayout,
-    pooled: Pooled = "unweighted",
+    options: SchemeOptions,
 ) -> Weighted:
     """Encode each prompt of each section and join them.
 
@@ -33,8 +32,8 @@ def combine_sections(
         sections: The prompt.
         apply: Encodes one prompt's chunks by the chosen scheme.
         encode: The encoder, for E.
-        layout: The fixed parts of a chunk.
-        pooled: Whether a blend in the first section blends pooled vectors too.
+        options: Layout of a chunk; what is hidden, in E too; whether a blend in the first section blends its pooled
+            vectors.
 
     Returns:
         The rows of all sections; the pooled vector of the first prompt, or of the first section's blend.
@@ -43,7 +42,8 @@ def combine_sections(
     first = results[0][0]
     if len(sections) == 1 and len(results[0]) == 1 and sections[0].weight == 1.0 and not sections[0].shares:
         return first
-    empty = encode([layout.empty_ids()]).hidden[0]  # [77, dim]
+    blank = close_chunk([], options.layout)
+    empty = encode([blank.ids], options.mask_of([blank])).hidden[0]  # [77, dim]
     issues = [issue for result in results for weighted in result for issue in weighted.issues]
     parts: list[Tensor] = []
     for section, result in zip(sections, results, strict=True):
@@ -55,7 +55,7 @@ def combine_sections(
         parts.append(part)
     return Weighted(
         hidden=torch.cat(parts, dim=1),
-        pooled=_blended_pooled(sections[0], results[0]) if pooled == "weighted" else first.pooled,
+        pooled=_blended_pooled(sections[0], results[0]) if options.pooled == "weighted" else first.pooled,
         num_encodings=1 + sum(weighted.num_encodings for result in results for weighted in result),
         issues=tuple(issues),
     )

@@ -113,10 +113,23 @@ def by_the_library(provider, text: str, **options):
         return compel.build_conditioning_tensor(text)
 
 
-def by_us(model, text: str, chunking: str) -> torch.Tensor:
-    options = EncodeOptions(syntax="compel", scheme="compel", chunking=chunking)
+def by_us(model, text: str, chunking: str, **choices) -> torch.Tensor:
+    options = EncodeOptions(syntax="compel", scheme="compel", chunking=chunking, **choices)
     tokenize = default_tokenizer()
     return encode_prompt(read_prompt(text, options, tokenize), TextEncoder(model), tokenize).hidden
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_hidden_padding_equals_the_library(model, provider, text: str) -> None:
+    expected = by_the_library(provider, text, padding_attention_mask_value=0)
+    found = by_us(model, text, "compel truncate", padding="mask")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", [*LONG, "word " * 74 + "(red castle)0.5 end"], ids=range(len(LONG) + 1))
+def test_truncated_prompts_equal_the_library(model, provider, text: str) -> None:
+    expected = by_the_library(provider, text, truncate_long_prompts=True)
+    torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", SHORT)

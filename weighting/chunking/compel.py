@@ -6,6 +6,7 @@ Source: docs/weighting.md, "Chunks"; behaviour of compel 2.5.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -64,13 +65,19 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
     issues: list[Issue] = []
     for tokens in _sections(prompt, context.tokenize):
         fragments = (list(group)[: layout.capacity] for _, group in groupby(tokens, key=lambda token: token.fragment))
-        kept = [token for fragment in fragments for token in fragment][: layout.capacity]
+        shortened = [token for fragment in fragments for token in fragment]
+        kept, rest = shortened[: layout.capacity], shortened[layout.capacity :]
         lost = len(tokens) - len(kept)
         if lost:
             place = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*kept, None], strict=False) if a != b)
             span = Span(place.start if place else 0, len(prompt.source))
             issues.append(Issue("text-cut", f"{lost} tokens do not fit into {layout.capacity} and are left out.", span))
-        chunks.append(close_chunk(kept, layout))
+        chunk = close_chunk(kept, layout)
+        if rest and kept[-1].fragment == rest[0].fragment:
+            # a fragment that the end of the chunk cuts reaches to the EOS, for compel: it hides that with the fragment
+            eos = chunk.tokens[-1]._replace(fragment=kept[-1].fragment)
+            chunk = replace(chunk, tokens=(*chunk.tokens[:-1], eos))
+        chunks.append(chunk)
     return Chunked(tuple(chunks), tuple(issues))
 
 
