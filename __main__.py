@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import benchmarks
+    from . import benchmarks, parity
     from .weighting.convert import TARGETS
     from .weighting.encode import CHUNKING_CHOICES, EOS_ROWS
     from .weighting.normalize import NORMALIZATIONS
@@ -90,6 +90,10 @@ def _parser() -> argparse.ArgumentParser:
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
     rewrite.set_defaults(run=_convert)
+
+    compare = commands.add_parser("parity", help="compare every scheme with every reference program that is there")
+    parity.add_arguments(compare)
+    compare.set_defaults(run=parity.run)
 
     bench = commands.add_parser("bench", help="measure speed beside other programs")
     benchmarks.add_options(bench)
