@@ -1,0 +1,39 @@
+"""The parity command: every scheme on fixed prompts against every reference program that is there.
+
+Imported by the command line only, never by a host. Arithmetic lives elsewhere: this package asks both sides for hidden
+states and subtracts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "--hosts",
+        type=Path,
+        metavar="DIR",
+        help="folder with ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and Forge checkouts, each host with "
+        "its .venv, and perhaps peers-venv, a Python with numpy < 2 for the two packs",
+    )
+    parser.add_argument("--quick", action="store_true", help="every fourth prompt only")
+    parser.add_argument(
+        "--write", action="store_true", help="also write docs/parity-schemes.md and tests/parity_data of this checkout"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print the table, and perhaps write it down.
+
+    Args:
+        arguments: As `add_arguments` declares them.
+
+    Returns:
+        The exit status: 0, or 1 if a difference is above its limit or a reference failed.
+    """
+    from .command import compare_all
+
+    return compare_all(arguments.hosts, is_quick=arguments.quick, is_written=arguments.write)

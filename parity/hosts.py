@@ -1,0 +1,155 @@
+"""Finds references that live in hosts, and runs each in its own Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .prompts import PROMPTS
+from .subjects import Subject
+
+SCRIPTS = Path(__file__).with_name("reference_scripts")
+PACK = Path(__file__).resolve().parent.parent
+SECONDS = 5400
+"""How long one reference may take."""
+PEERS = {"adv_clip_emb": "ComfyUI_ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
+PEERS_VENV = "peers-venv"
+
+
+class ReferenceFailed(RuntimeError):
+    """A reference that was found and did not run; the message ends with what it said."""
+
+
+@dataclass(frozen=True)
+class HostReference:
+    """A reference that was found, and how to run it."""
+
+    module: str
+    """Its module in reference_scripts."""
+    python: Path
+    host: Path
+    """Working directory: the host's checkout."""
+    folder: Path
+    """The reference's own folder; a pack's, or the host's."""
+
+
+@dataclass
+class HostOutput:
+    """What a reference computed."""
+
+    about: dict[str, str]
+    """Versions."""
+    hidden: dict[str, Tensor] = field(default_factory=dict)
+    """By ``subject key/number of the prompt``; in front of it ``host/`` for our way through its encoder."""
+
+
+def find_references(folder: Path) -> dict[str, list[HostReference]]:
+    """Look for every host reference in a folder.
+
+    Args:
+        folder: Holds the checkouts; or is one.
+
+    Returns:
+        By reference; an empty list for one that is not there or has no Python. The two packs run in the newest ComfyUI,
+        with the Python of ``peers-venv`` if there is one, and once more with that ComfyUI's own.
+    """
+    folder = folder.resolve()
+    children = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
+    comfy = [path for path in children if (path / "main.py").is_file() and (path / "comfy").is_dir() and _python(path)]
+    comfy.sort(key=_version)
+    found: dict[str, list[HostReference]] = {name: [] for name in ("comfyui", *PEERS, "forge")}
+    found["comfyui"] = [HostReference("comfyui", python, path, path) for path in comfy for python in _python(path)]
+    for name, pack_name in PEERS.items():
+        places = [folder, *(path / "custom_nodes" for path in comfy)]
+        packs = [path for place in places for path in _children(place) if path.name.lower() == pack_name.lower()]
+        if packs and comfy:
+            pythons = [*_python(folder, (PEERS_VENV,)), *_python(comfy[-1])]
+            found[name] = [HostReference(name, python, comfy[-1], packs[0]) for python in pythons]
+    for path in children:
+        if (path / "launch.py").is_file() and (path / "backend" / "text_processing").is_dir():
+            found["forge"] += [HostReference("forge", python, path, path) for python in _python(path)]
+    return found
+
+
+def run_reference(
+    reference: HostReference, subjects: Sequence[Subject], weights: Path, work: Path, step: int
+) -> HostOutput:
+    """Let a reference encode the prompts of some subjects.
+
+    Args:
+        reference: Which.
+        subjects: What.
+        weights: File of the model.
+        work: Folder for the job and its result.
+        step: 1 for every prompt, n for every n-th.
+
+    Returns:
+        Its `HostOutput`.
+
+    Raises:
+        ReferenceFailed: If it fails or takes too long.
+    """
+    from safetensors import safe_open
+
+    jobs: list[dict[str, Any]] = []
+    for subject in subjects:
+        prompts = PROMPTS[subject.prompts][::step]
+        jobs.append({"key": subject.key, "settings": subject.settings, "prompts": prompts})
+        if subject.host_limit is not None:
+            settings = {"way": "weighted_clip", "options": subject.options}
+            jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
+    job = {"reference": reference.module, "weights": str(weights), "folder": str(reference.folder), "pack": str(PACK)}
+    job_file, result_file = work / "job.json", work / "result.safetensors"
+    job_file.write_text(json.dumps({**job, "subjects": jobs}), encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [str(reference.python), "-B", str(SCRIPTS), str(job_file), str(result_file)],
+            cwd=reference.host,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ReferenceFailed(f"stopped after {SECONDS} seconds") from error
+    if done.returncode:
+        raise ReferenceFailed("\n".join(done.stdout.splitlines()[-12:]))
+    with safe_open(result_file, framework="pt") as file:
+        about: dict[str, str] = dict(sorted(file.metadata().items()))
+        return HostOutput(about, {key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+
+
+def _python(folder: Path, venvs: Sequence[str] = (".venv", "venv")) -> list[Path]:
+    """The Python of a folder's virtual environment, as a list of one or none."""
+    places = [folder / venv / python for venv in venvs for python in ("bin/python", "Scripts/python.exe")]
+    return [place for place in places if place.is_file()][:1]
+
+
+def _version(comfy: Path) -> tuple[int, ...]:
+    file = comfy / "comfyui_version.py"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r'__version__ = "([\d.]+)', text)
+    return tuple(int(part) for part in found[1].strip(".").split(".")) if found else ()
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, without what would lead the reference's Python to our packages, and one thread."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}

@@ -1,0 +1,48 @@
+"""Writes docs/parity-schemes.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .report import Absence, Result, table
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "parity-schemes.md"
+
+HEAD = """\
+# Parity of every scheme, measured
+
+Every number on this page was written by the command that measured it:
+
+    python run.py parity --hosts DIR --write
+
+`DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and stable-diffusion-webui-forge, each
+host with its virtual environment, and `peers-venv`, a Python with numpy < 2 for the two packs. Without `--hosts` the
+command compares with the libraries that are installed. It fails if a difference is above what is allowed.
+
+- One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
+  plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.
+- The prompts are fixed (`parity/prompts.py`): 40 for each syntax, with raised, lowered, zero and negative weights,
+  nested and odd brackets, several scripts and several chunks, and ten long ones for compel's ways of cutting.
+- A difference is the largest absolute one between hidden states, which are between -7 and 7.
+- Both sides run on one thread: a mean is summed in one part for each thread, and Forge on one thread differs from
+  Forge on two by up to 4.4e-5 in `a1111` on these prompts.
+- "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes
+  compute with the host's CLIP, in the same process as the reference.
+- The scheme `a1111_global_norm` multiplies by a ratio of two means. Each is small beside the values it is a mean of, so
+  a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
+- Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because
+  `numpy.unique` returns its inverse in another shape. Ours are their numbers under numpy 1.
+
+"""
+
+
+def write_page(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> None:
+    """Write the page.
+
+    Args:
+        lines: The table.
+        versions: What each host ran with, in words.
+    """
+    about = "\n".join(f"- {name}: {words}." for name, words in versions.items())
+    PAGE.write_text(f"{HEAD}{table(lines)}\n\n## Versions\n\n{about}\n", encoding="utf-8")

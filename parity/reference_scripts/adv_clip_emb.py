@@ -1,0 +1,41 @@
+"""ComfyUI_ADV_CLIP_emb inside ComfyUI: its ``advanced_encode``.
+
+Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in comfyui.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from comfyui import open_clip, ours
+
+
+def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """Load ComfyUI's CLIP and the pack's one module."""
+    clip, about = open_clip(job)
+    spec = importlib.util.spec_from_file_location("adv_encode", Path(job["folder"]) / "adv_encode.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def encode(settings: dict[str, Any], prompt: str) -> Any:
+        if settings.get("way") == "weighted_clip":
+            return ours(job, clip, settings["options"], prompt)
+        return module.advanced_encode(clip, prompt, settings["normalization"], settings["style"])[0]
+
+    return {**about, "ADV_CLIP_emb": _commit(Path(job["folder"]))}, encode
+
+
+def _commit(folder: Path) -> str:
+    """What stands for a version: the pack has no other."""
+    try:
+        command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

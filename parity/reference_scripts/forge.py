@@ -1,0 +1,44 @@
+"""stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
+
+Settings: ``emphasis``, a name of the WebUI's option. ``modules.shared`` is replaced by the one option that the engine
+reads, because the real one starts the user interface.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """Load the weights into Forge's text encoder and build the engine; the working directory is its checkout."""
+    sys.path.insert(0, str(Path("packages_3rdparty").resolve()))  # as its launcher does
+    sys.argv.append("--always-cpu")
+    shared = sys.modules["modules.shared"] = ModuleType("modules.shared")
+    options = shared.__dict__["opts"] = SimpleNamespace(emphasis="Original")
+
+    import torch
+    import transformers
+    from backend.nn.clip import IntegratedCLIP
+    from backend.text_processing.classic_engine import ClassicTextProcessingEngine
+    from safetensors.torch import load_file
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    files = Path.cwd() / "backend" / "huggingface" / "runwayml" / "stable-diffusion-v1-5"
+    encoder = IntegratedCLIP(CLIPTextModel, CLIPTextConfig.from_pretrained(files / "text_encoder")).float().eval()
+    missing = encoder.transformer.load_state_dict(load_file(job["weights"]), strict=False)
+    assert not missing.unexpected_keys, missing
+    assert all(key.endswith("position_ids") for key in missing.missing_keys), missing
+    engine = ClassicTextProcessingEngine(encoder, CLIPTokenizer.from_pretrained(files / "tokenizer"))
+
+    def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
+        options.emphasis = settings["emphasis"]
+        return engine([prompt])
+
+    found = re.search(r"version = '(.+)'", Path("modules_forge", "forge_version.py").read_text(encoding="utf-8"))
+    return {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}, encode

@@ -1,0 +1,36 @@
+"""comfyui-prompt-control inside ComfyUI: its ``encode_prompt``, told style and normalisation as a user tells it.
+
+Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in comfyui.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from comfyui import open_clip, ours
+
+
+def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """Load ComfyUI's CLIP and the pack's encoder, without its nodes."""
+    clip, about = open_clip(job)
+    folder = Path(job["folder"])
+    parent = sys.modules["reference_pack"] = ModuleType("reference_pack")
+    parent.__path__ = [str(folder)]
+    prompts = importlib.import_module("reference_pack.prompt_control.prompts")
+    found = re.search(r'^version = "(.+)"', (folder / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+
+    def encode(settings: dict[str, Any], prompt: str) -> Any:
+        if settings.get("way") == "weighted_clip":
+            return ours(job, clip, settings["options"], prompt)
+        text = f"STYLE({settings['style']}, {settings['normalization']}){prompt}"
+        return prompts.encode_prompt(clip, text, 0.0, 1.0, {}, None)[0][0]
+
+    return {**about, "prompt-control": found[1] if found else "unknown"}, encode

@@ -1,0 +1,97 @@
+"""Results of comparisons, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+COLUMNS = "| Reference | Its name | Ours | Encoder | Prompts | Allowed | Largest difference |"
+RULE = "| --- | --- | --- | --- | ---: | ---: | ---: |"
+NUMPY_2_NOTE = "none: numpy 2"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table."""
+
+    reference: str
+    """Name and version."""
+    name: str
+    """What the reference calls it."""
+    ours: str
+    """Our options, in words."""
+    encoder: str
+    """``native``, or ``the host's``; ``-`` where no encoder runs."""
+    num_prompts: int
+    """How many were compared."""
+    limit: float | None
+    """Largest difference allowed; None where the reference is known to do something else."""
+    difference: float
+    """Largest absolute difference; infinity where shapes differ."""
+    prompt: str = ""
+    """The one with that difference."""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the difference is allowed; NaN is not."""
+        return self.limit is None or self.difference <= self.limit
+
+    def line(self) -> str:
+        """The line in Markdown."""
+        limit = NUMPY_2_NOTE if self.limit is None else number(self.limit)
+        cells = (self.reference, self.name, self.ours, self.encoder, self.num_prompts, limit, number(self.difference))
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A reference that gave nothing."""
+
+    reference: str
+    """Its name."""
+    reason: str
+    """Why, in one line or more."""
+    is_failure: bool = False
+    """Whether it was found and did not run."""
+
+    def line(self) -> str:
+        """The line in Markdown."""
+        return f"| {self.reference} | {self.reason.splitlines()[0] if self.reason else 'failed'} | | | | | |"
+
+
+def number(value: float) -> str:
+    """A difference or a limit, short."""
+    return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-")
+
+
+def in_words(options: dict[str, str]) -> str:
+    """Our options as a table cell: the scheme, then whatever is not its default.
+
+    >>> in_words({"syntax": "compel", "scheme": "compel", "chunking": "compel words"})
+    'compel, chunking compel words'
+    """
+    parts = [options.get("scheme", "comfy")]
+    parts += [
+        f"{name.replace('_', ' ')} {value}" for name, value in options.items() if name not in ("scheme", "syntax")
+    ]
+    return ", ".join(part for part in parts if part != "normalization none")
+
+
+def table(results: Sequence[Result | Absence]) -> str:
+    """All lines under their heading."""
+    return "\n".join([COLUMNS, RULE, *(result.line() for result in results)])
+
+
+def problems(results: Sequence[Result | Absence]) -> list[str]:
+    """What makes the command fail, one text each."""
+    found: list[str] = []
+    for result in results:
+        if isinstance(result, Absence):
+            if result.is_failure:
+                found.append(f"{result.reference} did not run:\n{result.reason}")
+        elif not result.is_within:
+            found.append(
+                f"{result.reference}, {result.name}, {result.encoder} encoder: {result.difference:.3g} is above "
+                f"{result.limit:.3g}, for the prompt {result.prompt!r}"
+            )
+    return found

@@ -1,0 +1,130 @@
+"""What is compared with what: each reference's name for a way of weighting, ours, and the allowed difference.
+
+Limits are on the largest absolute difference of hidden states, which are between -7 and 7 on the seeded model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+LIMIT = 1e-5
+"""Rounding of float32 through twelve layers by kernels that sum in another order."""
+RATIO_LIMIT = 3e-5
+"""The same after the scheme multiplied everything by a ratio of two means. Each is small beside what it is a mean of,
+so an encoder's rounding moves the ratio by more. With the host's own encoder the limit is `LIMIT`."""
+
+AFFECTED_BY_NUMPY_2 = frozenset({"compel", "comfy++", "down_weight"})
+"""Styles of the two packs that find words through numpy.unique's inverse, which has another shape since numpy 2."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One line of the table: a reference's way of weighting and ours."""
+
+    reference: str
+    """Key of `REFERENCES`."""
+    name: str
+    """What the reference calls it; unique within the reference."""
+    prompts: str
+    """Key of `PROMPTS`."""
+    settings: dict[str, Any]
+    """For the reference."""
+    options: dict[str, str]
+    """Ours: fields of `EncodeOptions`."""
+    limit: float = LIMIT
+    """Largest difference allowed between the reference and our native encoder."""
+    host_limit: float | None = None
+    """The same for our way through the reference's own encoder; None where there is none."""
+
+    @property
+    def key(self) -> str:
+        """Its name in files of tensors."""
+        return f"{self.reference}/{self.name}"
+
+
+REFERENCES = {
+    "transformers": "transformers",
+    "open_clip": "open_clip",
+    "compel": "compel",
+    "comfyui": "ComfyUI",
+    "adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
+    "prompt_control": "prompt-control",
+    "forge": "Forge",
+}
+"""Every reference: the module that runs it, and its name. Those from ``comfyui`` on need --hosts."""
+
+HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "forge")
+
+_TRUNCATED = {"syntax": "compel", "scheme": "compel", "chunking": "compel truncate"}
+_STYLES = {
+    "comfy": "comfy",
+    "A1111": "a1111_global_norm",
+    "compel": "adv_compel",
+    "comfy++": "comfy++",
+    "down_weight": "down_weight",
+}
+
+
+def _transformers() -> list[Subject]:
+    options = {"scheme": "unweighted"}
+    return [
+        Subject("transformers", f"CLIPTextModel, {attention}", "comfy", {"attention": attention}, options)
+        for attention in ("sdpa", "eager")
+    ]
+
+
+def _compel() -> list[Subject]:
+    removing = {**_TRUNCATED, "scheme": "masked_blend", "law": "compel", "mask_method": "remove"}
+    hidden_padding = {**_TRUNCATED, "padding": "mask"}
+    subjects = [
+        Subject("compel", "defaults", "compel", {}, _TRUNCATED),
+        Subject("compel", "DownweightMode.REMOVE", "compel", {"downweight_mode": "REMOVE"}, removing),
+        Subject("compel", "padding hidden", "compel", {"padding_attention_mask_value": 0}, hidden_padding),
+        Subject("compel", "long, truncated", "compel long", {}, _TRUNCATED),
+    ]
+    for mode in ("SENTENCES", "PHRASES", "WORDS", "BRUTAL"):
+        options = {"syntax": "compel", "scheme": "compel", "chunking": f"compel {mode.lower()}"}
+        subjects.append(Subject("compel", f"long, {mode}", "compel long", {"split": [mode]}, options))
+    for flag, rows in (("COPY_FIRST_CLS_TOKEN", "first"), ("MERGE_CLS_TOKENS", "mean")):
+        options = {"syntax": "compel", "scheme": "compel", "chunking": "compel sentences", "eos_rows": rows}
+        settings = {"split": ["SENTENCES", flag]}
+        subjects.append(Subject("compel", f"long, SENTENCES | {flag}", "compel long", settings, options))
+    return subjects
+
+
+def _peer(reference: str, styles: dict[str, str], on_host: Collection[str]) -> list[Subject]:
+    """A pack's styles and normalisations; those in ``on_host`` also with our way through the host's encoder."""
+
+    def subject(style: str, normalization: str) -> Subject:
+        name = style if normalization == "none" else f"{style}, {normalization}"
+        settings = {"style": style, "normalization": normalization}
+        options = {"scheme": styles[style], "normalization": normalization}
+        limit = RATIO_LIMIT if style == "A1111" else LIMIT
+        return Subject(reference, name, "comfy", settings, options, limit, LIMIT if style in on_host else None)
+
+    normalizations = ("mean", "length", "length+mean")
+    return [*(subject(style, "none") for style in styles), *(subject("comfy", rule) for rule in normalizations)]
+
+
+def _forge() -> list[Subject]:
+    emphases = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
+    subjects = [
+        Subject("forge", emphasis, "a1111", {"emphasis": emphasis}, {"syntax": "a1111", "scheme": scheme})
+        for emphasis, scheme in emphases.items()
+    ]
+    literal = {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}
+    return [*subjects, Subject("forge", "None", "a1111", {"emphasis": "None"}, literal)]
+
+
+SUBJECTS: tuple[Subject, ...] = (
+    *_transformers(),
+    *_compel(),
+    Subject("comfyui", "CLIP Text Encode", "comfy", {"way": "stock"}, {"scheme": "comfy"}, LIMIT, 0.0),
+    *_peer("adv_clip_emb", _STYLES, on_host=_STYLES),
+    *_peer("prompt_control", {**_STYLES, "perp": "perp"}, on_host=["perp"]),
+    *_forge(),
+)
+"""Everything that is compared, in the order of the table. What we compute through ComfyUI's encoder does not depend on
+the pack, so it is compared with one of them only."""

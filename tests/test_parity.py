@@ -1,0 +1,206 @@
+"""The parity command: stored figures of host runs, finding hosts, the table and the exit status.
+
+tests/parity_data/host_figures.safetensors holds one number for each row of hidden states that ComfyUI,
+ComfyUI_ADV_CLIP_emb, prompt-control and Forge computed from the seeded full-size model. The command
+``parity --hosts DIR --write`` writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from weighted_clip.parity import add_arguments, command, hosts
+from weighted_clip.parity.figures import digest_of_prompts, read_figures, row_figures
+from weighted_clip.parity.native import encode_natively, seeded_model
+from weighted_clip.parity.prompts import PROMPTS
+from weighted_clip.parity.report import Absence, Result, problems, table
+from weighted_clip.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
+
+ROOT = Path(__file__).resolve().parents[1]
+CHOSEN = {
+    "comfy": ("((inner override", "a (negative", "(storm clouds"),
+    "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),
+}
+"""Starts of the prompts whose figures are computed again here: few, because the model has its full size."""
+NUMBERS = [
+    (family, number)
+    for family, starts in CHOSEN.items()
+    for number, prompt in enumerate(PROMPTS[family])
+    if prompt.startswith(starts)
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return seeded_model()
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return read_figures()
+
+
+@pytest.mark.parametrize(("family", "number"), NUMBERS)
+def test_equals_the_figures_of_the_hosts(model, stored, family: str, number: int) -> None:
+    figures, _ = stored
+    subjects = [s for s in SUBJECTS if s.prompts == family and f"{s.key}/{number}" in figures]
+    assert {s.reference for s in subjects} == ({"forge"} if family == "a1111" else set(HOST_REFERENCES) - {"forge"})
+    hidden = encode_natively(model, PROMPTS[family][number], [subject.options for subject in subjects])
+    for subject, ours in zip(subjects, hidden, strict=True):
+        theirs = figures[f"{subject.key}/{number}"]
+        # on another processor the encoder rounds otherwise, and a ratio of means makes more of it
+        limit = RATIO_LIMIT if subject.options["scheme"].startswith("a1111") else subject.limit
+        torch.testing.assert_close(
+            row_figures(ours), theirs, rtol=0, atol=limit, msg=lambda text, key=subject.key: f"{key}: {text}"
+        )
+
+
+def test_the_figures_are_of_these_prompts_and_name_their_versions(stored) -> None:
+    figures, about = stored
+    assert about["prompts"] == digest_of_prompts(), (
+        "the prompts changed: run the parity command with --hosts and --write"
+    )
+    told = {name: words for name, words in about.items() if name != "prompts"}
+    assert any(name.startswith("ComfyUI 0.") for name in told) and any(name.startswith("Forge") for name in told)
+    assert all("torch " in words for words in told.values())
+    # the two packs compute what they mean to only under numpy 1
+    packs = [words for name, words in told.items() if name.startswith(("ComfyUI_ADV", "prompt-control"))]
+    assert len(packs) == 2 and all("numpy 1." in words for words in packs)
+    expected = {
+        f"{s.key}/{number}"
+        for s in SUBJECTS
+        if s.reference in HOST_REFERENCES
+        for number in range(len(PROMPTS[s.prompts]))
+    }
+    assert figures.keys() == expected
+
+
+def test_a_row_figure_sees_every_row_and_scales_with_its_error() -> None:
+    hidden = torch.randn(1, 154, 768, generator=torch.Generator().manual_seed(1))
+    noise = 1e-3 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2))
+    moved = (row_figures(hidden + noise) - row_figures(hidden)).abs()
+    assert moved.shape == (154,)
+    assert 1e-3 < moved.max() < 5e-3
+    one = hidden.clone()
+    one[0, 100] *= 1.001
+    assert (row_figures(one) != row_figures(hidden)).nonzero().flatten().tolist() == [100]
+
+
+def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared() -> None:
+    assert {name: len(set(prompts)) for name, prompts in PROMPTS.items()} == {
+        "comfy": 40,
+        "a1111": 40,
+        "compel": 40,
+        "compel long": 10,
+    }
+    assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
+    from weighted_clip.weighting.schemes import SCHEMES
+
+    without_reference = {"lpw", "lerp_last"}  # diffusers' pipelines; tests/cases has their numbers
+    assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - without_reference
+    assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)
+
+
+def _checkout(folder: Path, files: tuple[str, ...], *, venv: str | None = ".venv") -> None:
+    for file in (*files, *((f"{venv}/bin/python",) if venv else ())):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("")
+
+
+COMFY_FILES = ("main.py", "comfy/sd.py", "custom_nodes/x.py")
+FORGE_FILES = ("launch.py", "backend/text_processing/classic_engine.py")
+
+
+def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:
+    for version in ("0.29.0", "0.3.64"):
+        _checkout(tmp_path / f"ComfyUI-{version}", COMFY_FILES)
+        (tmp_path / f"ComfyUI-{version}" / "comfyui_version.py").write_text(f'__version__ = "{version}"')
+    _checkout(tmp_path / "no-python", COMFY_FILES, venv=None)
+    _checkout(tmp_path / "forge", FORGE_FILES, venv="venv")
+    (tmp_path / "ComfyUI_ADV_CLIP_emb").mkdir()
+    (tmp_path / "ComfyUI-0.3.64" / "custom_nodes" / "ComfyUI-Prompt-Control").mkdir()
+    _checkout(tmp_path / "peers-venv", ("x",), venv=None)
+    _checkout(tmp_path, ("y",), venv="peers-venv")
+    found = hosts.find_references(tmp_path)
+    assert [reference.host.name for reference in found["comfyui"]] == ["ComfyUI-0.3.64", "ComfyUI-0.29.0"]
+    assert [reference.host.name for reference in found["forge"]] == ["forge"]
+    for name in hosts.PEERS:  # in the newest ComfyUI, first with the Python made for them, then with its own
+        assert [reference.host.name for reference in found[name]] == ["ComfyUI-0.29.0"] * 2
+        assert "peers-venv" in found[name][0].python.parts
+        assert "ComfyUI-0.29.0" in found[name][1].python.parts
+    assert found["prompt_control"][0].folder.parent.name == "custom_nodes"
+
+
+def test_what_is_missing_is_said_and_what_fails_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(command, "seeded_model", lambda: None)
+    monkeypatch.setattr(command, "save_model", lambda model, path: None)
+    monkeypatch.setattr(command, "_tokenizers", lambda: [])
+    monkeypatch.setattr(command, "_native", lambda model, subjects, step: {})
+    monkeypatch.setattr(command.libraries, "version_of", lambda name: None)
+    assert command.compare_all(None, is_quick=True, is_written=False) == 0
+    assert command.compare_all(tmp_path, is_quick=True, is_written=False) == 0
+    printed = capsys.readouterr().out
+    for name in HOST_REFERENCES:
+        assert f"| {REFERENCES[name]} | not looked for: no --hosts |" in printed
+        assert f"| {REFERENCES[name]} | not found, or without a Python of its own |" in printed
+    assert "| compel | not installed |" in printed and "| transformers | not installed |" in printed
+
+    _checkout(tmp_path / "forge", FORGE_FILES)
+    (tmp_path / "forge" / ".venv" / "bin" / "python").unlink()
+    (tmp_path / "forge" / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    assert command.compare_all(tmp_path, is_quick=True, is_written=True) == 1
+    out, err = capsys.readouterr()
+    assert "| Forge | " in out
+    assert "Forge did not run:" in err and "Error" in err
+
+
+def _result(difference: float, limit: float | None = 1e-5) -> Result:
+    return Result("Forge 2", "Original | x", "a1111", "native", 40, limit, difference, "a cat")
+
+
+def test_a_difference_above_its_limit_is_a_problem() -> None:
+    assert problems([_result(0.0), _result(1e-5), _result(3.0, None), Absence("compel", "not installed")]) == []
+    for difference in (2e-5, math.inf, math.nan):
+        (problem,) = problems([_result(difference)])
+        assert "Original" in problem and "'a cat'" in problem
+    assert problems([Absence("Forge", "boom", is_failure=True)]) == ["Forge did not run:\nboom"]
+
+
+def test_the_table_is_markdown() -> None:
+    lines = table([_result(3.25e-6), _result(0.0, None), Absence("compel", "not installed")]).splitlines()
+    assert lines[2] == "| Forge 2 | Original \\| x | a1111 | native | 40 | 1.0e-5 | 3.2e-6 |"
+    assert lines[3].endswith("| none: numpy 2 | 0 |")
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+
+
+def test_shapes_that_differ_are_infinitely_far_apart() -> None:
+    assert command.largest_difference(torch.zeros(1, 77, 4), torch.zeros(1, 154, 4)) == math.inf
+
+
+def test_the_option_parser() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert parser.parse_args([]).hosts is None
+    given = parser.parse_args(["--hosts", "x", "--quick"])
+    assert given.hosts == Path("x") and given.quick and not given.write
+
+
+def test_a_host_that_loads_the_pack_never_imports_it() -> None:
+    code = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('p', {str(ROOT / '__init__.py')!r}, "
+        f"submodule_search_locations=[{str(ROOT)!r}])\n"
+        "module = sys.modules['p'] = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "assert not [name for name in sys.modules if name.startswith('p.parity')]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
