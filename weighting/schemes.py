@@ -64,14 +64,14 @@ def a1111(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions
 
     The mean is over all 77 rows and features of one chunk, signed, so every row of the chunk is scaled by one number.
     """
-    return _with_mean_restored(chunks, encode, options, axes=(1, 2))
+    return _with_mean_restored(chunks, encode, options, _mean_of_each)
 
 
 def a1111_global_norm(
     chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS
 ) -> Weighted:
     """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
-    return _with_mean_restored(chunks, encode, options, axes=(0, 1, 2))
+    return _with_mean_restored(chunks, encode, options, torch.mean)
 
 
 def lpw(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
@@ -88,7 +88,7 @@ def lpw(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions =
     issues: tuple[Issue, ...] = ()
     if has_weights(chunks):
         scaled = hidden * as_rows(weights_of(chunks, hidden))[:, kept]
-        hidden, issues = _with_mean_of(scaled, hidden, axes=(0, 1, 2))
+        hidden, issues = _with_mean_of(scaled, hidden, torch.mean)
     return Weighted(hidden, encoding.pooled[:1], len(chunks), issues)
 
 
@@ -133,20 +133,24 @@ SMALL_MEAN = 1e-4
 
 
 def _with_mean_restored(
-    chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions, axes: tuple[int, ...]
+    chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions, mean: Callable[[Tensor], Tensor]
 ) -> Weighted:
     if not has_weights(chunks):
         return unweighted(chunks, encode, options)
     encoding = _encode(chunks, encode, options)
-    hidden, issues = _with_mean_of(_scaled(encoding.hidden, chunks), encoding.hidden, axes)
+    hidden, issues = _with_mean_of(_scaled(encoding.hidden, chunks), encoding.hidden, mean)
     return Weighted(as_rows(hidden), encoding.pooled[:1], len(chunks), issues)
 
 
-def _with_mean_of(scaled: Tensor, plain: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, tuple[Issue, ...]]:
+def _mean_of_each(hidden: Tensor) -> Tensor:
+    """The mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as A1111 does, so that the last digits agree."""
+    return torch.stack([chunk.mean() for chunk in hidden]).view(-1, 1, 1)
+
+
+def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
     """Scaled rows brought to the mean of the plain ones, and an issue where that mean is too near zero."""
-    before = plain.mean(dim=axes, keepdim=True)
-    after = scaled.mean(dim=axes, keepdim=True)
-    small = after.abs() < SMALL_MEAN * scaled.abs().mean(dim=axes, keepdim=True)
+    before, after = mean(plain), mean(scaled)
+    small = after.abs() < SMALL_MEAN * mean(scaled.abs())
     # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
     ratio = torch.where(after == 0, torch.ones_like(after), before / after)
     if not bool(small.any()):
