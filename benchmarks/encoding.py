@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..parity.transformers_reference import transformers_text_model, transformers_tokenizer
 from .page import COMPARISON_HEAD, comparison, missing, table
 from .texts import PROMPTS, written
 from .timing import compare, times_in_turn
-from .tokenizing import peer_tokenizer
 
 if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
@@ -81,7 +81,7 @@ def _ours(model: TextModel, prompt: str, choices: dict[str, str]) -> Callable[[]
 def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
     """For each peer that is installed, a function from the name of a prompt to a function that encodes it."""
     try:
-        tokenizer, encoder = peer_tokenizer(), peer_encoder(model)
+        tokenizer, encoder = transformers_tokenizer(), transformers_text_model(model)
     except ImportError:
         return {}
 
@@ -106,35 +106,3 @@ def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
         return lambda: compel(text)
 
     return {**found, COMPEL: with_compel}
-
-
-def peer_encoder(model: TextModel) -> Any:
-    """The text model of transformers in the same size, on the same tensors.
-
-    Args:
-        model: Ours.
-
-    Returns:
-        A ``CLIPTextModel``, in evaluation mode.
-
-    Raises:
-        ImportError: If there is no transformers.
-    """
-    from transformers import CLIPTextConfig, CLIPTextModel
-
-    config = model.config
-    theirs = CLIPTextModel(
-        CLIPTextConfig(
-            hidden_size=config.hidden_dim,
-            intermediate_size=config.mlp_dim,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            bos_token_id=config.bos_id,
-            eos_token_id=config.eos_id,
-            pad_token_id=config.pad_id,
-        )
-    )
-    ours = model.state_dict()
-    shared = {name: ours[name.removeprefix("text_model.")] for name in theirs.state_dict()}
-    theirs.load_state_dict(shared, assign=True)
-    return theirs.eval().requires_grad_(False)

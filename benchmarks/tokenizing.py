@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..parity.transformers_reference import transformers_tokenizer
 from .page import NOT_FOUND, table
 from .texts import text_of
 from .timing import compare, times_in_turn
@@ -35,7 +36,7 @@ def token_block(*, repetitions: int, inner: int) -> str:
         "text to weighted chunks": lambda: read_prompt(weighted, options, ours),
     }
     try:
-        theirs = peer_tokenizer()
+        theirs = transformers_tokenizer()
     except ImportError:
         times = times_in_turn(contestants, repetitions=repetitions, inner=inner)
         peer, ids = None, []
@@ -64,19 +65,3 @@ def token_block(*, repetitions: int, inner: int) -> str:
             ]
         )
     return table(HEAD, rows, num_left=3)
-
-
-def peer_tokenizer() -> Any:
-    """The tokenizer of transformers on the vocabulary that ships with this pack.
-
-    Raises:
-        ImportError: If there is no transformers.
-    """
-    from transformers import CLIPTokenizer
-
-    from ..encoder.tokenizer import _read_merges, default_tokenizer
-
-    ours = default_tokenizer()
-    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
-    merges: Any = _read_merges()  # it takes pairs too
-    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77)

@@ -48,7 +48,7 @@ class Tokenizer:
     def __init__(self) -> None:
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-        merges = _read_merges()
+        merges = read_merges()
         # ids count: 256 bytes, the same with an end-of-word mark, the merges in order, BOS, EOS
         byte_symbols = _byte_symbols()
         vocabulary = [*byte_symbols, *(symbol + END_OF_WORD for symbol in byte_symbols), *map("".join, merges)]
@@ -130,7 +130,8 @@ def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan
     return covered[::-1]
 
 
-def _read_merges() -> list[tuple[str, str]]:
+def read_merges() -> list[tuple[str, str]]:
+    """The pairs of symbols that the vocabulary file joins, in their order."""
     with gzip.open(VOCABULARY_FILE, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")[1 : _NUM_MERGES + 1]  # the first line is a heading
     return [(left, right) for left, right in (line.split() for line in lines)]

@@ -8,12 +8,11 @@ from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.scheme_api import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
-
-from ..references import transformers_text_model, transformers_tokenizer
 
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
 CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)

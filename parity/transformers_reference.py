@@ -1,0 +1,67 @@
+"""transformers' text model and tokenizer with our weights and vocabulary, for whatever compares with them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..encoder.text_model import TextModel
+from ..encoder.tokenizer import default_tokenizer, read_merges
+
+
+def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
+    """CLIPTextModel of the same size and weights as ours.
+
+    Args:
+        model: Ours.
+        attention: transformers' attention implementation, ``sdpa`` or ``eager``.
+
+    Returns:
+        The model, in evaluation mode without gradients, on the same tensors as ours.
+
+    Raises:
+        ImportError: If there is no transformers.
+    """
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    config = model.config
+    make_config: Any = CLIPTextConfig  # its keywords differ between versions
+    theirs = CLIPTextModel(
+        make_config(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_dim,
+            intermediate_size=config.mlp_dim,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            max_position_embeddings=config.context_length,
+            hidden_act=config.activation,
+            layer_norm_eps=config.layer_norm_eps,
+            bos_token_id=config.bos_id,
+            eos_token_id=config.eos_id,
+            pad_token_id=config.pad_id,
+            attn_implementation=attention,
+        )
+    )
+    ours = model.state_dict()
+    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
+    return theirs.eval().requires_grad_(False)
+
+
+def transformers_tokenizer() -> Any:
+    """CLIPTokenizer, read from files as of a downloaded model, which are made of the vocabulary we ship."""
+    from transformers import CLIPTokenizer
+
+    ours = default_tokenizer()
+    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
+    merges = [" ".join(pair) for pair in read_merges()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+        special = {"bos_token": ours.symbol(49406), "eos_token": ours.symbol(49407)}
+        special |= {"unk_token": special["eos_token"], "pad_token": special["eos_token"]}
+        kind = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True}
+        (folder / "tokenizer_config.json").write_text(json.dumps({**kind, **special}), encoding="utf-8")
+        return CLIPTokenizer.from_pretrained(folder)
