@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from ..encoder.masks import check_mask
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
 from ..weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize
-from ..weighting.embeddings import FindEmbedding, TokenId
+from ..weighting.embeddings import Embeddings, TokenId
 from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt, encode_prompt, read_prompt
 from ..weighting.scheme_api import EncodeFn, Rows
 
@@ -78,7 +79,7 @@ def encode_text(clip: Any, text: str, options: EncodeOptions) -> Encoded:
     return _encode_native(clip, text, options) if isinstance(clip, NativeClip) else _encode_host(clip, text, options)
 
 
-def tokenizer_of(clip: Any) -> tuple[Tokenize, ChunkLayout, FindEmbedding | None]:
+def tokenizer_of(clip: Any) -> tuple[Tokenize, ChunkLayout, Embeddings | None]:
     """What reads prompts for a CLIP: the first CLIP text tower's own tokenizer, layout and embeddings.
 
     Args:
@@ -90,7 +91,7 @@ def tokenizer_of(clip: Any) -> tuple[Tokenize, ChunkLayout, FindEmbedding | None
     if clip is None or isinstance(clip, NativeClip):
         return default_tokenizer(), CLIP_L_LAYOUT, None
     tokenizer = next(iter(_towers(clip).values())).tokenizer
-    return _tokenize_fn(tokenizer), _layout(tokenizer), _find_embedding_fn(tokenizer)
+    return _tokenize_fn(tokenizer), _layout(tokenizer), _embeddings(tokenizer)
 
 
 class _Tower(NamedTuple):
@@ -136,7 +137,7 @@ def _encode_host(clip: Any, text: str, options: EncodeOptions) -> Encoded:
     prompts: dict[str, EncodedPrompt] = {}
     for name, tower in towers.items():
         tokenize, layout = _tokenize_fn(tower.tokenizer), _layout(tower.tokenizer)
-        read = read_prompt(text, options, tokenize, layout, find_embedding=_find_embedding_fn(tower.tokenizer))
+        read = read_prompt(text, options, tokenize, layout, embeddings=_embeddings(tower.tokenizer))
         tokens[tower.key] = [[(_host_id(token.id), token.weight) for token in chunk.tokens] for chunk in read.chunks]
         encode = _encode_fn(work.patcher.get_model_object(name))
 
@@ -223,20 +224,32 @@ def _tokenize_fn(tokenizer: Any) -> Tokenize:
     return tokenize
 
 
-def _find_embedding_fn(tokenizer: Any) -> FindEmbedding | None:
-    """The host's look-up of textual-inversion embeddings for one text tower; None where it has no folder for them."""
-    if tokenizer.embedding_directory is None:
-        return None
+@dataclass(frozen=True)
+class _HostEmbeddings:
+    """The host's textual-inversion embeddings for one text tower, by the host's own loader."""
 
-    def find_embedding(name: str) -> Sequence[Tensor] | None:
+    tokenizer: Any
+    """The host's SDTokenizer."""
+
+    def names(self) -> list[str]:
+        import folder_paths
+
+        # the name alone is enough, also for a file in a sub-folder, as in the WebUI
+        return sorted({PurePath(name).stem for name in folder_paths.get_filename_list("embeddings")})
+
+    def find(self, name: str) -> list[Tensor] | None:
         import comfy.sd1_clip as sd1_clip
 
+        tokenizer = self.tokenizer
         found = sd1_clip.load_embed(
             name, tokenizer.embedding_directory, tokenizer.embedding_size, tokenizer.embedding_key
         )
         return None if found is None else list(torch.atleast_2d(found))
 
-    return find_embedding
+
+def _embeddings(tokenizer: Any) -> Embeddings | None:
+    """What prompts can name for one text tower; None where the host has no folder for embeddings."""
+    return None if tokenizer.embedding_directory is None else _HostEmbeddings(tokenizer)
 
 
 def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -> NativeClip:

@@ -47,9 +47,9 @@ class WeightedCLIPInspect:
         """Read the prompt and draw it."""
         from ..web.pictures import draw_tokens
 
-        tokenize, layout, find_embedding = tokenizer_of(clip)
+        tokenize, layout, embeddings = tokenizer_of(clip)
         options = EncodeOptions(syntax=syntax, chunking=chunking)
-        read = read_prompt(text, options, tokenize, layout, find_embedding=find_embedding)
+        read = read_prompt(text, options, tokenize, layout, embeddings=embeddings)
         data = view(read)
         picture = common.to_image(draw_tokens(data))
         return common.node_result((picture, data["num_tokens"], token_table(read)), read)

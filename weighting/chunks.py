@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .embeddings import FindEmbedding, TokenId
+from .embeddings import Embeddings, TokenId
 from .prompt import Break, Issue, Prompt, Span
 
 
@@ -111,8 +111,8 @@ class ChunkContext:
     """The fixed parts of the encoder's chunks."""
     comma_backtrack: int = 20
     """Rule ``a1111``: how many tokens back a comma may be to be cut at; 0 switches that off."""
-    find_embedding: FindEmbedding | None = None
-    """Rules ``comfy …``: looks up ``embedding:name``; without it that is plain text."""
+    embeddings: Embeddings | None = None
+    """Rules ``comfy …``: what ``embedding:name`` can name; without them that is plain text."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.comma_backtrack < self.layout.capacity:

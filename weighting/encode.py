@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .chunking import CHUNKINGS, ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
-from .embeddings import FindEmbedding
+from .embeddings import Embeddings
 from .normalize import NORMALIZATIONS, normalize
 from .padding import PADDINGS, padding_mask_fn
 from .prompt import Issue, Prompt
@@ -138,7 +138,7 @@ def read_prompt(
     tokenize: Tokenize,
     layout: ChunkLayout = CLIP_L_LAYOUT,
     *,
-    find_embedding: FindEmbedding | None = None,
+    embeddings: Embeddings | None = None,
 ) -> ReadPrompt:
     """Parse, tokenize, cut into chunks and normalise.
 
@@ -147,7 +147,7 @@ def read_prompt(
         options: How.
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout; CLIP-L's by default.
-        find_embedding: Looks up ``embedding:name``, if there is anywhere to look.
+        embeddings: What the prompt can name; without them, names are plain text.
 
     Returns:
         The chunks, their weights final and finite.
@@ -157,7 +157,7 @@ def read_prompt(
         ValueError: If an option is out of range.
     """
     prompt = parse(text, options.syntax, strict=options.strict)
-    context = ChunkContext(tokenize, layout, options.comma_backtrack, find_embedding)
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings)
     chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
     weight_issues: list[Issue] = []
 

@@ -1,5 +1,7 @@
 """The chunk rules against the case files, and what must hold for any prompt."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,19 +34,17 @@ def test_a1111_equals_the_reference(case: dict) -> None:
 
 def comfy_chunks(case: dict, chunking: str, layout: ChunkLayout) -> list[list[list[object]]]:
     """Chunks in the form of the case files: ``[token, weight, word]``, an embedding's vector as ``name[index]``."""
-    find = None
+    embeddings = None
     if "embeddings" in case:
         sizes = case["embeddings"] | {f"{name}.safetensors": size for name, size in case["embeddings"].items()}
-
-        def find(name: str) -> list[None] | None:
-            return [None] * sizes[name] if name in sizes else None
+        embeddings = SimpleNamespace(find=lambda name: [None] * sizes[name] if name in sizes else None)
 
     def shown(token_id: int | EmbeddingVector) -> int | str:
         if isinstance(token_id, int):
             return token_id
         return f"{token_id.name.removesuffix('.safetensors')}[{token_id.index}]"
 
-    found = chunk_prompt(parse(case["prompt"], "comfy"), context(layout=layout, find_embedding=find), chunking)
+    found = chunk_prompt(parse(case["prompt"], "comfy"), context(layout=layout, embeddings=embeddings), chunking)
     return [[[shown(token.id), token.weight, token.word] for token in chunk.tokens] for chunk in found.chunks]
 
 
@@ -62,7 +62,7 @@ def test_comfy_word_equals_the_reference(case: dict) -> None:
 
 def test_unknown_embedding_is_an_issue_at_its_name() -> None:
     text = "a embedding:nothing b"
-    found = chunk_prompt(parse(text, "comfy"), context(find_embedding=lambda name: None))
+    found = chunk_prompt(parse(text, "comfy"), context(embeddings=SimpleNamespace(find=lambda name: None)))
     (issue,) = found.issues
     assert issue.code == "unknown-embedding"
     assert text[slice(*issue.span)] == "embedding:nothing"

@@ -106,7 +106,7 @@ def _groups(
     if not text:
         return
     rests = [(0, len(text))]
-    mention = None if context.find_embedding is None else read_embedding(text, context.find_embedding)
+    mention = None if context.embeddings is None else read_embedding(text, context.embeddings)
     if mention is not None:
         rests = mention.rests
         span = Span(positions[0], positions[mention.end - 1] + 1)
