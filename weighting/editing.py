@@ -1,0 +1,217 @@
+r"""A1111's prompt editing ``[from:to:when]`` and alternation ``[a|b]``: reading them, and the text at a step.
+
+Inside brackets everything must be well-formed, where text is any characters but ``\ [ ] ( ) : |``, or a backslash and
+the character behind it::
+
+    ( P )   ( P : P )   [ P ]     brackets of the weight syntax: they stay in the text
+    [ P : P : when ]              edit: the first until ``when``, then the second
+    [ P : when ]                  edit: nothing until ``when``, then the text
+    [ P | P | ... ]               alternation: one after the other, a step each
+
+P is text and brackets, or nothing. A bracket that does not fit is text, and what stands in it gets its own chance. If a
+``|`` stands outside an alternation, or a backslash at the very end or before a line break, nothing in the prompt is
+edited.
+
+Source: docs/weighting.md, "Prompt editing"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .prompt import Span
+
+_LEXEME = re.compile(
+    r"""
+    (?P<text>(?:[^\\()\[\]:|]+|\\.)+)
+    | (?P<stray>\\)
+    | (?P<open>[(\[])
+    | (?P<close>[)\]])
+    | (?P<colon>:)
+    | (?P<bar>\|)
+    """,
+    re.VERBOSE,
+)
+_WHEN = re.compile(r"[ \t\f\r\n]*(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[ \t\f\r\n]*\]")
+
+
+class Edit(NamedTuple):
+    """``[from:to:when]``."""
+
+    before: tuple[Part, ...]
+    """What stands until then."""
+    after: tuple[Part, ...]
+    """What stands from then on."""
+    when: str
+    """The number as written: with a point it is a part of the steps, without one a step."""
+    span: Span
+    """The whole of it, brackets included."""
+
+
+class Alternation(NamedTuple):
+    """``[a|b|...]``."""
+
+    options: tuple[tuple[Part, ...], ...]
+    """What takes turns; each may be empty."""
+    span: Span
+    """The whole of it, brackets included."""
+
+
+Part = Span | Edit | Alternation
+"""A stretch of text, or something that depends on the step."""
+
+
+@dataclass
+class _Group:
+    """A bracket that is not closed yet; the prompt as a whole is one too, without a bracket."""
+
+    bracket: str
+    start: int
+    sections: list[list[Part]] = field(default_factory=lambda: [[]])
+    """What stands between the borders."""
+    borders: list[Span] = field(default_factory=list[Span])
+    """Where its colons or bars stand."""
+    is_alternation: bool = False
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Add to the last section, text that follows text joined to it."""
+        section = self.sections[-1]
+        for part in parts:
+            last = section[-1] if section else None
+            if isinstance(part, Span) and isinstance(last, Span) and last.end == part.start:
+                section[-1] = Span(last.start, part.end)
+            else:
+                section.append(part)
+
+    def border(self, span: Span) -> None:
+        """End a section."""
+        self.borders.append(span)
+        self.sections.append([])
+
+    def as_text(self) -> list[Part]:
+        """Its bracket, its sections and the borders between them."""
+        parts: list[Part] = [Span(self.start, self.start + 1), *self.sections[0]]
+        for border, section in zip(self.borders, self.sections[1:], strict=True):
+            parts += [border, *section]
+        return parts
+
+
+class Editing(NamedTuple):
+    """What `read_editing` finds."""
+
+    parts: tuple[Part, ...]
+    """The prompt in order; a single stretch of text where nothing is edited."""
+    turned_off_by: Span | None = None
+    """What keeps the whole prompt from being edited, if anything does."""
+
+
+def read_editing(source: str) -> Editing:
+    """Find the edits and alternations of a prompt.
+
+    Args:
+        source: Any string.
+
+    Returns:
+        Its parts.
+
+    >>> read_editing("a [b:3]").parts[1]
+    Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7))
+    """
+    prompt = _Group("", 0)
+    groups = [prompt]  # what is open, outermost first
+    position = 0
+
+    def close(parts: Iterable[Part]) -> None:
+        groups.pop()
+        groups[-1].add(parts)
+
+    while position < len(source):
+        match = _LEXEME.match(source, position)
+        assert match is not None, "every character is one of these"
+        group, kind, span = groups[-1], match.lastgroup, Span(*match.span())
+        position = span.end
+        if kind == "text" or (group is prompt and kind in ("colon", "close")):
+            group.add([span])
+        elif kind == "open":
+            groups.append(_Group(match[0], span.start))
+        elif kind == "bar" and group.bracket == "[" and (group.is_alternation or not group.borders):
+            group.is_alternation = True
+            group.border(span)
+        elif kind in ("bar", "stray"):
+            return _unedited(source, span)
+        elif (
+            kind == "colon"
+            and group.bracket == "["
+            and not group.is_alternation
+            and (when := _WHEN.match(source, position))
+        ):
+            position = when.end()
+            before, after = group.sections if group.borders else ([], group.sections[0])
+            close([Edit(tuple(before), tuple(after), when["number"], Span(group.start, position))])
+        elif kind == "colon" and not group.borders:
+            group.border(span)
+        elif match[0] == "]" and group.is_alternation:
+            close([Alternation(tuple(map(tuple, group.sections)), Span(group.start, position))])
+        elif match[0] == (")" if group.bracket == "(" else "]") and (group.bracket == "(" or not group.borders):
+            close([*group.as_text(), span])
+        else:  # what is open does not fit
+            if bar := _open_bar(groups):
+                return _unedited(source, bar)
+            for unfit in groups[1:]:
+                prompt.add(unfit.as_text())
+            del groups[1:]
+            prompt.add([span])
+    if bar := _open_bar(groups):
+        return _unedited(source, bar)
+    for unfit in groups[1:]:
+        prompt.add(unfit.as_text())
+    return Editing(tuple(prompt.sections[0]))
+
+
+def _unedited(source: str, culprit: Span) -> Editing:
+    return Editing((Span(0, len(source)),), culprit)
+
+
+def _open_bar(groups: Sequence[_Group]) -> Span | None:
+    """The first ``|`` of an alternation that is not closed."""
+    return next((group.borders[0] for group in groups if group.is_alternation), None)
+
+
+def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
+    """All edits and alternations, those inside others too, in no particular order."""
+    found: list[Edit | Alternation] = []
+    waiting = list(parts)
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Span):
+            found.append(part)
+            sections = (part.before, part.after) if isinstance(part, Edit) else part.options
+            waiting += [child for section in sections for child in section]
+    return found
+
+
+def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -> list[Span]:
+    """The stretches of text that make the prompt at a step.
+
+    Args:
+        parts: From `read_editing`.
+        step: Counted from 1.
+        last_steps: By the span of each edit, the last step at which its first text stands.
+
+    Returns:
+        Stretches of the source, in order.
+    """
+    spans: list[Span] = []
+    waiting = list(reversed(parts))
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Span):
+            spans.append(part)
+        elif isinstance(part, Edit):
+            waiting += reversed(part.before if step <= last_steps[part.span] else part.after)
+        else:
+            waiting += reversed(part.options[(step - 1) % len(part.options)])
+    return spans

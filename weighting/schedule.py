@@ -1,0 +1,228 @@
+"""Prompts that change while an image is sampled: A1111's prompt editing, alternation and AND.
+
+A prompt is cut at AND first; each part has a list of texts, each with the last step at which it stands. Which of them a
+sampler's call uses is the counter's to say.
+
+Source: docs/weighting.md, "Timed prompts"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from .editing import Alternation, Edit, edits_of, read_editing, spans_at
+from .prompt import Fragment, Issue, Piece, Span
+
+Counter = Literal["as the WebUI counts", "as written"]
+COUNTERS: tuple[Counter, ...] = get_args(Counter)
+"""How the calls of a sampler are counted, default first. The WebUI compares a counter from 0 with steps from 1, so each
+change comes one call later than written, and the last text of an alternation may never come."""
+
+MAX_STEPS = 10000
+"""As many steps as ComfyUI's samplers take."""
+
+_AND = re.compile(r"\bAND\b")
+_LOOKS_EDITED = re.compile(r"\[[^\[\]]*(?:\|[^\[\]]*|:[ \t]*[0-9.]+[ \t]*)\]")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?|\d*\.\d+)")
+
+
+class TimedText(NamedTuple):
+    """A text and how long it stands."""
+
+    last_step: int
+    """The last step at which it stands, counted from 1."""
+    fragment: Fragment
+    """The text, made of pieces of the prompt."""
+
+    @property
+    def text(self) -> str:
+        """What is encoded."""
+        return self.fragment.text
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One part of a prompt between ANDs, through all steps."""
+
+    weight: float
+    """Its share of the guidance; 1.0 is neutral."""
+    texts: tuple[TimedText, ...]
+    """At least one, in the order of time; that of the last step at the end."""
+
+    def at(self, call: int, counter: Counter) -> TimedText:
+        """The text that a call of the denoiser uses.
+
+        Args:
+            call: Counted from 0.
+            counter: How calls are counted.
+
+        Returns:
+            The first text that has not ended; beyond the last step the first of all, as in the WebUI.
+        """
+        step = call if counter == "as the WebUI counts" else call + 1
+        return next((text for text in self.texts if step <= text.last_step), self.texts[0])
+
+
+@dataclass(frozen=True)
+class TimedPrompt:
+    """A prompt through all steps."""
+
+    branches: tuple[Branch, ...]
+    """At least one."""
+    steps: int
+    """How many steps there are."""
+    issues: tuple[Issue, ...]
+    """What the author should know of times and AND. Problems within the texts are found when they are read."""
+
+
+class AndPart(NamedTuple):
+    """A part of a prompt between ANDs."""
+
+    span: Span
+    """Its text, without the weight and the white space behind."""
+    weight: float = 1.0
+    """1.0 if none is written."""
+    weight_span: Span | None = None
+    """Where the weight stands, colon included."""
+
+
+def read_timed(source: str, steps: int) -> TimedPrompt:
+    """Read a prompt with edits, alternations and ANDs.
+
+    Args:
+        source: Any string.
+        steps: Number of sampling steps, 1 to `MAX_STEPS`.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        ValueError: If ``steps`` is out of range.
+
+    >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
+    [(10, 'a cat'), (20, 'a dog')]
+    """
+    if not 1 <= steps <= MAX_STEPS:
+        raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
+    parts = split_and(source)
+    branches = tuple(Branch(part.weight, schedule(source, steps, part.span)) for part in parts)
+    return TimedPrompt(branches, steps, tuple(_issues(source, parts, steps)))
+
+
+def split_and(source: str) -> tuple[AndPart, ...]:
+    """Cut a prompt at the word AND and read the weight at the end of each part.
+
+    Brackets and edits do not matter to it. White space in front of a part stays, behind it goes.
+
+    Args:
+        source: Any string.
+
+    Returns:
+        At least one part.
+
+    >>> [(part.span, part.weight) for part in split_and("a AND b:0.5")]
+    [(Span(start=0, end=1), 1.0), (Span(start=5, end=7), 0.5)]
+    """
+    borders = [match.span() for match in _AND.finditer(source)]
+    starts, ends = [0, *(end for _, end in borders)], [*(start for start, _ in borders), len(source)]
+    return tuple(_and_part(source, start, end) for start, end in zip(starts, ends, strict=True))
+
+
+def _and_part(source: str, start: int, end: int) -> AndPart:
+    text = source[start:end].rstrip()
+    before, colon, number = text.rpartition(":")
+    if not colon or not _NUMBER.fullmatch(number.strip()):
+        return AndPart(Span(start, start + len(text)))
+    kept = before.rstrip()
+    return AndPart(Span(start, start + len(kept)), float(number), Span(start + len(before), start + len(text)))
+
+
+def schedule(
+    source: str,
+    steps: int,
+    within: Span | None = None,
+    *,
+    hires_steps: int | None = None,
+    old_rule: bool = False,
+) -> tuple[TimedText, ...]:
+    """The texts that edits and alternations make of a prompt.
+
+    Args:
+        source: The prompt.
+        steps: Sampling steps of the first pass.
+        within: The part of the prompt to read; all of it by default.
+        hires_steps: Sampling steps of the second pass, if it is that one whose texts are wanted. Its times go on where
+            the first pass ends: parts from 1.0 to 2.0, steps from ``steps`` on.
+        old_rule: Numbers below 1 are parts of ``steps``, all others are steps, in both passes (the WebUI's setting
+            "use old prompt editing timelines").
+
+    Returns:
+        The texts, each with its last step. The texts of a prompt without edits are one. Equal neighbours stay apart.
+    """
+    start, end = within or Span(0, len(source))
+    parts = read_editing(source[start:end]).parts
+    edits = edits_of(parts)
+    total = steps if hires_steps is None or old_rule else hires_steps
+    last_steps = {
+        edit.span: _last_step(edit.when, steps, None if old_rule else hires_steps, old_rule=old_rule)
+        for edit in edits
+        if isinstance(edit, Edit)
+    }
+    borders = {step for step in last_steps.values() if step >= 1} | {total}
+    if any(isinstance(edit, Alternation) for edit in edits):
+        borders |= set(range(1, total + 1))
+    return tuple(
+        TimedText(step, _fragment(source, start, spans_at(parts, step, last_steps))) for step in sorted(borders)
+    )
+
+
+def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool) -> int:
+    """The last step before a change; below 1 if it comes before the first."""
+    total = steps if hires_steps is None else hires_steps
+    number = float(when)
+    is_part = number < 1 if old_rule else "." in when
+    if hires_steps is not None:
+        number -= 1.0 if is_part else steps
+    # int() cuts towards zero; both limits keep it from seeing infinity
+    return int(max(min(number * total if is_part else number, total), -1.0))
+
+
+def _fragment(source: str, start: int, spans: Iterable[Span]) -> Fragment:
+    pieces: list[Piece] = []
+    for first, last in spans:
+        span = Span(start + first, start + last)
+        pieces.append(Piece(source[slice(*span)], span))
+    return Fragment(tuple(pieces))
+
+
+def _issues(source: str, parts: Sequence[AndPart], steps: int) -> Iterator[Issue]:
+    for part in parts:
+        if part.weight_span is not None and len(parts) == 1:
+            written = source[slice(*part.weight_span)]
+            message = (
+                f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, and no text. With "
+                "something behind it, a comma for instance, it is text."
+            )
+            yield Issue("lone-and-weight", message, part.weight_span)
+        yield from _editing_issues(source, part.span, steps)
+
+
+def _editing_issues(source: str, within: Span, steps: int) -> Iterator[Issue]:
+    start, end = within
+    text = source[start:end]
+    parts, culprit = read_editing(text)
+    if culprit is not None and (found := _LOOKS_EDITED.search(text)):
+        what = "The backslash" if text[culprit.start] == "\\" else "The “|”"
+        where = "stands before the end of a line" if text[culprit.start] == "\\" else "stands in no alternation [a|b]"
+        message = (
+            f"{what} at {start + culprit.start} {where}, so nothing here is edited, as in A1111: “{found[0]}” is text."
+        )
+        yield Issue("no-editing", message, Span(start + culprit.start, start + culprit.end))
+    for edit in edits_of(parts):
+        if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:
+            which = "its second text stands from the start" if last < 1 else "its first text stands to the end"
+            message = f"“{edit.when}” lies outside the {steps} steps: {which}."
+            yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
