@@ -226,7 +226,10 @@ def prepare(name: str, choice: str) -> None:
     STAMP.write_text(json.dumps({"place": str(VENV)}), encoding="utf-8")
 
     torch_pin = next(line for line in pins[name] if line.startswith("torch=="))
-    others = [line for line in pins[name] if line != torch_pin]
+    torch_pins = [torch_pin]
+    if choice in TORCH_INDEX and not is_usable_torch(torch):  # built for one another only on the same index
+        torch_pins += [line for line in pins[name] if line.startswith("torchvision==")]
+    others = [line for line in pins[name] if line not in torch_pins]
     listed = VENV / f"weighted-clip-{name}.txt"
     listed.write_text("\n".join(others) + "\n", encoding="utf-8")
     with step(2, f"packages of requirements-{name}.txt, as pinned there"):
@@ -242,7 +245,7 @@ def prepare(name: str, choice: str) -> None:
         with step(3, f"{torch_pin} ({size})"):
             index = ["--index-url", TORCH_INDEX[choice]] if choice in TORCH_INDEX else []
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
-            pip_install([*index, torch_pin], advice)
+            pip_install([*index, *torch_pins], advice)
     done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
     record = {"place": str(VENV), "python": PYTHON, "torch": choice, **done}
     STAMP.write_text(json.dumps(record, indent=1), encoding="utf-8")

@@ -3,7 +3,8 @@
 Owns the numbers that tell one text encoder from another. Knows nothing of weights or files; ``checkpoint.py`` reads a
 config off a file's shapes.
 
-Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14.
+Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14; for the OpenCLIP
+encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0.
 """
 
 from __future__ import annotations
@@ -70,3 +71,22 @@ class TextConfig:
 
 CLIP_L = TextConfig()
 """CLIP ViT-L/14: the text encoder of Stable Diffusion 1.x and the first one of SDXL."""
+
+OPENCLIP_H = TextConfig(
+    hidden_dim=1024, num_heads=16, num_layers=24, mlp_dim=4096, activation="gelu", projection_dim=1024, pad_id=0
+)
+"""OpenCLIP ViT-H/14: the text encoder of Stable Diffusion 2.x.
+
+Source: ``ViT-H-14.json`` and ``tokenizer.py``, which pads with 0, of open_clip 3.3.0.
+"""
+
+OPENCLIP_BIGG = TextConfig(
+    hidden_dim=1280, num_heads=20, num_layers=32, mlp_dim=5120, activation="gelu", projection_dim=1280, pad_id=0
+)
+"""OpenCLIP ViT-bigG/14: the second text encoder of SDXL, and the only one of its refiner.
+
+Source: ``ViT-bigG-14.json`` and ``tokenizer.py`` of open_clip 3.3.0.
+"""
+
+TOWERS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_BIGG, "clip_h": OPENCLIP_H}
+"""The released text towers by the names that ComfyUI gives them, in the order in which models join their rows."""

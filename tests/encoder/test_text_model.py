@@ -8,31 +8,65 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import CLIPTextModelWithProjection
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
 from weighted_clip.parity.transformers_reference import transformers_text_model
 
-from .conftest import TINY, random_ids
+from .conftest import OPENCLIP, TINY, random_ids
+
+
+def transformers_model_with_projection(model: TextModel) -> CLIPTextModelWithProjection:
+    """CLIPTextModelWithProjection on the same tensors as ours."""
+    tower = transformers_text_model(model, "sdpa")
+    tower.config.projection_dim = model.config.projection_dim
+    theirs = CLIPTextModelWithProjection(tower.config)
+    ours = model.state_dict()
+    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
+    return theirs.eval().requires_grad_(False)
+
+
+def some_masks(batch: int, number: int) -> list[Tensor | None]:
+    """No mask, then key masks that keep BOS."""
+    generator = torch.Generator().manual_seed(1)
+    masks = [torch.rand(batch, 77, generator=generator) > 0.4 for _ in range(number)]
+    for mask in masks:
+        mask[:, 0] = True
+    return [None, *masks]
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_equals_transformers_sdpa_bit_for_bit(clip_l: TextModel, batch: int) -> None:
-    reference = transformers_text_model(clip_l, "sdpa")
-    ids = random_ids(batch)
-    generator = torch.Generator().manual_seed(1)
-    masks = [None] + [torch.rand(batch, 77, generator=generator) > 0.4 for _ in range(20)]
-    for mask in masks:
-        if mask is not None:
-            mask[:, 0] = True
+def test_equals_transformers_sdpa_bit_for_bit(wide: TextModel, batch: int) -> None:
+    config = wide.config
+    reference = transformers_text_model(wide, "sdpa")
+    ids = random_ids(batch, pad_id=config.pad_id)
+    pad = padding_mask(ids, eos_id=config.eos_id, pad_id=config.pad_id)[:, 0]
+    for mask in [*some_masks(batch, 20), pad]:
         with torch.no_grad():
             expected = reference(ids, None if mask is None else mask.long(), output_hidden_states=True)
-            found = clip_l(ids, mask)
+            found = wide(ids, mask)
         assert torch.equal(found.hidden, expected.last_hidden_state)
         assert torch.equal(found.pooled, expected.pooler_output)
-        assert len(found.hidden_states) == len(expected.hidden_states) == 13
+        assert len(found.hidden_states) == len(expected.hidden_states) == config.num_layers + 1
         assert all(map(torch.equal, found.hidden_states, expected.hidden_states))
+
+
+@pytest.mark.parametrize("tower", OPENCLIP)
+def test_projected_vectors_equal_transformers_bit_for_bit(tower: str) -> None:
+    config = replace(OPENCLIP[tower], num_layers=2)
+    model = seeded_text_model(config)
+    reference = transformers_model_with_projection(model)
+    for batch in (1, 3):
+        ids = random_ids(batch, pad_id=config.pad_id)
+        for mask in some_masks(batch, 1):
+            with torch.no_grad():
+                expected = reference(ids, None if mask is None else mask.long())
+            found = model(ids, mask)
+            assert found.projected.shape == (batch, config.projection_dim)
+            assert torch.equal(found.projected, expected.text_embeds)
+            assert torch.equal(found.hidden, expected.last_hidden_state)
 
 
 def test_is_close_to_transformers_eager(clip_l: TextModel) -> None:

@@ -1,0 +1,78 @@
+"""Which text towers a model family has, and which of their layers it was trained on.
+
+Owns that table, and the choice of a layer for a clip skip that counts as in the WebUI. What becomes of the towers'
+outputs is for others to say.
+
+Source: ``backend/diffusion_engine`` of Forge 2.0.1, for the smallest clip skip and the final layer norm; for Stable
+Diffusion 2.x ``comfy/text_encoders/sd2_clip.py`` of ComfyUI 0.29, as Forge counts from diffusers' shortened encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import OPENCLIP_H, TextConfig
+from .text_model import TextEncoder, TextModel
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a model family takes from its text towers."""
+
+    name: str
+    """What its users call it."""
+    towers: tuple[str, ...]
+    """Its towers, by ComfyUI's names, in the order in which their rows are joined."""
+    min_clip_skip: int
+    """The layer it was trained on: 1 = last, 2 = penultimate. A smaller clip skip counts as this one."""
+    final_norm: bool
+    """Whether that layer passes the final layer norm."""
+    projected: bool
+    """Whether pooled vectors pass the text projection, where the tower has one. Those of SDXL are ``clip_g``'s."""
+
+
+FAMILIES = (
+    Family("SD 1.x", ("clip_l",), min_clip_skip=1, final_norm=True, projected=False),
+    Family("SD 2.x", ("clip_h",), min_clip_skip=2, final_norm=True, projected=True),
+    Family("SDXL", ("clip_l", "clip_g"), min_clip_skip=2, final_norm=False, projected=True),
+    Family("SDXL refiner", ("clip_g",), min_clip_skip=2, final_norm=False, projected=True),
+)
+"""Every family that conditions on CLIP text towers and nothing else."""
+
+
+def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[Family, dict[str, TextEncoder]]:
+    """The family that has these towers, and each tower with the layer that the family conditions on.
+
+    Args:
+        models: Towers by ComfyUI's names, as `load_text_models` gives them.
+        clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
+
+    Returns:
+        The family, and its encoders in the order in which their rows are joined.
+
+    Raises:
+        ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
+    """
+    family = next((family for family in FAMILIES if set(family.towers) == set(models)), None)
+    if family is None:
+        allowed = ", ".join(f"{' + '.join(family.towers)} ({family.name})" for family in FAMILIES)
+        raise ValueError(f"no model family has the text encoders {' + '.join(models) or 'none'}; allowed are {allowed}")
+    if clip_skip < 1:
+        raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
+    clip_skip = max(clip_skip, family.min_clip_skip)
+    encoders = {
+        name: TextEncoder(
+            models[name],
+            clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
+            final_norm=family.final_norm,
+            projected=family.projected and models[name].text_projection is not None,
+        )
+        for name in family.towers
+    }
+    return family, encoders
+
+
+def _num_cut_layers(name: str, config: TextConfig) -> int:
+    """1 for ``clip_h`` as diffusers keeps it for Stable Diffusion 2.x: without the last layer, which is never read."""
+    return int(name == "clip_h" and config.num_layers == OPENCLIP_H.num_layers - 1)

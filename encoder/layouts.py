@@ -1,0 +1,209 @@
+"""Where CLIP text towers sit in files, and what their parameters are called there.
+
+Owns the tables of prefixes and key names; ``tensor_file.py`` reads files by them. A table goes from a file's key to our
+parameter name, with ``{}`` for the number of a layer. Two things are not told by names alone: OpenCLIP stacks query,
+key and value into one tensor, which is called ``qkv_proj`` here, and stores its text projection transposed.
+
+Source: key names as found in files of openai/clip-vit-large-patch14 and Stable Diffusion 1.5, as written by open_clip
+3.3.0, and as ComfyUI 0.29 and Forge take them from Stable Diffusion 2.x and SDXL checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .config import TOWERS
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of the tensor behind each key of a file."""
+KeyTable = Mapping[str, str]
+"""A file's key, without its prefix, to our parameter name."""
+
+TOKEN_NAME = "embeddings.token_embedding.weight"
+PROJECTION_NAME = "text_projection.weight"
+
+_THIRDS = ("q_proj", "k_proj", "v_proj")
+_TRANSPOSED = "text_projection"
+_LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
+
+_OWN = (
+    TOKEN_NAME,
+    "embeddings.position_embedding.weight",
+    *(
+        f"encoder.layers.{{}}.{part}.{kind}"
+        for part in (
+            "layer_norm1",
+            *(f"self_attn.{third}" for third in _THIRDS),
+            "self_attn.out_proj",
+            "layer_norm2",
+            "mlp.fc1",
+            "mlp.fc2",
+        )
+        for kind in ("weight", "bias")
+    ),
+    "final_layer_norm.weight",
+    "final_layer_norm.bias",
+)
+_PROJECTION: KeyTable = {"text_projection.weight": PROJECTION_NAME, _TRANSPOSED: PROJECTION_NAME}
+
+HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_PROJECTION)
+"""transformers before 5; the projection stands beside the tower, and transposed in old files of ComfyUI's CLIPSave."""
+
+TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
+"""transformers from 5 on, which dropped ``text_model.``; our own names."""
+
+OPENCLIP: KeyTable = {
+    "token_embedding.weight": TOKEN_NAME,
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "transformer.resblocks.{}.ln_1.weight": "encoder.layers.{}.layer_norm1.weight",
+    "transformer.resblocks.{}.ln_1.bias": "encoder.layers.{}.layer_norm1.bias",
+    "transformer.resblocks.{}.attn.in_proj_weight": "encoder.layers.{}.self_attn.qkv_proj.weight",
+    "transformer.resblocks.{}.attn.in_proj_bias": "encoder.layers.{}.self_attn.qkv_proj.bias",
+    "transformer.resblocks.{}.attn.out_proj.weight": "encoder.layers.{}.self_attn.out_proj.weight",
+    "transformer.resblocks.{}.attn.out_proj.bias": "encoder.layers.{}.self_attn.out_proj.bias",
+    "transformer.resblocks.{}.ln_2.weight": "encoder.layers.{}.layer_norm2.weight",
+    "transformer.resblocks.{}.ln_2.bias": "encoder.layers.{}.layer_norm2.bias",
+    "transformer.resblocks.{}.mlp.c_fc.weight": "encoder.layers.{}.mlp.fc1.weight",
+    "transformer.resblocks.{}.mlp.c_fc.bias": "encoder.layers.{}.mlp.fc1.bias",
+    "transformer.resblocks.{}.mlp.c_proj.weight": "encoder.layers.{}.mlp.fc2.weight",
+    "transformer.resblocks.{}.mlp.c_proj.bias": "encoder.layers.{}.mlp.fc2.bias",
+    "ln_final.weight": "final_layer_norm.weight",
+    "ln_final.bias": "final_layer_norm.bias",
+    **_PROJECTION,
+}
+"""OpenAI's release and open_clip, which can also be told to make the projection a linear layer."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in a file where a text tower may be."""
+
+    prefix: str
+    """What stands before every key of the tower."""
+    table: KeyTable
+    """How the keys are named behind the prefix."""
+    layout: str
+    """What a file with a tower there is called."""
+    tower: str | None = None
+    """Which tower it is; None where the width has to tell."""
+    width: int | None = None
+    """The only width that this entry is for; None for any."""
+
+
+PLACES = (
+    Place("", HUGGING_FACE, "Hugging Face text model"),
+    Place("", TRANSFORMERS_5, "Hugging Face text model (transformers 5)"),
+    Place("", OPENCLIP, "OpenAI or OpenCLIP model"),
+    Place("text.", OPENCLIP, "OpenCLIP model with its text tower apart"),
+    Place("cond_stage_model.transformer.", HUGGING_FACE, "Stable Diffusion 1.x checkpoint", "clip_l"),
+    Place(
+        "cond_stage_model.transformer.",
+        TRANSFORMERS_5,
+        "Stable Diffusion 1.x checkpoint (transformers 5 names)",
+        "clip_l",
+    ),
+    Place("cond_stage_model.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint", "clip_h"),
+    Place("conditioner.embedders.0.transformer.", HUGGING_FACE, "SDXL checkpoint", "clip_l"),
+    Place("conditioner.embedders.0.transformer.", TRANSFORMERS_5, "SDXL checkpoint (transformers 5 names)", "clip_l"),
+    Place("conditioner.embedders.1.model.", OPENCLIP, "SDXL checkpoint", "clip_g"),
+    Place("conditioner.embedders.0.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint (sgm names)", "clip_h", 1024),
+    Place("conditioner.embedders.0.model.", OPENCLIP, "SDXL refiner checkpoint", "clip_g"),
+    *(
+        Place(f"{prefix}{tower}.{inner}", table, f"ComfyUI {kind}", tower)
+        for prefix, kind in (("text_encoders.", "checkpoint"), ("", "text encoders"))
+        for inner, tables in (("transformer.", (HUGGING_FACE, TRANSFORMERS_5)), ("", (HUGGING_FACE, OPENCLIP)))
+        for table in tables
+        for tower in TOWERS
+    ),
+)
+"""Every place in use, best known first."""
+
+
+class Source(NamedTuple):
+    """Where one of our parameters is in a file."""
+
+    key: str
+    """The file's key, which the file need not have."""
+    third: int | None
+    """0, 1 or 2 for query, key or value in a stacked tensor; None where the tensor is ours alone."""
+    is_transposed: bool
+    """Whether the file has the matrix transposed."""
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the file's tensor for a parameter of this shape."""
+        if self.third is not None:
+            return (len(_THIRDS) * shape[0], *shape[1:])
+        return shape[::-1] if self.is_transposed else shape
+
+
+class FoundTower(NamedTuple):
+    """A text tower in a file."""
+
+    name: str
+    """ComfyUI's name for it: ``clip_l``, ``clip_g`` or ``clip_h``."""
+    place: Place
+    """Where it is."""
+    layers: tuple[str, ...]
+    """What stands in the file for the numbers of its layers, which may be anything."""
+
+    @property
+    def layer_prefix(self) -> str:
+        """What the keys of its layers begin with, the number being next."""
+        return _layer_prefix(self.place)
+
+    def source(self, name: str, shapes: Shapes) -> Source:
+        """Where a parameter is in the file or, if it is missing, where it is looked for first."""
+        match = _LAYER_NUMBER.search(name)
+        number = match.group() if match else ""
+        pattern = _LAYER_NUMBER.sub("{}", name)
+        third = next((index for index, part in enumerate(_THIRDS) if f".{part}." in pattern), None)
+        stacked = pattern if third is None else pattern.replace(_THIRDS[third], "qkv_proj")
+        candidates = [
+            Source(self.place.prefix + key.format(number), third if own != pattern else None, key == _TRANSPOSED)
+            for key, own in self.place.table.items()
+            if own in (pattern, stacked)
+        ]
+        return next((source for source in candidates if source.key in shapes), candidates[0])
+
+
+def find_towers(shapes: Shapes) -> list[FoundTower]:
+    """Every text tower in a file, in the order of `TOWERS`.
+
+    A tower that a file has in two places is taken from the one that is listed first.
+
+    Args:
+        shapes: The file's keys and shapes.
+
+    Returns:
+        The towers; none for a file of something else.
+    """
+    found: dict[str, FoundTower] = {}
+    seen: set[str] = set()
+    for place in PLACES:
+        key = _token_key(place)
+        if key not in shapes or key in seen:
+            continue
+        width = shapes[key][-1] if shapes[key] else 0
+        if place.width in (None, width):
+            seen.add(key)
+            name = place.tower or _tower_of_width(width)
+            prefix = _layer_prefix(place)
+            layers = {key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)}
+            found.setdefault(name, FoundTower(name, place, tuple(layers)))
+    return [found[name] for name in TOWERS if name in found]
+
+
+def _token_key(place: Place) -> str:
+    """The key by which a tower is recognised: that of its token embedding."""
+    return place.prefix + next(key for key, name in place.table.items() if name == TOKEN_NAME)
+
+
+def _layer_prefix(place: Place) -> str:
+    return place.prefix + next(key for key in place.table if "{}" in key).partition("{}")[0]
+
+
+def _tower_of_width(width: int) -> str:
+    return next((name for name, config in TOWERS.items() if config.hidden_dim == width), "clip_l")
