@@ -85,7 +85,7 @@ def open_native(pack: ModuleType, job: dict[str, Any]) -> Any:
     """Our own encoder, managed by the host, on the same file."""
     import torch
 
-    host = importlib.import_module(f"{pack.__name__}.hosts.comfy")
+    host = importlib.import_module(f"{pack.__name__}.hosts.comfy_native")
     return host.load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 

@@ -7,7 +7,7 @@ Source: docs/lecture.md Definitions 5.1, 5.2, 5.9 and 5.10 (equations 24 to 30 a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,10 @@ class TextOutput(NamedTuple):
     """H_0 (embeddings) to H_N, each ``[b, s, d]``, none of them normed."""
 
 
+Vectors = Mapping[tuple[int, int], Tensor]
+"""By chunk and position: what stands there in place of the token embedding, ``[d]``, float. Textual inversion."""
+
+
 class TextEmbeddings(nn.Module):
     """Token embedding plus learned position embedding (Definitions 5.1 and 5.9, equations 53 to 55)."""
 
@@ -39,9 +43,22 @@ class TextEmbeddings(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
         self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Token ids ``[b, s]`` to ``[b, s, d]``."""
-        return self.token_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+    def forward(self, ids: Tensor, vectors: Vectors | None = None) -> Tensor:
+        """Token ids ``[b, s]``, some with a vector in place of their token embedding, to ``[b, s, d]``."""
+        tokens: Tensor = self.token_embedding(ids)
+        if vectors:
+            rows, columns = zip(*vectors, strict=True)
+            tokens[rows, columns] = torch.stack([self._fitting(vector).to(tokens) for vector in vectors.values()])
+        return tokens + self.position_embedding.weight[: ids.shape[1]]
+
+    def _fitting(self, vector: Tensor) -> Tensor:
+        dim = self.token_embedding.embedding_dim
+        if vector.shape != (dim,):
+            raise ValueError(
+                f"a vector of shape {list(vector.shape)} is for another model: this encoder takes vectors that are "
+                f"{dim} wide"
+            )
+        return vector
 
 
 class TextModel(nn.Module):
@@ -75,6 +92,7 @@ class TextModel(nn.Module):
         ids: Tensor,
         mask: Tensor | None = None,
         *,
+        vectors: Vectors | None = None,
         is_causal: bool = True,
         clip_skip: int = 1,
         final_norm: bool = True,
@@ -82,9 +100,11 @@ class TextModel(nn.Module):
         """Encode chunks.
 
         Args:
-            ids: ``[b, s]``, int64 token ids, s up to ``config.context_length``.
+            ids: ``[b, s]``, int64 token ids, s up to ``config.context_length``. Where a vector stands, the id counts
+                only in the search for the first EOS.
             mask: Bool, ``[b, s]`` (keys) or ``[b or 1, s or 1, s]`` (query by key), True = may be attended. It adds to
                 causality unless ``is_causal`` is False. None: nothing but causality.
+            vectors: What replaces the token embedding of some positions.
             is_causal: Whether a position is kept from seeing later ones, as CLIP was trained.
             clip_skip: Which layer ``hidden`` is: 1 = last, 2 = penultimate, ... ``num_layers + 1`` = the embeddings.
             final_norm: Whether ``hidden`` passes the final layer norm.
@@ -94,14 +114,14 @@ class TextModel(nn.Module):
 
         Raises:
             MaskError: If the mask does not fit or hides BOS.
-            ValueError: If ``clip_skip`` or the number of positions is out of range.
+            ValueError: If ``clip_skip`` or the number of positions is out of range, or a vector has another width.
         """
         if ids.ndim != 2 or ids.shape[1] > self.config.context_length:
             raise ValueError(f"ids must be [chunks, up to {self.config.context_length}], got {list(ids.shape)}")
         check_clip_skip(clip_skip, self.config.num_layers)
         mask, is_causal = self._attention_mask(ids, mask, is_causal)
 
-        states = self.encoder(self.embeddings(ids), mask, is_causal=is_causal)
+        states = self.encoder(self.embeddings(ids, vectors), mask, is_causal=is_causal)
         last = self.final_layer_norm(states[-1])
         if clip_skip == 1 and final_norm:
             hidden = last
@@ -203,17 +223,29 @@ class TextEncoder:
         """Encode chunks of token ids.
 
         Args:
-            ids: One list of 77 ids for each chunk.
+            ids: One list of 77 for each chunk. In place of an id there may be anything with ``vector``, ``[d]``, which
+                replaces the token embedding, and ``placeholder``, the id beneath it.
             mask: As in `TextModel.forward`.
             is_causal: As in `TextModel.forward`.
 
         Returns:
             float32 (float64 for a float64 model) `Encoding` on the model's device.
+
+        Raises:
+            ValueError: If a vector has another width.
         """
         device = self.model.final_layer_norm.weight.device
+        vectors: dict[tuple[int, int], Tensor] = {}
+        plain = [list(chunk) for chunk in ids]
+        for row, chunk in enumerate(plain):
+            for column, token in enumerate(chunk):
+                if hasattr(token, "vector"):
+                    vectors[row, column] = token.vector
+                    chunk[column] = token.placeholder
         output = self.model(
-            torch.tensor(ids, dtype=torch.long, device=device),
+            torch.tensor(plain, dtype=torch.long, device=device),
             mask,
+            vectors=vectors,
             is_causal=is_causal,
             clip_skip=self.clip_skip,
             final_norm=self.final_norm,

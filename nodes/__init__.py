@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .a1111 import WeightedCLIPA1111Encode
 from .convert import WeightedCLIPConvert
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
-from .text_encode import WeightedCLIPA1111Encode, WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
+from .sdxl import WeightedCLIPSDXLEncode
+from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
 
 NODE_CLASS_MAPPINGS = {
     node.__name__: node
@@ -13,6 +15,7 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPTextEncode,
         WeightedCLIPA1111Encode,
         WeightedCLIPMaskedBlend,
+        WeightedCLIPSDXLEncode,
         WeightedCLIPConvert,
         WeightedCLIPInspect,
         WeightedCLIPLoad,
@@ -24,6 +27,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "WeightedCLIPTextEncode": "CLIP Text Encode (Weighted)",
     "WeightedCLIPA1111Encode": "A1111 Prompt",
     "WeightedCLIPMaskedBlend": "Down-Weight (Masked Blend)",
+    "WeightedCLIPSDXLEncode": "CLIP Text Encode SDXL (Weighted)",
     "WeightedCLIPConvert": "Convert Prompt Syntax",
     "WeightedCLIPInspect": "Inspect Prompt",
     "WeightedCLIPLoad": "Load CLIP Encoder (native)",

@@ -1,4 +1,4 @@
-"""What the ComfyUI nodes share: input definitions, options from widgets, and the shape of a result.
+"""What the ComfyUI nodes share: their input definitions and attributes.
 
 Widgets are permanent: saved workflows store their values by position, so a node's inputs keep their order for ever and
 new ones are only appended. Menus list what exists, in their final order.
@@ -7,23 +7,14 @@ new ones are only appended. Menus list what exists, in their final order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ..hosts.comfy import Encoded, encode_text
-from ..weighting.encode import CHUNKING_CHOICES, EncodeOptions, ReadPrompt
+from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.padding import PADDINGS
 from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
-from ..weighting.view import counted, token_table, view
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 CATEGORY = "Weighted CLIP"
 NATIVE_TYPE = "WEIGHTED_CLIP"
@@ -76,7 +67,7 @@ PADDING_INPUT = menu(
 POOLED_INPUT = menu(
     POOLED,
     "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
-    "masked_blend, blend it the same way.",
+    "masked_blend, blend it the same way. raw text: of the text as typed, as the compel library does.",
 )
 LAW_INPUT = menu(
     LAWS,
@@ -109,42 +100,11 @@ REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, 
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
 
 
-def encode_node(clip: Any, text: str, options: EncodeOptions) -> dict[str, Any]:
-    """Run an encode node.
+class EncodeNode:
+    """Attributes that all encode nodes share."""
 
-    Args:
-        clip: A host's CLIP or our native one.
-        text: The prompt.
-        options: From the node's widgets.
-
-    Returns:
-        ComfyUI's result: conditioning and report, and for the front end the view of the prompt and its problems.
-    """
-    encoded = encode_text(clip, text, options)
-    read = next(iter(encoded.prompts.values())).read
-    return node_result((encoded.conditioning, _report(encoded)), read)
-
-
-def node_result(result: tuple[Any, ...], read: ReadPrompt) -> dict[str, Any]:
-    """Outputs of a node, with the prompt's view and problems for the front end."""
-    problems = [issue.message for issue in read.issues]
-    return {"ui": {"weighted_clip": [view(read)], "text": problems}, "result": result}
-
-
-def to_image(picture: Image.Image) -> Tensor:
-    """A Pillow picture as ComfyUI's IMAGE: ``[1, height, width, 3]``, float32, 0 to 1."""
-    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0).unsqueeze(0)
-
-
-def _report(encoded: Encoded) -> str:
-    first = next(iter(encoded.prompts.values()))
-    options = first.read.options
-    lines = [token_table(first.read)]
-    for name, prompt in encoded.prompts.items():
-        rows, dim = prompt.hidden.shape[1:]
-        lines.append(
-            f"{name}: {options.scheme}, {counted(prompt.num_encodings, 'chunk')} encoded -> {rows} rows of {dim}"
-        )
-    if encoded.left_to_host:
-        lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
-    return "\n".join(lines)
+    RETURN_TYPES = ("CONDITIONING", "STRING")
+    RETURN_NAMES = ("CONDITIONING", "report")
+    OUTPUT_TOOLTIPS = (CONDITIONING_TOOLTIP, REPORT_TOOLTIP)
+    FUNCTION = "encode"
+    CATEGORY = CATEGORY

@@ -9,6 +9,7 @@ from ..weighting.convert import TARGETS, convert
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.syntax import SYNTAXES
 from . import common
+from .results import node_result
 
 
 class WeightedCLIPConvert:
@@ -43,4 +44,4 @@ class WeightedCLIPConvert:
         result = convert(text, source, target, default_tokenizer())
         report = "\n".join(issue.message for issue in result.issues) or "Every token keeps its id and its weight."
         read = read_prompt(text, EncodeOptions(syntax=source), default_tokenizer())
-        return common.node_result((result.text, report), read._replace(issues=result.issues))
+        return node_result((result.text, report), [read._replace(issues=result.issues)])

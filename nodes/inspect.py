@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import tokenizer_of
+from ..hosts.comfy import readers_of
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.view import token_table, view
 from . import common
+from .results import node_result, to_image
 
 
 class WeightedCLIPInspect:
@@ -47,9 +48,9 @@ class WeightedCLIPInspect:
         """Read the prompt and draw it."""
         from ..web.pictures import draw_tokens
 
-        tokenize, layout, embeddings = tokenizer_of(clip)
+        reader = next(iter(readers_of(clip).values()))
         options = EncodeOptions(syntax=syntax, chunking=chunking)
-        read = read_prompt(text, options, tokenize, layout, embeddings=embeddings)
+        read = read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
         data = view(read)
-        picture = common.to_image(draw_tokens(data))
-        return common.node_result((picture, data["num_tokens"], token_table(read)), read)
+        picture = to_image(draw_tokens(data))
+        return node_result((picture, data["num_tokens"], token_table(read)), [read])

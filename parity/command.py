@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
+from ..weighting.embeddings import Embeddings
 from . import hosts, libraries
+from .embeddings import write_embeddings
 from .figures import write_figures
 from .native import encode_natively, save_model, seeded_model
 from .page import write_page
@@ -72,7 +74,7 @@ def _tokenizers() -> Iterator[Line]:
         version = libraries.version_of(name)
         if version is None:
             if name == "open_clip":  # the others are missed below
-                yield Absence(name, "not installed")
+                yield Absence(name, "not installed, or not usable beside the other packages")
             continue
         ids_of = open_ids()
         wrong = [text for text in texts if ids_of(text) != [token.id for token in default_tokenizer()(text)]]
@@ -87,7 +89,7 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
     for name, open_library in openers.items():
         version = libraries.version_of(name)
         if version is None:
-            yield Absence(name, "not installed")
+            yield Absence(name, "not installed, or not usable beside the other packages")
             continue
         label = f"{name} {version}"
         _say(label)
@@ -112,11 +114,11 @@ def _hosts(
     subjects = [subject for subject in SUBJECTS if subject.reference in HOST_REFERENCES and found[subject.reference]]
     if not subjects:
         _say(f"no host found in {folder}")
-    native = _native(model, subjects, step)
     with tempfile.TemporaryDirectory(prefix="weighted-clip-parity-") as name:
         work = Path(name)
-        weights = work / "model.safetensors"
-        save_model(model, weights)
+        save_model(model, work / hosts.WEIGHTS)
+        embeddings = write_embeddings(work / "ours", work / hosts.EMBEDDINGS)
+        native = _native(model, subjects, step, embeddings)
         for reference in HOST_REFERENCES:
             if not found[reference]:
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
@@ -125,16 +127,16 @@ def _hosts(
                 if index > 0 and reference in hosts.PEERS:  # the same with another numpy: what that changes, in short
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
                     fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
-                    yield from _one_host(instance, again, fewer, weights, step * QUICK_STEP, {}, {})
+                    yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
                 else:
-                    yield from _one_host(instance, asked, native, weights, step, kept, versions)
+                    yield from _one_host(instance, asked, native, work, step, kept, versions)
 
 
 def _one_host(
     instance: hosts.HostReference,
     subjects: Sequence[Subject],
     native: Native,
-    weights: Path,
+    work: Path,
     step: int,
     kept: dict[str, Tensor],
     versions: dict[str, str],
@@ -143,7 +145,7 @@ def _one_host(
     name = REFERENCES[instance.module]
     _say(f"{name} in {instance.host.name}, {len(subjects)} ways of weighting ...")
     try:
-        output = hosts.run_reference(instance, subjects, weights, weights.parent, step)
+        output = hosts.run_reference(instance, subjects, work, step)
     except hosts.ReferenceFailed as error:
         yield Absence(name, str(error), is_failure=True)
         return
@@ -171,13 +173,13 @@ def _label(instance: hosts.HostReference, about: Mapping[str, str]) -> str:
     return f"{REFERENCES[instance.module]} {version}, numpy {about['numpy']}"
 
 
-def _native(model: TextModel, subjects: Sequence[Subject], step: int) -> Native:
+def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings: Embeddings | None = None) -> Native:
     """Our hidden states for some subjects, prompt by prompt, so that each chunk is encoded once."""
     native: Native = {subject.key: [] for subject in subjects}
     for family, prompts in PROMPTS.items():
         asked = [subject for subject in subjects if subject.prompts == family]
         for prompt in prompts[::step] if asked else ():
-            encoded = encode_natively(model, prompt, [subject.options for subject in asked])
+            encoded = encode_natively(model, prompt, [subject.options for subject in asked], embeddings)
             for subject, hidden in zip(asked, encoded, strict=True):
                 native[subject.key].append(hidden)
     return native

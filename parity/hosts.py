@@ -18,6 +18,10 @@ from .subjects import Subject
 
 SCRIPTS = Path(__file__).with_name("reference_scripts")
 PACK = Path(__file__).resolve().parent.parent
+WEIGHTS = "model.safetensors"
+"""File of the model."""
+EMBEDDINGS = "embeddings"
+"""Folder of the embeddings, as references read them."""
 SECONDS = 5400
 """How long one reference may take."""
 PEERS = {"adv_clip_emb": "ComfyUI_ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
@@ -79,16 +83,13 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
     return found
 
 
-def run_reference(
-    reference: HostReference, subjects: Sequence[Subject], weights: Path, work: Path, step: int
-) -> HostOutput:
+def run_reference(reference: HostReference, subjects: Sequence[Subject], work: Path, step: int) -> HostOutput:
     """Let a reference encode the prompts of some subjects.
 
     Args:
         reference: Which.
         subjects: What.
-        weights: File of the model.
-        work: Folder for the job and its result.
+        work: Folder for the job and its result, with `WEIGHTS` and `EMBEDDINGS` in it.
         step: 1 for every prompt, n for every n-th.
 
     Returns:
@@ -106,7 +107,8 @@ def run_reference(
         if subject.host_limit is not None:
             settings = {"way": "weighted_clip", "options": subject.options}
             jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
-    job = {"reference": reference.module, "weights": str(weights), "folder": str(reference.folder), "pack": str(PACK)}
+    paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder, "pack": PACK}
+    job = {"reference": reference.module, **{name: str(path) for name, path in paths.items()}}
     job_file, result_file = work / "job.json", work / "result.safetensors"
     job_file.write_text(json.dumps({**job, "subjects": jobs}), encoding="utf-8")
     try:

@@ -24,11 +24,11 @@ PACKAGES = {"transformers": "transformers", "compel": "compel", "open_clip": "op
 
 
 def version_of(reference: str) -> str | None:
-    """Version of an installed library; None if it is not there."""
+    """Version of an installed library; None if it is not there or, beside the packages there are, does not import."""
     try:
         importlib.import_module(reference)
         return importlib.metadata.version(PACKAGES[reference])
-    except ImportError:
+    except (ImportError, RuntimeError):  # the latter from a torchvision that was built for another torch
         return None
 
 

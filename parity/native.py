@@ -13,6 +13,7 @@ from ..encoder.checkpoint import seeded_text_model
 from ..encoder.config import CLIP_L
 from ..encoder.text_model import Encoding, TextEncoder, TextModel
 from ..encoder.tokenizer import default_tokenizer
+from ..weighting.embeddings import Embeddings
 from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
 
 SEED = 0
@@ -51,20 +52,21 @@ class RememberingEncoder:
         return self._seen[key]
 
 
-def encode_natively(model: TextModel, prompt: str, choices: Iterable[dict[str, str]]) -> list[Tensor]:
+def encode_natively(
+    model: TextModel, prompt: str, choices: Iterable[dict[str, Any]], embeddings: Embeddings | None = None
+) -> list[Tensor]:
     """Encode one prompt in several ways.
 
     Args:
         model: The tower.
         prompt: The text.
         choices: Fields of `EncodeOptions`, once for each way.
+        embeddings: What the prompt can name.
 
     Returns:
         Hidden states, ``[1, rows, dim]`` each.
     """
     tokenize = default_tokenizer()
     encode = RememberingEncoder(TextEncoder(model))
-    return [
-        encode_prompt(read_prompt(prompt, EncodeOptions(**fields), tokenize), encode, tokenize).hidden  # type: ignore[arg-type]
-        for fields in choices
-    ]
+    reads = [read_prompt(prompt, EncodeOptions(**fields), tokenize, embeddings=embeddings) for fields in choices]
+    return [encode_prompt(read, encode, tokenize).hidden for read in reads]

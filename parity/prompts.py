@@ -1,4 +1,4 @@
-"""The fixed prompts of the parity command: forty in each syntax, and ten long ones for compel's ways of cutting.
+"""The fixed prompts of the parity command: forty in each syntax, and more for long texts and for embeddings.
 
 Short and long, nested, raised, lowered, zero and negative weights, odd brackets, escapes, several scripts. Weights stay
 between -1 and 2, because a rounding error grows with the weight that multiplies it.
@@ -167,5 +167,39 @@ COMPEL_LONG = (
 )
 """compel's syntax, longer than a chunk; a lowered group lies across the end of one."""
 
-PROMPTS = {"comfy": COMFY, "a1111": A1111, "compel": COMPEL, "compel long": COMPEL_LONG}
+EMBEDDINGS = (
+    "zqone",
+    "a photo of zqone",
+    "(zqeight:1.3), a [zqone] cat",
+    "zqeight and zqone, zqeight again, (zqone:0.6)",
+    "ZQEIGHT Long beside zqeight, (zqeight long:1.2), zqeight longer",
+    "azqone zqoneb zqone,zqone",
+    "a wall BREAK zqeight BREAK (zqone:1.3) window",
+    "embedding:zqone, a cat",
+    "(zqeight:0) and (zqone:-0.5)",
+    "zqeight <|endoftext|> zqone",
+    "word " * 67 + "zqeight (end:1.3)",
+    "word " * 68 + "(zqeight:0.7) end",
+    "word " * 74 + "zqone (end:1.3)",
+    "zqeight " * 10,
+    f"zqone, {_SCENE}, ({_SCENE}:1.2), (zqeight:1.2), {_SCENE}, zqone",
+)
+"""The syntax of A1111 and Forge with names of the embeddings in ``embeddings.py``, also where a chunk ends."""
+
+EMBEDDINGS_MOVED = (
+    "word " * 60 + ", zqeight " + "end " * 20,
+    "word " * 60 + ", one (zqeight:1.3) " + "end " * 20,
+    "(zqone:1.2), " + "word " * 54 + ", zqone a zqeight long zqone " + "end " * 20,
+    f"{_SCENE}, {'word ' * 24}, [zqone] {'end ' * 20}",
+)
+"""The same where the comma rule moves a name to the next chunk."""
+
+PROMPTS = {
+    "comfy": COMFY,
+    "a1111": A1111,
+    "compel": COMPEL,
+    "compel long": COMPEL_LONG,
+    "embeddings": EMBEDDINGS,
+    "embeddings moved": EMBEDDINGS_MOVED,
+}
 """Every list by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 COLUMNS = "| Reference | Its name | Ours | Encoder | Prompts | Allowed | Largest difference |"
 RULE = "| --- | --- | --- | --- | ---: | ---: | ---: |"
@@ -64,7 +65,7 @@ def number(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-")
 
 
-def in_words(options: dict[str, str]) -> str:
+def in_words(options: dict[str, Any]) -> str:
     """Our options as a table cell: the scheme, then whatever is not its default.
 
     >>> in_words({"syntax": "compel", "scheme": "compel", "chunking": "compel words"})
@@ -72,7 +73,9 @@ def in_words(options: dict[str, str]) -> str:
     """
     parts = [options.get("scheme", "comfy")]
     parts += [
-        f"{name.replace('_', ' ')} {value}" for name, value in options.items() if name not in ("scheme", "syntax")
+        name if value is True else f"{name.replace('_', ' ')} {value}"
+        for name, value in options.items()
+        if name not in ("scheme", "syntax")
     ]
     return ", ".join(part for part in parts if part != "normalization none")
 

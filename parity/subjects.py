@@ -31,7 +31,7 @@ class Subject:
     """Key of `PROMPTS`."""
     settings: dict[str, Any]
     """For the reference."""
-    options: dict[str, str]
+    options: dict[str, Any]
     """Ours: fields of `EncodeOptions`."""
     limit: float = LIMIT
     """Largest difference allowed between the reference and our native encoder."""
@@ -115,7 +115,13 @@ def _forge() -> list[Subject]:
         for emphasis, scheme in emphases.items()
     ]
     literal = {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}
-    return [*subjects, Subject("forge", "None", "a1111", {"emphasis": "None"}, literal)]
+    subjects.append(Subject("forge", "None", "a1111", {"emphasis": "None"}, literal))
+    for family, quirks in (("embeddings", {}), ("embeddings moved", {"quirks": True})):
+        subjects += [
+            Subject("forge", f"{plain.name}, {family}", family, plain.settings, {**plain.options, **quirks})
+            for plain in subjects[: len(emphases)]
+        ]
+    return subjects
 
 
 SUBJECTS: tuple[Subject, ...] = (

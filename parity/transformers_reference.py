@@ -49,6 +49,28 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
     return theirs.eval().requires_grad_(False)
 
 
+def transformers_projected_model(model: TextModel) -> Any:
+    """CLIPTextModelWithProjection of the same size and weights as ours, which has a text projection.
+
+    Args:
+        model: Ours.
+
+    Returns:
+        The model, in evaluation mode without gradients, on the same tensors as ours; its attention is ``sdpa``.
+
+    Raises:
+        ImportError: If there is no transformers.
+    """
+    from transformers import CLIPTextModelWithProjection
+
+    config = transformers_text_model(model).config
+    config.projection_dim = model.config.projection_dim
+    theirs: Any = CLIPTextModelWithProjection(config)
+    ours = model.state_dict()
+    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
+    return theirs.eval().requires_grad_(False)
+
+
 def transformers_tokenizer() -> Any:
     """CLIPTokenizer, read from files as of a downloaded model, which are made of the vocabulary we ship."""
     from transformers import CLIPTokenizer

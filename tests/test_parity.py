@@ -15,17 +15,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity import add_arguments, command, hosts
+from weighted_clip.parity.embeddings import SIZES, write_embeddings
 from weighted_clip.parity.figures import digest_of_prompts, read_figures, row_figures
 from weighted_clip.parity.native import encode_natively, seeded_model
 from weighted_clip.parity.prompts import PROMPTS
 from weighted_clip.parity.report import Absence, Result, problems, table
 from weighted_clip.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
+from weighted_clip.weighting.embeddings import EmbeddingFolder, EmbeddingVector
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),
+    "embeddings": ("(zqeight:1.3)", "zqone, an old"),
+    "embeddings moved": ("(zqone:1.2)",),
 }
 """Starts of the prompts whose figures are computed again here: few, because the model has its full size."""
 NUMBERS = [
@@ -46,12 +52,18 @@ def stored():
     return read_figures()
 
 
+@pytest.fixture(scope="module")
+def embeddings(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingFolder:
+    folder = tmp_path_factory.mktemp("embeddings")
+    return write_embeddings(folder / "ours", folder / "theirs")
+
+
 @pytest.mark.parametrize(("family", "number"), NUMBERS)
-def test_equals_the_figures_of_the_hosts(model, stored, family: str, number: int) -> None:
+def test_equals_the_figures_of_the_hosts(model, stored, embeddings, family: str, number: int) -> None:
     figures, _ = stored
     subjects = [s for s in SUBJECTS if s.prompts == family and f"{s.key}/{number}" in figures]
-    assert {s.reference for s in subjects} == ({"forge"} if family == "a1111" else set(HOST_REFERENCES) - {"forge"})
-    hidden = encode_natively(model, PROMPTS[family][number], [subject.options for subject in subjects])
+    assert {s.reference for s in subjects} == (set(HOST_REFERENCES) - {"forge"} if family == "comfy" else {"forge"})
+    hidden = encode_natively(model, PROMPTS[family][number], [subject.options for subject in subjects], embeddings)
     for subject, ours in zip(subjects, hidden, strict=True):
         theirs = figures[f"{subject.key}/{number}"]
         # on another processor the encoder rounds otherwise, and a ratio of means makes more of it
@@ -98,6 +110,8 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
         "a1111": 40,
         "compel": 40,
         "compel long": 10,
+        "embeddings": 15,
+        "embeddings moved": 4,
     }
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
     from weighted_clip.weighting.schemes import SCHEMES
@@ -105,6 +119,20 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
     without_reference = {"lpw", "lerp_last"}  # diffusers' pipelines; tests/cases has their numbers
     assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - without_reference
     assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)
+
+
+@pytest.mark.parametrize("family", PROMPTS)
+def test_quirks_matter_where_the_comma_rule_moves_an_embedding(embeddings: EmbeddingFolder, family: str) -> None:
+    for prompt in PROMPTS[family]:
+        quirky, right = (
+            read_prompt(
+                prompt, EncodeOptions(syntax="a1111", quirks=quirks), default_tokenizer(), embeddings=embeddings
+            )
+            for quirks in (True, False)
+        )
+        assert (quirky.chunks != right.chunks) == (family == "embeddings moved")
+        names = {token.name for chunk in right.chunks for token in chunk.ids if isinstance(token, EmbeddingVector)}
+        assert names <= SIZES.keys() and bool(names) == family.startswith("embeddings")
 
 
 def _checkout(folder: Path, files: tuple[str, ...], *, venv: str | None = ".venv") -> None:
@@ -144,7 +172,7 @@ def test_what_is_missing_is_said_and_what_fails_is_a_failure(
     monkeypatch.setattr(command, "seeded_model", lambda: None)
     monkeypatch.setattr(command, "save_model", lambda model, path: None)
     monkeypatch.setattr(command, "_tokenizers", lambda: [])
-    monkeypatch.setattr(command, "_native", lambda model, subjects, step: {})
+    monkeypatch.setattr(command, "_native", lambda *arguments: {})
     monkeypatch.setattr(command.libraries, "version_of", lambda name: None)
     assert command.compare_all(None, is_quick=True, is_written=False) == 0
     assert command.compare_all(tmp_path, is_quick=True, is_written=False) == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .embeddings import Embeddings, TokenId
+from .embeddings import Embeddings, TokenId, plain_id
 from .prompt import Break, Issue, Prompt, Span
 
 
@@ -73,6 +73,11 @@ class TokenChunk:
         return tuple(token.id for token in self.tokens)
 
     @property
+    def plain_ids(self) -> tuple[int, ...]:
+        """The ids, in order; of a vector, the id beneath it."""
+        return tuple(plain_id(token.id) for token in self.tokens)
+
+    @property
     def weights(self) -> tuple[float, ...]:
         """The weights, in order."""
         return tuple(token.weight for token in self.tokens)
@@ -112,7 +117,9 @@ class ChunkContext:
     comma_backtrack: int = 20
     """Rule ``a1111``: how many tokens back a comma may be to be cut at; 0 switches that off."""
     embeddings: Embeddings | None = None
-    """Rules ``comfy …``: what ``embedding:name`` can name; without them that is plain text."""
+    """What a prompt can name, under the rules ``a1111`` and ``comfy …``; without them, names are plain text."""
+    quirks: bool = False
+    """Rule ``a1111``: do as the program does also where that loses an embedding's vectors."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.comma_backtrack < self.layout.capacity:

@@ -12,7 +12,7 @@ P is text and brackets, or nothing. A bracket that does not fit is text, and wha
 ``|`` stands outside an alternation, or a backslash at the very end or before a line break, nothing in the prompt is
 edited.
 
-Source: docs/weighting.md, "Prompt editing"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

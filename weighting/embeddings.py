@@ -1,18 +1,26 @@
-"""Textual-inversion embeddings in a prompt: how ``embedding:name`` is read, and what stands in a chunk for one.
+"""Textual-inversion embeddings: what a prompt can name, what stands in a chunk for one, and files in folders.
 
-Source: docs/weighting.md, "Chunks"; behaviour of ComfyUI 0.29.0.
+How a name is recognised in a prompt is each program's own; see ``chunking/a1111.py`` and ``chunking/comfy.py``.
+
+Source: docs/weighting.md, "Textual inversion".
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-EMBEDDING_PREFIX = "embedding:"
+from torch import Tensor
 
-_NAME = re.compile(r"\s*([^\s<\[]+)")
+from ..encoder.textual_inversion import SUFFIX, UNREADABLE_SUFFIXES, EmbeddingFileError, read_embedding_file
+
+EMBEDDING_PREFIX = "embedding:"
+"""What stands before a name in ComfyUI."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +33,21 @@ class EmbeddingVector:
     """Which of its vectors."""
     vector: Any = field(compare=False)
     """The vector, ``[dim]``, as the encoder's owner wants it."""
+    placeholder: int = 0
+    """The id beneath it, for what goes by ids: pooled vectors are taken at the first EOS."""
 
 
 TokenId = int | EmbeddingVector
 """What stands at one position of a chunk."""
+
+
+def plain_id(token: TokenId) -> int:
+    """A token's id; of a vector, the id beneath it.
+
+    >>> plain_id(320), plain_id(EmbeddingVector("cat", 0, None, placeholder=49407))
+    (320, 49407)
+    """
+    return token if isinstance(token, int) else token.placeholder
 
 
 class EmbeddingError(ValueError):
@@ -57,47 +76,156 @@ class Embeddings(Protocol):
         ...
 
 
-class Mention(NamedTuple):
-    """An embedding named at the start of a text."""
+class LookUp(NamedTuple):
+    """What came of looking a name up."""
 
-    name: str
-    """The name looked up last."""
     vectors: Sequence[Any] | None
-    """Its vectors; None if there is no such embedding."""
-    end: int
-    """Where the name ends in the text."""
-    rests: list[tuple[int, int]]
-    """Stretches of the text behind the name, to be tokenized one by one."""
+    """Its vectors, each ``[dim]``; None if there is no such embedding, or it cannot be used."""
+    problem: str = ""
+    """Why it cannot be used."""
 
 
-def read_embedding(text: str, embeddings: Embeddings) -> Mention | None:
-    """Read ``embedding:name`` at the start of a text, as ComfyUI does.
+def look_up(name: str, embeddings: Embeddings) -> LookUp:
+    """Look a name up; an embedding that cannot be used is no error here."""
+    try:
+        return LookUp(embeddings.find(name))
+    except EmbeddingError as error:
+        return LookUp(None, str(error))
 
-    The name ends at white space, ``<`` or ``[``. If there is no embedding of that name, commas round it are taken off
-    and become text.
 
-    Args:
-        text: A segment or word of a prompt.
-        embeddings: Where the name is looked up.
+class _Listing(NamedTuple):
+    """What is in some folders, and how to see whether that is still so."""
 
-    Returns:
-        The mention, or None where the text does not start with one.
+    mtimes: dict[Path, int]
+    """Of every folder and sub-folder, in nanoseconds; 0 for one that is not there."""
+    is_settled: bool
+    """Whether the newest change was long enough ago that a later one has another time."""
+    names: tuple[str, ...]
+    files: dict[str, Path]
+    """By all that a file may be called."""
 
-    >>> from types import SimpleNamespace
-    >>> read_embedding("embedding:cat, b", SimpleNamespace(find={"cat": [0.5]}.get))
-    Mention(name='cat', vectors=[0.5], end=13, rests=[(13, 14), (14, 16)])
+
+class EmbeddingFolder:
+    """The embeddings in some folders and their sub-folders, for one text tower.
+
+    A name is a file's path from one of the folders, or its bare name, with or without suffix. Of several files of one
+    name the first folder's comes first, then the one nearest to it. Names are looked up in a list of the files found,
+    so none leads out of the folders; links to a file outside are left out and links to folders not followed. The list
+    is made anew when a folder has changed.
     """
-    if not text.startswith(EMBEDDING_PREFIX):
-        return None
-    match = _NAME.match(text, len(EMBEDDING_PREFIX))
-    if match is None:
-        return None
-    name, (start, end) = match[1], match.span(1)
-    rests = [(end, len(text))] if text[end:].strip() else []
-    vectors = embeddings.find(name)
-    stripped = name.strip(",")
-    if vectors is None and len(stripped) < len(name):
-        # the reference gives back the last characters, as many as there were commas, even where some stood in front
-        cut = start + len(stripped)
-        return Mention(stripped, embeddings.find(stripped), cut, [(cut, end), *rests])
-    return Mention(name, vectors, end, rests)
+
+    def __init__(self, folders: Iterable[str | Path], tower: str, dim: int) -> None:
+        """Choose the folders and the tower.
+
+        Args:
+            folders: Where the files are; one that is not there is empty.
+            tower: Whose vectors to take from a file that has them for several: ``clip_l``, ``clip_g`` or ``clip_h``.
+            dim: Width of the tower.
+        """
+        self.folders = tuple(Path(folder).resolve() for folder in folders)
+        self.tower = tower
+        self.dim = dim
+        self._listing: _Listing | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """The bare names of all files but pictures, sorted; of refused ones too, so that a prompt with one says so."""
+        return self._listed().names
+
+    def find(self, name: str) -> list[Tensor] | None:
+        """Look a name up.
+
+        Args:
+            name: As written in the prompt.
+
+        Returns:
+            Its vectors, float32 ``[dim]`` each, or None where there is no such file.
+
+        Raises:
+            EmbeddingError: If the file cannot be read or is for another encoder.
+        """
+        files = self._listed().files
+        path = files.get(name) or files.get(name.replace("\\", "/"))
+        if path is None:
+            return None
+        try:
+            about = path.stat()
+            towers = _read(path, about.st_mtime_ns, about.st_size)
+        except FileNotFoundError:
+            return None
+        except EmbeddingFileError as error:
+            raise EmbeddingError(f"The embedding “{name}” cannot be used: {error}.") from error
+        vectors = towers.get(self.tower, towers.get(""))
+        if vectors is None:
+            raise EmbeddingError(
+                f"The embedding “{name}” is for another model: it has vectors for {' and '.join(towers)}, this encoder "
+                f"is {self.tower}."
+            )
+        if vectors.shape[1] != self.dim:
+            raise EmbeddingError(
+                f"The embedding “{name}” is for another model: {vectors.shape[1]} wide, this encoder takes {self.dim}."
+            )
+        return list(vectors)
+
+    def _listed(self) -> _Listing:
+        listing = self._listing
+        if (
+            listing is None
+            or not listing.is_settled
+            or any(_mtime(folder) != mtime for folder, mtime in listing.mtimes.items())
+        ):
+            listing = self._listing = _list(self.folders)
+        return listing
+
+
+SETTLED_SECONDS = 2
+"""Two changes of a folder within this time may carry the same time: FAT counts in steps of two seconds."""
+
+
+def _list(folders: Sequence[Path]) -> _Listing:
+    mtimes = {folder: _mtime(folder) for folder in folders}
+    found: list[tuple[Path, Path]] = []  # folder, and the file's path from there
+    for folder in folders:
+        for path in sorted(_walk(folder, mtimes), key=lambda path: len(path.parts)):
+            is_kept = path.suffix.lower() in (SUFFIX, *UNREADABLE_SUFFIXES) and path.is_file()
+            if is_kept and not (path.is_symlink() and not path.resolve().is_relative_to(folder)):
+                found.append((folder, path.relative_to(folder)))
+    files: dict[str, Path] = {}
+    names: set[str] = set()
+    for suffix in (SUFFIX, *UNREADABLE_SUFFIXES):
+        some = [(folder, path) for folder, path in found if path.suffix.lower() == suffix]
+        for folder, path in some:
+            files.setdefault(path.as_posix(), folder / path)
+            files.setdefault(path.with_suffix("").as_posix(), folder / path)
+        for folder, path in some:
+            files.setdefault(path.name, folder / path)
+            files.setdefault(path.stem, folder / path)
+        if suffix != ".png":  # most pictures beside embeddings are previews
+            names |= {path.stem for _, path in some}
+    is_settled = time.time_ns() - max(mtimes.values(), default=0) > SETTLED_SECONDS * 1_000_000_000
+    return _Listing(mtimes, is_settled, tuple(sorted(names)), files)
+
+
+def _walk(folder: Path, mtimes: dict[Path, int]) -> Iterator[Path]:
+    """All files below a folder, by name; the times of sub-folders go into ``mtimes``."""
+    for place, children, names in os.walk(folder):
+        children.sort()
+        here = Path(place)
+        if not here.resolve().is_relative_to(folder):  # a junction of Windows, which is no link to Python
+            children.clear()
+            continue
+        mtimes.update((child, _mtime(child)) for child in (here / name for name in children))
+        yield from (here / name for name in sorted(names))
+
+
+def _mtime(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, mtime: int, size: int) -> dict[str, Tensor]:
+    """A file's vectors, remembered until the file changes."""
+    del mtime, size
+    return read_embedding_file(path)

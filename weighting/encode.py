@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 from torch import Tensor
 
 from .chunking import CHUNKINGS, ChunkedSection, chunk_prompt, chunks_of
-from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
+from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .embeddings import Embeddings
 from .normalize import NORMALIZATIONS, normalize
 from .padding import PADDINGS, padding_mask_fn
@@ -69,7 +69,8 @@ class EncodeOptions:
     padding: str = "attend"
     """What the encoder may see of padding; one of `PADDINGS`."""
     pooled: Pooled = "unweighted"
-    """Whether masked_blend blends pooled vectors too."""
+    """``unweighted``: of the first chunk; ``weighted``: masked_blend and its like blend pooled vectors too; ``raw
+    text``: of the text as typed, weights and brackets included, cut to one chunk, as the compel library does."""
     law: Law = "nested"
     """masked_blend: how several faded words share the result."""
     mask_method: MaskMethod = "attention"
@@ -80,6 +81,8 @@ class EncodeOptions:
     """Chunk rule a1111: how many tokens back a comma may be to be cut at; 0 to 74."""
     eos_rows: EosRows = "own"
     """Prompts of several chunks: what stands in their EOS rows; one of `EOS_ROWS`."""
+    quirks: bool = False
+    """Chunk rule a1111: do as the program does also where that loses an embedding's vectors."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
@@ -157,7 +160,7 @@ def read_prompt(
         ValueError: If an option is out of range.
     """
     prompt = parse(text, options.syntax, strict=options.strict)
-    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings)
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
     chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
     weight_issues: list[Issue] = []
 
@@ -177,7 +180,7 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
     Args:
         read: The prompt.
         encode: The encoder.
-        tokenize: Its tokenizer, for the filler.
+        tokenize: Its tokenizer, for the filler and for pooled vectors of the raw text.
 
     Returns:
         The conditioning.
@@ -200,6 +203,10 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         return weighted._replace(hidden=_with_eos_rows(weighted.hidden, chunks, options.eos_rows, read.layout))
 
     weighted = combine_sections(read.sections, apply, encode, scheme_options)
+    if options.pooled == "raw text":
+        ids = [token_id for token_id, _, _ in tokenize(read.prompt.source)][: read.layout.capacity]
+        raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
+        weighted = weighted._replace(pooled=encode([raw.ids]).pooled, num_encodings=weighted.num_encodings + 1)
     return EncodedPrompt(
         hidden=weighted.hidden,
         pooled=weighted.pooled,
@@ -212,7 +219,7 @@ def _with_eos_rows(hidden: Tensor, chunks: Sequence[TokenChunk], rule: EosRows, 
     """Put the first EOS row, or the mean of them, into the first EOS row of every chunk."""
     if rule == "own" or len(chunks) == 1 or hidden.shape[1] != len(chunks) * layout.length:
         return hidden
-    places = [row * layout.length + chunk.ids.index(layout.eos_id) for row, chunk in enumerate(chunks)]
+    places = [row * layout.length + chunk.plain_ids.index(layout.eos_id) for row, chunk in enumerate(chunks)]
     hidden = hidden.clone()
     hidden[:, places] = hidden[:, places[:1]] if rule == "first" else hidden[:, places].mean(1, keepdim=True)
     return hidden

@@ -3,12 +3,13 @@
 A prompt is cut at AND first; each part has a list of texts, each with the last step at which it stands. Which of them a
 sampler's call uses is the counter's to say.
 
-Source: docs/weighting.md, "Timed prompts"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -24,7 +25,9 @@ change comes one call later than written, and the last text of an alternation ma
 MAX_STEPS = 10000
 """As many steps as ComfyUI's samplers take."""
 
-_AND = re.compile(r"\bAND\b")
+AND_WORD = re.compile(r"\bAND\b")
+"""What cuts a prompt, anywhere in it."""
+
 _LOOKS_EDITED = re.compile(r"\[[^\[\]]*(?:\|[^\[\]]*|:[ \t]*[0-9.]+[ \t]*)\]")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?|\d*\.\d+)")
 
@@ -63,13 +66,16 @@ class Branch:
             The first text that has not ended; beyond the last step the first of all, as in the WebUI.
         """
         step = call if counter == "as the WebUI counts" else call + 1
-        return next((text for text in self.texts if step <= text.last_step), self.texts[0])
+        index = bisect_left(self.texts, step, key=lambda text: text.last_step)
+        return self.texts[index % len(self.texts)]
 
 
 @dataclass(frozen=True)
 class TimedPrompt:
     """A prompt through all steps."""
 
+    source: str
+    """The text as the user typed it."""
     branches: tuple[Branch, ...]
     """At least one."""
     steps: int
@@ -109,7 +115,7 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     parts = split_and(source)
     branches = tuple(Branch(part.weight, schedule(source, steps, part.span)) for part in parts)
-    return TimedPrompt(branches, steps, tuple(_issues(source, parts, steps)))
+    return TimedPrompt(source, branches, steps, tuple(_issues(source, parts, steps)))
 
 
 def split_and(source: str) -> tuple[AndPart, ...]:
@@ -126,7 +132,7 @@ def split_and(source: str) -> tuple[AndPart, ...]:
     >>> [(part.span, part.weight) for part in split_and("a AND b:0.5")]
     [(Span(start=0, end=1), 1.0), (Span(start=5, end=7), 0.5)]
     """
-    borders = [match.span() for match in _AND.finditer(source)]
+    borders = [match.span() for match in AND_WORD.finditer(source)]
     starts, ends = [0, *(end for _, end in borders)], [*(start for start, _ in borders), len(source)]
     return tuple(_and_part(source, start, end) for start, end in zip(starts, ends, strict=True))
 
@@ -226,3 +232,39 @@ def _editing_issues(source: str, within: Span, steps: int) -> Iterator[Issue]:
             which = "its second text stands from the start" if last < 1 else "its first text stands to the end"
             message = f"“{edit.when}” lies outside the {steps} steps: {which}."
             yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
+
+
+class Run(NamedTuple):
+    """Calls in a row that use the same text."""
+
+    fragment: Fragment
+    """The text."""
+    first: int
+    """The first call, counted from 0."""
+    end: int
+    """One past the last call."""
+
+
+def runs(branch: Branch, calls: int, counter: Counter) -> list[Run]:
+    """The texts of a branch in the order in which a sampler uses them.
+
+    Args:
+        branch: One part of a prompt.
+        calls: How often the sampler asks: its number of steps.
+        counter: How calls are counted.
+
+    Returns:
+        Runs that cover all calls; neighbours have different texts.
+
+    >>> branch = read_timed("[a|b]", 4).branches[0]
+    >>> [(run.fragment.text, run.first, run.end) for run in runs(branch, 4, "as the WebUI counts")]
+    [('a', 0, 2), ('b', 2, 3), ('a', 3, 4)]
+    """
+    found: list[Run] = []
+    for call in range(calls):
+        fragment = branch.at(call, counter).fragment
+        if found and found[-1].fragment.text == fragment.text:
+            found[-1] = found[-1]._replace(end=call + 1)
+        else:
+            found.append(Run(fragment, call, call + 1))
+    return found

@@ -68,7 +68,7 @@ def hide_nothing(chunks: Sequence[TokenChunk]) -> None:
 
 Law = Literal["nested", "compel"]
 MaskMethod = Literal["attention", "token", "remove"]
-Pooled = Literal["unweighted", "weighted"]
+Pooled = Literal["unweighted", "weighted", "raw text"]
 
 # in the order of menus, default first
 LAWS: tuple[Law, ...] = get_args(Law)
@@ -87,8 +87,9 @@ class SchemeOptions:
     filler_id: int = 266
     """masked_blend: the id that stands in for an absent token with the method ``token``; 266 is ``+``."""
     pooled: Pooled = "unweighted"
-    """Whether a scheme that blends encodings blends their pooled vectors too. Schemes that work row by row leave them
-    as they are either way: a pooled vector is the row of EOS, whose weight is always 1."""
+    """Whether a scheme that blends encodings blends their pooled vectors too (``weighted``). Schemes that work row by
+    row leave them as they are either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is
+    no matter of schemes: `encode_prompt` sees to it."""
     mask_of: MaskFn = hide_nothing
     """What is hidden in every encoding of the prompt, such as padding. The empty prompt is always encoded unmasked."""
     layout: ChunkLayout = CLIP_L_LAYOUT

@@ -7,11 +7,14 @@ a terminal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from .chunks import TokenChunk
+from .embeddings import EmbeddingVector
 from .encode import ReadPrompt
-from .prompt import Break, Span
+from .prompt import Break, Fragment, Piece, Span
 
 VERSION = 1
 """Raised when a key of the view changes its meaning."""
@@ -26,9 +29,9 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
         ``num_tokens``; ``chunks``, each with ``num_tokens``, ``capacity`` and ``tokens``; ``breaks``, ``marks`` (both
-        ``[start, end]``) and ``issues`` (``code``, ``message``, ``start``, ``end``). A token has ``id`` (null for a
-        vector of an embedding), ``text`` as typed, ``weight``, ``word``, ``start``, ``end``. Special tokens are left
-        out. All offsets count UTF-16 units of ``text``.
+        ``[start, end]``) and ``issues`` (``code``, ``message``, ``start``, ``end``). A token has ``id``, or null and
+        for a vector of an embedding ``embedding``, as in ``name[0]``; ``text`` as typed, ``weight``, ``word``,
+        ``start``, ``end``. Special tokens are left out. All offsets count UTF-16 units of ``text``.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .encode import EncodeOptions, read_prompt
@@ -49,6 +52,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
             "tokens": [
                 {
                     "id": token.id if isinstance(token.id, int) else None,
+                    "embedding": None if isinstance(token.id, int) else _vector_name(token.id),
                     "text": _text_of(text, token.span),
                     "weight": token.weight,
                     "word": token.word,
@@ -92,7 +96,7 @@ def token_table(read: ReadPrompt) -> str:
     for number, chunk in enumerate(read.chunks, 1):
         lines.append(f"chunk {number} of {len(read.chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
         for position, token in enumerate(chunk.content, 1):
-            token_id = str(token.id) if isinstance(token.id, int) else f"{token.id.name}[{token.id.index}]"
+            token_id = str(token.id) if isinstance(token.id, int) else _vector_name(token.id)
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"
             lines.append(
                 f"{position:>5} {token_id:>7}  {_text_of(read.prompt.source, token.span)!r:<24}{weight:>8}".rstrip()
@@ -102,6 +106,47 @@ def token_table(read: ReadPrompt) -> str:
     return "\n".join(lines)
 
 
+def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
+    """A prompt that is a part of a longer text, with all places counted in that text.
+
+    Args:
+        read: The part as it was read on its own.
+        source: The longer text.
+        fragment: The part, made of pieces of the longer text.
+
+    Returns:
+        The same with other places. What runs over a gap between two pieces takes the gap in.
+    """
+    positions = fragment.positions
+    if positions == list(range(len(source))):
+        return read
+
+    def moved(span: Span) -> Span:
+        start = positions[span.start] if span.start < len(positions) else fragment.span.end
+        return Span(start, positions[span.end - 1] + 1 if span.end > span.start else start)
+
+    def moved_part(part: Fragment | Break) -> Fragment | Break:
+        if isinstance(part, Break):
+            return Break(moved(part.span))
+        return replace(part, pieces=tuple(Piece(piece.text, moved(piece.span)) for piece in part.pieces))
+
+    def moved_chunk(chunk: TokenChunk) -> TokenChunk:
+        return replace(chunk, tokens=tuple(t._replace(span=t.span and moved(t.span)) for t in chunk.tokens))
+
+    prompt = replace(
+        read.prompt,
+        source=source,
+        parts=tuple(map(moved_part, read.prompt.parts)),
+        marks=tuple(map(moved, read.prompt.marks)),
+    )
+    sections = (
+        replace(section, prompts=tuple(tuple(map(moved_chunk, chunks)) for chunks in section.prompts))
+        for section in read.sections
+    )
+    issues = (replace(issue, span=moved(issue.span)) for issue in read.issues)
+    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues))
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
@@ -109,6 +154,10 @@ def counted(number: int, noun: str) -> str:
     ('1 chunk', '2 chunks')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _vector_name(vector: EmbeddingVector) -> str:
+    return f"{vector.name}[{vector.index}]"
 
 
 def _text_of(text: str, span: Span | None) -> str:

@@ -34,7 +34,10 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     missing = encoder.transformer.load_state_dict(load_file(job["weights"]), strict=False)
     assert not missing.unexpected_keys, missing
     assert all(key.endswith("position_ids") for key in missing.missing_keys), missing
-    engine = ClassicTextProcessingEngine(encoder, CLIPTokenizer.from_pretrained(files / "tokenizer"))
+    tokenizer = CLIPTokenizer.from_pretrained(files / "tokenizer")
+    engine = ClassicTextProcessingEngine(encoder, tokenizer, embedding_dir=job["embeddings"])
+    names = {path.stem for path in Path(job["embeddings"]).iterdir()}
+    assert engine.embeddings.word_embeddings.keys() == names, engine.embeddings.skipped_embeddings
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
         options.emphasis = settings["emphasis"]

@@ -7,11 +7,25 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import torch
+from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+BASE = {
+    "syntax": "comfy",
+    "scheme": "comfy",
+    "normalization": "none",
+    "chunking": "as syntax",
+    "padding": "attend",
+    "pooled": "unweighted",
+}
+
+
+def node(name: str):
+    """A node of ours by its id without the prefix."""
+    return NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]()
 
 
 def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None:
@@ -29,6 +43,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     paths = ModuleType("folder_paths")
     paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
     paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
+    paths.get_folder_paths = lambda kind: [f"models/{kind}"]
     comfy = ModuleType("comfy")
     comfy.__path__ = []
     for module in (comfy, management, patching, embeddings, paths):
@@ -102,9 +117,13 @@ class Tower(torch.nn.Module):
 class HostTokenizer:
     """The host's SDTokenizer."""
 
-    max_length, start_token, end_token, pad_token = 77, 49406, 49407, 49407
+    max_length, start_token, end_token = 77, 49406, 49407
     tokens_start, tokenizer_adds_end_token = 1, True
-    embedding_directory, embedding_size, embedding_key = "embeddings", CONFIG.hidden_dim, "clip_l"
+    embedding_directory, embedding_size = "embeddings", CONFIG.hidden_dim
+
+    def __init__(self, tower: str) -> None:
+        self.embedding_key = tower
+        self.pad_token = 49407 if tower == "clip_l" else 0
 
     def tokenizer(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [49406, *(token.id for token in default_tokenizer()(text)), 49407]}
@@ -124,22 +143,26 @@ class Patcher:
 
 
 class FakeClip:
-    """The host's CLIP with one CLIP text tower, ``clip_l``."""
+    """The host's CLIP with CLIP text towers: ``clip_l``, unless others are asked for."""
 
-    def __init__(self, model=None, patches=()) -> None:
+    def __init__(self, model=None, patches=(), towers=("clip_l",)) -> None:
         if model is None:
             model = torch.nn.Module()
-            model.clip_l = Tower()
+            for tower in towers:
+                model.add_module(tower, Tower())
         self.cond_stage_model = model
+        self.towers = towers
         self.patcher = Patcher(model, patches)
-        self.tokenizer = SimpleNamespace(clip_l=HostTokenizer())
+        self.tokenizer = SimpleNamespace(**{tower: HostTokenizer(tower) for tower in towers})
 
     def clone(self) -> "FakeClip":
-        return FakeClip(self.cond_stage_model, self.patcher.object_patches)
+        return FakeClip(self.cond_stage_model, self.patcher.object_patches, self.towers)
 
-    def encode_from_tokens_scheduled(self, tokens):
-        encode = self.patcher.object_patches.get(
-            "clip_l.encode_token_weights", self.cond_stage_model.clip_l.encode_token_weights
-        )
-        hidden, pooled = encode(tokens["l"])
-        return [[hidden, {"pooled_output": pooled}]]
+    def encode_from_tokens_scheduled(self, tokens, add_dict=None):
+        outputs = []
+        for tower in self.towers:
+            default = getattr(self.cond_stage_model, tower).encode_token_weights
+            encode = self.patcher.object_patches.get(f"{tower}.encode_token_weights", default)
+            outputs.append(encode(tokens[tower.removeprefix("clip_")]))
+        hidden = torch.cat([hidden for hidden, _ in outputs], dim=-1)
+        return [[hidden, {"pooled_output": outputs[-1][1], **(add_dict or {})}]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import weighted_clip
-from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
@@ -17,33 +16,10 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
-from .fake_comfy import CONFIG, FakeClip, install
+from .fake_comfy import BASE, CONFIG, FakeClip, install, node
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
-BASE = {
-    "syntax": "comfy",
-    "scheme": "comfy",
-    "normalization": "none",
-    "chunking": "as syntax",
-    "padding": "attend",
-    "pooled": "unweighted",
-}
-
-
-@pytest.fixture(autouse=True)
-def host(monkeypatch, tmp_path):
-    tensors = {"text_model." + key: value for key, value in seeded_text_model(CONFIG).state_dict().items()}
-    path = tmp_path / "tiny.safetensors"
-    save_file(tensors, path)
-    install(
-        monkeypatch,
-        {"text_encoders": {"tiny.safetensors": str(path)}, "checkpoints": {"sub/sd.safetensors": str(path)}},
-    )
-
-
-def node(name: str):
-    return NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]()
 
 
 def all_inputs(cls) -> dict:
@@ -72,9 +48,15 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPTextEncode": [
             "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled",
         ],
-        "WeightedCLIPA1111Encode": ["clip", "text", "emphasis", "comma_backtrack", "padding"],
+        "WeightedCLIPA1111Encode": [
+            "clip", "text", "emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "model",
+        ],
         "WeightedCLIPMaskedBlend": [
             "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled",
+        ],
+        "WeightedCLIPSDXLEncode": [
+            "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",
+            "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
         ],
         "WeightedCLIPConvert": ["text", "from", "to"],
         "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
@@ -206,7 +188,7 @@ def test_a_host_that_does_not_ask_us_is_an_error_and_not_wrong_conditioning() ->
     clip = FakeClip()
 
     class Deaf(FakeClip):
-        def encode_from_tokens_scheduled(self, tokens):
+        def encode_from_tokens_scheduled(self, tokens, add_dict=None):
             return [[torch.zeros(1, 77, 64), {}]]
 
     clip.clone = lambda: Deaf(clip.cond_stage_model)

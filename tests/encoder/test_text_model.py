@@ -8,24 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import CLIPTextModelWithProjection
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
-from weighted_clip.parity.transformers_reference import transformers_text_model
+from weighted_clip.parity.transformers_reference import transformers_projected_model, transformers_text_model
 
 from .conftest import OPENCLIP, TINY, random_ids
-
-
-def transformers_model_with_projection(model: TextModel) -> CLIPTextModelWithProjection:
-    """CLIPTextModelWithProjection on the same tensors as ours."""
-    tower = transformers_text_model(model, "sdpa")
-    tower.config.projection_dim = model.config.projection_dim
-    theirs = CLIPTextModelWithProjection(tower.config)
-    ours = model.state_dict()
-    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
-    return theirs.eval().requires_grad_(False)
 
 
 def some_masks(batch: int, number: int) -> list[Tensor | None]:
@@ -57,7 +46,7 @@ def test_equals_transformers_sdpa_bit_for_bit(wide: TextModel, batch: int) -> No
 def test_projected_vectors_equal_transformers_bit_for_bit(tower: str) -> None:
     config = replace(OPENCLIP[tower], num_layers=2)
     model = seeded_text_model(config)
-    reference = transformers_model_with_projection(model)
+    reference = transformers_projected_model(model)
     for batch in (1, 3):
         ids = random_ids(batch, pad_id=config.pad_id)
         for mask in some_masks(batch, 1):

@@ -1,4 +1,4 @@
-"""Write a Stable Diffusion 1.5 of random weights, with a LoRA, a text encoder and an embedding to go with it.
+"""Write a Stable Diffusion 1.5 of random weights, with a LoRA, a text encoder and embeddings to go with it.
 
 Runs in a ComfyUI's own Python with that checkout as working directory, because ComfyUI's classes know the names and
 shapes. Every tensor is drawn from a generator seeded by its own name, so that any version writes the same numbers.
@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 CHECKPOINT = Path("checkpoints", "seeded-sd15.safetensors")
 LORA = Path("loras", "seeded-clip-lora.safetensors")
 TEXT_ENCODER = Path("text_encoders", "seeded-clip-l.safetensors")
-EMBEDDING = Path("embeddings", "seeded-embedding.safetensors")
+EMBEDDINGS = Path("embeddings")
 
 TEXT_PREFIX = "cond_stage_model.transformer."
 LORA_RANK = 4
@@ -43,7 +43,7 @@ VAE = {
 
 
 def main(folder: Path) -> None:
-    """Write the four files, each in the folder where ComfyUI looks for its kind."""
+    """Write all files, each in the folder where ComfyUI looks for its kind."""
     modules = {"model.diffusion_model.": unet(), "first_stage_model.": vae(), TEXT_PREFIX: text_encoder()}
     state: dict[str, torch.Tensor] = {}
     for prefix, module in modules.items():
@@ -56,7 +56,17 @@ def main(folder: Path) -> None:
     text = {name.removeprefix(TEXT_PREFIX): tensor for name, tensor in state.items() if name.startswith(TEXT_PREFIX)}
     write(text, folder / TEXT_ENCODER)
     write(lora(text), folder / LORA)
-    write({"clip_l": 0.05 * normal("embedding", (2, 768))}, folder / EMBEDDING)
+    write({"clip_l": 0.05 * normal("embedding", (2, 768))}, folder / EMBEDDINGS / "seeded-embedding.safetensors")
+    write_more_embeddings(folder)
+
+
+def write_more_embeddings(folder: Path) -> None:
+    """Write an embedding as of diffusers and a pickled one as of the WebUI's trainer; needs no ComfyUI."""
+    write({"<any>": 0.05 * normal("one", (768,))}, folder / EMBEDDINGS / "seeded-one.safetensors")
+    trained = {"string_to_token": {"*": 265}, "string_to_param": {"*": 0.05 * normal("eight", (8, 768))}}
+    unfinished = folder / EMBEDDINGS / "seeded-eight.unfinished"
+    torch.save(trained, unfinished)
+    unfinished.replace(unfinished.with_suffix(".pt"))
 
 
 def unet() -> torch.nn.Module:

@@ -1,16 +1,16 @@
 """The chunk rules against the case files, and what must hold for any prompt."""
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
-from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout
+from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.prompt import Break, Span
 from weighted_clip.weighting.syntax import parse
+
+from .known_embeddings import KnownEmbeddings, shown, vectors_in
 
 CLIP_L, CLIP_G = ChunkLayout(), ChunkLayout(pad_id=0)
 
@@ -19,17 +19,41 @@ def context(**options) -> ChunkContext:
     return ChunkContext(default_tokenizer(), **options)
 
 
-@pytest.mark.cases("a1111_chunks", without=["embeddings"])
-def test_a1111_equals_the_reference(case: dict) -> None:
-    prompt = parse(case["prompt"], "a1111")
-    found = chunk_prompt(prompt, context(), "a1111").chunks
-    assert [list(chunk.ids) for chunk in found] == [chunk["tokens"] for chunk in case["chunks"]]
+def a1111_chunks(case: dict, *, quirks: bool) -> tuple[TokenChunk, ...]:
+    """Chunks of a case; ids and weights do not depend on the quirks."""
+    embeddings = KnownEmbeddings(case["embeddings"]) if "embeddings" in case else None
+    found = chunk_prompt(parse(case["prompt"], "a1111"), context(embeddings=embeddings, quirks=quirks), "a1111").chunks
+    assert [list(chunk.plain_ids) for chunk in found] == [chunk["tokens"] for chunk in case["chunks"]]
     assert [list(chunk.weights) for chunk in found] == [chunk["multipliers"] for chunk in case["chunks"]]
+    return found
+
+
+@pytest.mark.cases("a1111_chunks")
+def test_a1111_equals_the_reference(case: dict) -> None:
+    found = a1111_chunks(case, quirks=True)
+    for chunk, expected in zip(found, case["chunks"], strict=True):
+        fixes = expected.get("fixes", [])
+        sizes = [(offset, name, case["embeddings"][name]) for offset, name in fixes]
+        vectors = {1 + offset + i: v for offset, name, size in sizes for i, v in enumerate(shown(name, size))}
+        assert vectors_in(chunk) == vectors
     # the WebUI's counter takes every chunk but an unfinished last one for 75, and a BREAK finishes a chunk
+    prompt = parse(case["prompt"], "a1111")
     is_finished = prompt.parts[-1:] != prompt.fragments[-1:] or (
         len(prompt.parts) > 1 and isinstance(prompt.parts[-2], Break) and not prompt.parts[-1].text
     )
     assert 75 * (len(found) - 1) + (75 if is_finished else found[-1].num_content) == case["token_count"]
+
+
+@pytest.mark.cases("a1111_chunks")
+def test_without_quirks_vectors_stand_on_the_placeholders_that_the_reference_has_for_them(case: dict) -> None:
+    vectors = [
+        vectors_in(chunk).get(place)
+        for chunk in a1111_chunks(case, quirks=False)
+        for place, token in enumerate(chunk.plain_ids)
+        if token == 0
+    ]
+    names = [name for chunk in case["chunks"] for _, name in chunk.get("fixes", [])]
+    assert vectors == [vector for name in names for vector in shown(name, case["embeddings"][name])]
 
 
 def comfy_chunks(case: dict, chunking: str, layout: ChunkLayout) -> list[list[list[object]]]:
@@ -37,15 +61,15 @@ def comfy_chunks(case: dict, chunking: str, layout: ChunkLayout) -> list[list[li
     embeddings = None
     if "embeddings" in case:
         sizes = case["embeddings"] | {f"{name}.safetensors": size for name, size in case["embeddings"].items()}
-        embeddings = SimpleNamespace(find=lambda name: [None] * sizes[name] if name in sizes else None)
+        embeddings = KnownEmbeddings(sizes)
 
-    def shown(token_id: int | EmbeddingVector) -> int | str:
+    def in_words(token_id: int | EmbeddingVector) -> int | str:
         if isinstance(token_id, int):
             return token_id
         return f"{token_id.name.removesuffix('.safetensors')}[{token_id.index}]"
 
     found = chunk_prompt(parse(case["prompt"], "comfy"), context(layout=layout, embeddings=embeddings), chunking)
-    return [[[shown(token.id), token.weight, token.word] for token in chunk.tokens] for chunk in found.chunks]
+    return [[[in_words(token.id), token.weight, token.word] for token in chunk.tokens] for chunk in found.chunks]
 
 
 @pytest.mark.cases("comfy_chunks")
@@ -62,7 +86,7 @@ def test_comfy_word_equals_the_reference(case: dict) -> None:
 
 def test_unknown_embedding_is_an_issue_at_its_name() -> None:
     text = "a embedding:nothing b"
-    found = chunk_prompt(parse(text, "comfy"), context(embeddings=SimpleNamespace(find=lambda name: None)))
+    found = chunk_prompt(parse(text, "comfy"), context(embeddings=KnownEmbeddings({})))
     (issue,) = found.issues
     assert issue.code == "unknown-embedding"
     assert text[slice(*issue.span)] == "embedding:nothing"

@@ -35,7 +35,7 @@ def test_an_empty_part_of_a_prompt_reads_like_any_other() -> None:
 def test_pieces_are_the_text_they_point_at(source: str) -> None:
     for part in split_and(source):
         for _, fragment in schedule(source, 7, part.span):
-            assert [source[slice(*piece.span)] for piece in fragment.pieces] == [piece.text for piece in fragment.pieces]
+            assert all(source[slice(*piece.span)] == piece.text for piece in fragment.pieces)
             assert all(part.span.start <= place < part.span.end for place in fragment.positions)
 
 
@@ -135,7 +135,9 @@ def test_steps_out_of_range_are_refused(steps: int) -> None:
         read_timed("a", steps)
 
 
-@pytest.mark.parametrize("unit", ["[", "(", "[a:", "[a|", "((a)", "[[a:b:1]", "a AND ", "[:::", ":1", "\\(", "[a:1", "9"])
+@pytest.mark.parametrize(
+    "unit", ["[", "(", "[a:", "[a|", "((a)", "[[a:b:1]", "a AND ", "[:::", ":1", "\\(", "[a:1", "9"]
+)
 def test_long_prompts_are_read_in_one_pass(unit: str) -> None:
     source = unit * 20_000
     assert schedule(source, 3)[-1].last_step == 3

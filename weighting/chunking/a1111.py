@@ -1,29 +1,42 @@
-"""A1111's way of cutting a prompt: at 75 tokens or at a comma not far before, and at BREAK.
+"""A1111's way of cutting a prompt: at 75 tokens or at a comma not far before, and at BREAK; embeddings by bare names.
 
-Source: docs/weighting.md, "Chunks"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/weighting.md, "Chunks" and "Textual inversion"; behaviour of stable-diffusion-webui-forge dfdcbab6
+(2025-06).
 """
 
 from __future__ import annotations
 
-from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, fragment_tokens
-from ..prompt import Prompt
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
+from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
+from ..prompt import Issue, Prompt, Span
 
 
 def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Cut as the A1111 WebUI does.
 
     When a 76th token arrives that is no comma, and the last comma is at most ``comma_backtrack`` tokens back, the cut
-    falls behind that comma. BREAK ends the chunk.
+    falls behind that comma. BREAK ends the chunk. The vectors of an embedding stay together: if they do not fit, they
+    start the next chunk.
+
+    Tokens that the comma rule moves take their vectors along. In the program they do not, and ``quirks`` does as it
+    does: the vectors stay where they were, which is in the padding now, and the next chunk has the ids beneath them.
 
     Args:
         prompt: The parsed prompt.
-        context: Tokenizer, layout and ``comma_backtrack``.
+        context: Tokenizer, layout, ``comma_backtrack``, ``embeddings`` and ``quirks``.
 
     Returns:
-        The chunks.
+        The chunks and the problems with embeddings.
     """
     layout, backtrack = context.layout, context.comma_backtrack
     chunks: list[TokenChunk] = []
+    issues: list[Issue] = []
     content: list[Token] = []
     last_comma = -1
 
@@ -32,11 +45,11 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
         chunks.append(_blank_behind_eos(close_chunk(content, layout), layout))
         content, last_comma = [], -1
 
-    for token in fragment_tokens(prompt, context.tokenize):
-        if token is None:
+    for unit in _units(prompt, context, issues):
+        if unit is None:
             close()
             continue
-        if token.id == layout.comma_id:
+        if unit.first_id == layout.comma_id:
             last_comma = len(content)
         elif backtrack and len(content) == layout.capacity and last_comma >= 0:
             cut = last_comma + 1
@@ -44,20 +57,141 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
                 moved = content[cut:]
                 content = content[:cut]
                 close()
+                if context.quirks:
+                    chunks[-1] = _with_left_behind(chunks[-1], moved)
+                    issues += _left_behind(moved)
+                    moved = [token._replace(id=plain_id(token.id)) for token in moved]
                 content = moved
-        if len(content) == layout.capacity:
+        if len(content) + len(unit.tokens) > layout.capacity:
             close()
-        content.append(token)
+        content += unit.tokens
     if content or not chunks:
         close()
-    return Chunked(tuple(chunks), ())
+    return Chunked(tuple(chunks), tuple(issues))
+
+
+class _Unit(NamedTuple):
+    """What goes into one chunk: a token, or all vectors of an embedding."""
+
+    tokens: Sequence[Token]
+    first_id: int
+    """Of the text's first token, also where that is part of an embedding's name."""
+
+
+def _units(prompt: Prompt, context: ChunkContext, issues: list[Issue]) -> Iterator[_Unit | None]:
+    """The units of all fragments in order, None for a break; problems with embeddings go into ``issues``."""
+    reader = None if context.embeddings is None else _NameReader(prompt.source, context.embeddings, context, issues)
+    tokens = fragment_tokens(prompt, context.tokenize)
+    for fragment, group in groupby(tokens, key=lambda token: None if token is None else token.fragment):
+        if fragment is None:
+            yield from (None for _ in group)
+            continue
+        some = [token for token in group if token is not None]
+        yield from reader.units(some) if reader else (_Unit([token], plain_id(token.id)) for token in some)
+
+
+class _NameReader:
+    """Finds embeddings by their names among the tokens of a prompt."""
+
+    def __init__(self, source: str, embeddings: Embeddings, context: ChunkContext, issues: list[Issue]) -> None:
+        self._source = source
+        self._embeddings = embeddings
+        self._names = _names_by_ids(tuple(embeddings.names()), context.tokenize)
+        self._capacity = context.layout.capacity
+        self._issues = issues
+        self._found: dict[str, LookUp] = {}
+
+    def units(self, tokens: Sequence[Token]) -> Iterator[_Unit]:
+        """The units of one fragment: at each place the longest name that stands there, or else the token."""
+        ids = [plain_id(token.id) for token in tokens]
+        position = 0
+        while position < len(tokens):
+            first, length = tokens[position], 1
+            unit = [first]
+            for name, num_tokens in self._names.at(position, ids):
+                span = Span(first.place.start, tokens[position + num_tokens - 1].place.end)
+                vectors = self._vectors(name, span)
+                if vectors:
+                    unit, length = [first._replace(id=vector, span=span) for vector in vectors], num_tokens
+                    break
+            yield _Unit(unit, ids[position])
+            position += length
+
+    def _vectors(self, name: str, span: Span) -> list[EmbeddingVector]:
+        """The vectors of an embedding, none if it cannot be used."""
+        if name not in self._found:
+            self._found[name] = look_up(name, self._embeddings)
+        vectors, problem = self._found[name]
+        if problem:
+            message = f"{problem} The name is read as if there were no such file."
+            self._issues.append(Issue("unusable-embedding", message, span))
+        if vectors is None:
+            return []
+        if len(vectors) > self._capacity:
+            message = f"“{name}” has {len(vectors)} vectors: the first {self._capacity} are used, no more fit a chunk."
+            self._issues.append(Issue("embedding-cut", message, span))
+        if self._source.endswith(EMBEDDING_PREFIX, 0, span.start):
+            message = f"“{EMBEDDING_PREFIX}” is ComfyUI's: A1111 reads it as text, and then the embedding “{name}”."
+            place = Span(span.start - len(EMBEDDING_PREFIX), span.end)
+            self._issues.append(Issue("comfy-embedding", message, place))
+        return [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[: self._capacity])]
+
+
+class _Names(NamedTuple):
+    """Names of embeddings by their token ids."""
+
+    by_ids: dict[tuple[int, ...], list[str]]
+    lengths: dict[int, list[int]]
+    """How many tokens the names have that start with an id, most first."""
+
+    def at(self, position: int, ids: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """The names that stand at a place, each with its number of tokens, longest first."""
+        for length in self.lengths.get(ids[position], ()):
+            key = tuple(ids[position : position + length])
+            if len(key) == length:
+                yield from ((name, length) for name in self.by_ids.get(key, ()))
+
+
+@lru_cache(maxsize=8)
+def _names_by_ids(names: tuple[str, ...], tokenize: Tokenize) -> _Names:
+    """Tokenize all names: once, because a prompt is read at every keystroke and a folder may hold thousands."""
+    by_ids: dict[tuple[int, ...], list[str]] = {}
+    for name in names:
+        by_ids.setdefault(tuple(token_id for token_id, _, _ in tokenize(name)), []).append(name)
+    by_ids.pop((), None)
+    lengths: dict[int, set[int]] = {}
+    for ids in by_ids:
+        lengths.setdefault(ids[0], set()).add(len(ids))
+    return _Names(by_ids, {first: sorted(some, reverse=True) for first, some in lengths.items()})
+
+
+def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
+    """The chunk with the vectors among the tokens that were moved out of it where they stood: in its padding."""
+    tokens = list(chunk.tokens)
+    for place, token in enumerate(moved, 1 + chunk.num_content):
+        if isinstance(token.id, EmbeddingVector):
+            vector = replace(token.id, placeholder=plain_id(tokens[place].id))
+            tokens[place] = tokens[place]._replace(id=vector)
+    return replace(chunk, tokens=tuple(tokens))
+
+
+def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
+    """One issue for each embedding among tokens that are moved without their vectors."""
+    for token in moved:
+        if isinstance(token.id, EmbeddingVector) and token.id.index == 0:
+            message = f"The comma rule moves “{token.id.name}” to the next chunk and leaves its vectors, as in A1111."
+            yield Issue("left-behind", message, token.place)
 
 
 def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
-    """Where padding is not EOS, A1111 blanks everything behind the first EOS id, also one the user typed."""
-    ids = chunk.ids
-    if layout.pad_id == layout.eos_id or ids.index(layout.eos_id) == chunk.num_content + 1:
+    """Where padding is not EOS, A1111 blanks every id behind the first EOS id, also one the user typed."""
+    first = chunk.plain_ids.index(layout.eos_id)
+    if layout.pad_id == layout.eos_id or first == chunk.num_content + 1:
         return chunk
-    first = ids.index(layout.eos_id)
-    behind = (token._replace(id=layout.pad_id) for token in chunk.tokens[first + 1 :])
+    behind = (token._replace(id=_blanked(token.id, layout.pad_id)) for token in chunk.tokens[first + 1 :])
     return TokenChunk((*chunk.tokens[: first + 1], *behind), chunk.num_content)
+
+
+def _blanked(token: TokenId, pad_id: int) -> TokenId:
+    """The padding id; a vector stays, above it."""
+    return replace(token, placeholder=pad_id) if isinstance(token, EmbeddingVector) else pad_id

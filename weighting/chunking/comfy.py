@@ -2,7 +2,8 @@
 
 A group is a weighted segment (``comfy segment``, since December 2024) or a word (``comfy word``, until then).
 
-Source: docs/weighting.md, "Chunks"; behaviour of ComfyUI 0.29.0 and of its last revision before 2024-12-10.
+Source: docs/weighting.md, "Chunks" and "Textual inversion"; behaviour of ComfyUI 0.29.0 and of its last revision
+before 2024-12-10.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..chunks import ChunkContext, Chunked, Token, TokenChunk, close_chunk, tokens_of
-from ..embeddings import EMBEDDING_PREFIX, EmbeddingVector, read_embedding
+from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, look_up
 from ..prompt import Break, Issue, Prompt, Span
 
 LARGE_GROUP = 8
@@ -20,6 +21,7 @@ LARGE_GROUP = 8
 
 _WORD_BORDER = re.compile("[ \n]")
 _EMBEDDING_BORDER = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
+_NAME = re.compile(r"\s*([^\s<\[]+)")
 
 
 def chunk_comfy_segment(prompt: Prompt, context: ChunkContext) -> Chunked:
@@ -106,18 +108,65 @@ def _groups(
     if not text:
         return
     rests = [(0, len(text))]
-    mention = None if context.embeddings is None else read_embedding(text, context.embeddings)
+    mention = None if context.embeddings is None else _read_mention(text, context.embeddings)
     if mention is not None:
         rests = mention.rests
         span = Span(positions[0], positions[mention.end - 1] + 1)
-        if mention.vectors is None:
+        if mention.found.vectors is not None:
+            vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.found.vectors))
+            yield _Group([Token(vector, weight, 0, fragment, span) for vector in vectors])
+        elif mention.found.problem:
+            yield _Group([], Issue("unusable-embedding", f"{mention.found.problem} The name is left out.", span))
+        else:
             message = f"There is no embedding “{mention.name}”: the name is left out, as in ComfyUI."
             yield _Group([], Issue("unknown-embedding", message, span))
-        else:
-            vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.vectors))
-            yield _Group([Token(vector, weight, 0, fragment, span) for vector in vectors])
     tokens = [
         token for a, b in rests for token in tokens_of(text[a:b], positions[a:b], weight, fragment, 0, context.tokenize)
     ]
     if rests:
         yield _Group(tokens)
+
+
+class _Mention(NamedTuple):
+    """An embedding named at the start of a text."""
+
+    name: str
+    """The name looked up last."""
+    found: LookUp
+    end: int
+    """Where the name ends in the text."""
+    rests: list[tuple[int, int]]
+    """Stretches of the text behind the name, to be tokenized one by one."""
+
+
+def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
+    """Read ``embedding:name`` at the start of a text.
+
+    The name ends at white space, ``<`` or ``[``. If there is no embedding of that name, commas round it are taken off
+    and become text.
+
+    Args:
+        text: A segment or word of a prompt.
+        embeddings: Where the name is looked up.
+
+    Returns:
+        The mention, or None where the text does not start with one.
+
+    >>> from types import SimpleNamespace
+    >>> _read_mention("embedding:cat, b", SimpleNamespace(find={"cat": [0.5]}.get))
+    _Mention(name='cat', found=LookUp(vectors=[0.5], problem=''), end=13, rests=[(13, 14), (14, 16)])
+    """
+    if not text.startswith(EMBEDDING_PREFIX):
+        return None
+    match = _NAME.match(text, len(EMBEDDING_PREFIX))
+    if match is None:
+        return None
+    name, (start, end) = match[1], match.span(1)
+    rests = [(end, len(text))] if text[end:].strip() else []
+    found = look_up(name, embeddings)
+    stripped = name.strip(",")
+    if found == LookUp(None) and len(stripped) < len(name):
+        # the reference gives back the last characters, as many as there were commas, even where some stood in front
+        cut = start + len(stripped)
+        return _Mention(stripped, look_up(stripped, embeddings), cut, [(cut, end), *rests])
+    return _Mention(name, found, end, rests)

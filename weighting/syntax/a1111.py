@@ -23,7 +23,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..editing import edits_of, read_editing
 from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, unmarked
+from ..schedule import AND_WORD
 
 ROUND_FACTOR = 1.1
 SQUARE_FACTOR = 1 / 1.1
@@ -156,8 +158,22 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
         syntax="a1111",
         parts=parts,
         marks=unmarked(len(source), covered),
-        issues=tuple(sorted([*reader.issues, *issues], key=lambda issue: issue.span)),
+        issues=tuple(sorted([*reader.issues, *issues, *_timed(source)], key=lambda issue: issue.span)),
     )
+
+
+def _timed(source: str) -> Iterator[Issue]:
+    """What changes with the steps is read before this syntax is, if at all; what is left of it is text and brackets."""
+    if "[" in source and (":" in source or "|" in source):
+        for edit in edits_of(read_editing(source).parts):
+            message = (
+                f"“{source[slice(*edit.span)]}” changes with the sampling steps in A1111. Only the A1111 Prompt node "
+                "reads that; here its brackets are weights and the rest of it is text."
+            )
+            yield Issue("unread-edit", message, edit.span)
+    for word in AND_WORD.finditer(source):
+        message = "AND combines prompts in A1111. Only the A1111 Prompt node reads that; here it is the word “and”."
+        yield Issue("unread-and", message, Span(*word.span()))
 
 
 def _split_breaks(source: str, start: int, end: int) -> Iterator[tuple[Span, bool]]:

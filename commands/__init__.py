@@ -1,0 +1,48 @@
+"""The command line: every command in a module of its own, each adding its options and saying what runs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+SAMPLE_PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+SAMPLE_COMMAND = ["encode", SAMPLE_PROMPT, "--scheme", "masked_blend", "--name", "sample"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; without one, encode a sample prompt.
+
+    Args:
+        arguments: What follows the program's name; the process's own by default.
+
+    Returns:
+        The exit status: 0, or 1 after a problem that was explained on the error stream.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given or SAMPLE_COMMAND)
+    try:
+        return options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"weighted-clip: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    from .. import benchmarks, parity
+    from . import encode, reading
+
+    parser = argparse.ArgumentParser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    reading.add_commands(commands)
+
+    compare = commands.add_parser("parity", help="compare every scheme with every reference program that is there")
+    parity.add_arguments(compare)
+    compare.set_defaults(run=parity.run)
+
+    bench = commands.add_parser("bench", help="measure speed beside other programs")
+    benchmarks.add_options(bench)
+    bench.set_defaults(run=benchmarks.run)
+
+    encode.add_command(commands)
+    return parser

@@ -1,0 +1,159 @@
+"""The command ``encode``: a prompt into a safetensors file, with pictures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .reading import add_reading_options, embeddings_of, options_of, text_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..encoder.text_model import TextEncoder
+    from ..weighting.encode import EncodedPrompt, ReadPrompt
+    from ..weighting.scheme_api import Rows
+
+RANDOM_WARNING = (
+    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
+    "mean nothing. Give real ones with --weights FILE.safetensors"
+)
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    from ..weighting.encode import EOS_ROWS
+    from ..weighting.padding import PADDINGS
+    from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
+    from ..weighting.schemes import SCHEMES
+
+    encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures")
+    add_reading_options(encode)
+    encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
+    encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what the encoder sees of padding")
+    encode.add_argument("--pooled", choices=POOLED, default="unweighted")
+    encode.add_argument("--law", choices=LAWS, default="nested", help="masked_blend: how faded words share the result")
+    encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")
+    encode.add_argument("--filler", default="+", help="masked_blend, method token: stands in for an absent token (+)")
+    encode.add_argument(
+        "--eos-rows", choices=EOS_ROWS, default="own", help="what stands in the EOS rows of long prompts"
+    )
+    encode.add_argument(
+        "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
+    )
+    encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
+    encode.add_argument(
+        "--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1); SD 2.x, SDXL: from 2"
+    )
+    encode.add_argument("--dtype", choices=["fp32", "fp16", "bf16"], default="fp32")
+    encode.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
+    encode.add_argument("--name", default="prompt", help="first part of the files' names (prompt)")
+    encode.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
+    encode.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.chunks import ChunkLayout
+    from ..weighting.encode import encode_prompt
+    from ..weighting.towers import Reader, joined, read_for_towers
+    from ..weighting.view import counted, token_table
+
+    encoders, source = _encoders(arguments)
+    readers: dict[str, Reader] = {}
+    for name, encoder in encoders.items():
+        config = encoder.config
+        layout = ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
+        readers[name] = Reader(default_tokenizer(), layout, embeddings_of(arguments, name, config.hidden_dim))
+    text = text_of(arguments)
+    reads = read_for_towers(dict.fromkeys(readers, text), options_of(arguments), readers)
+    first = next(iter(reads))
+    print(token_table(reads[first]), flush=True)
+    known = set(reads[first].issues)
+
+    encoded: dict[str, EncodedPrompt] = {}
+    masks: list[Tensor | None] = []
+    for name, read in reads.items():
+        encode = _watched(encoders[name], read, masks) if name == first else encoders[name]
+        encoded[name] = encode_prompt(read, encode, default_tokenizer())
+        for issue in encoded[name].read.issues:
+            if issue not in known:
+                print(f"  {issue.message}")
+        known |= set(encoded[name].read.issues)
+    print()
+    for name, prompt in encoded.items():
+        rows, dim = prompt.hidden.shape[1:]
+        count = counted(prompt.num_encodings, "chunk")
+        print(f"{name}: {prompt.read.options.scheme}, {count} encoded -> {rows} rows of {dim}, weights: {source}")
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    files = [_write_tensors(arguments, joined(encoded), text, source)]
+    if arguments.pictures:
+        files += _write_pictures(arguments, reads[first], encoders[first], masks[0])
+    print("wrote " + "\n      ".join(map(str, files)))
+    return 0
+
+
+def _watched(encoder: TextEncoder, read: ReadPrompt, masks: list[Tensor | None]) -> Any:
+    """The encoder; the masks it is given go into a list, without that of the empty prompt."""
+
+    def encode(ids: Any, mask: Any = None) -> Any:
+        is_last_empty = len(ids) > len(read.chunks) and ids[-1] == read.layout.empty_ids()
+        # the empty prompt, which some schemes encode last, is not part of the picture
+        masks.append(mask[:-1] if mask is not None and is_last_empty else mask)
+        return encoder(ids, mask)
+
+    return encode
+
+
+def _encoders(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
+    """The encoders by tower and, in words, where their weights come from."""
+    import torch
+
+    from ..encoder.checkpoint import load_text_models, seeded_text_model
+    from ..encoder.families import encoders_for
+
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype]
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"this PyTorch ({torch.__version__}) finds no CUDA device; use --device cpu")
+    if arguments.weights is None:
+        print(f"*** {RANDOM_WARNING} ***\n", file=sys.stderr)
+        models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(arguments.device)}
+        source = f"random, seed {arguments.seed} (no meaning)"
+    else:
+        models, report = load_text_models(arguments.weights, dtype=dtype, device=arguments.device)
+        print(f"{report}\n")
+        source = f"{report.file} ({report.layout})"
+    return encoders_for(models, arguments.clip_skip)[1], source
+
+
+def _write_tensors(arguments: argparse.Namespace, rows: Rows, text: str, source: str) -> Path:
+    from safetensors.torch import save_file
+
+    path = arguments.out / f"{arguments.name}.safetensors"
+    metadata = {name: str(value) for name, value in vars(options_of(arguments)).items()}
+    metadata |= {"prompt": text, "weights": source, "clip_skip": str(arguments.clip_skip)}
+    tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
+    save_file(tensors, path, metadata=metadata)
+    return path
+
+
+def _write_pictures(arguments: argparse.Namespace, read: ReadPrompt, encoder: TextEncoder, mask: Any) -> list[Path]:
+    from ..web import pictures
+    from ..weighting.view import view
+
+    drawn = {
+        "tokens": pictures.draw_tokens(view(read)),
+        "masks": pictures.draw_encoding_masks(read, mask),
+        "figure-masks": pictures.draw_figure_masks(),
+        "architecture": pictures.draw_architecture(encoder.config),
+    }
+    paths: list[Path] = []
+    for name, picture in drawn.items():
+        paths.append(arguments.out / f"{arguments.name}-{name}.png")
+        picture.save(paths[-1])
+    return paths

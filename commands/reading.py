@@ -1,0 +1,123 @@
+"""The commands that need no model: ``inspect``, ``schedule`` and ``convert``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..weighting.embeddings import Embeddings
+    from ..weighting.encode import EncodeOptions
+
+
+def add_commands(commands: Any) -> None:
+    """Add them to the parser's commands."""
+    from ..weighting.convert import TARGETS
+    from ..weighting.schedule import COUNTERS
+    from ..weighting.syntax import SYNTAXES
+
+    inspect = commands.add_parser("inspect", help="show tokens, weights, chunks and problems")
+    add_reading_options(inspect)
+    inspect.add_argument("--json", action="store_true", help="print the view that front ends draw")
+    inspect.set_defaults(run=_inspect)
+
+    timed = commands.add_parser("schedule", help="show which text of an A1111 prompt stands at which step")
+    timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
+    timed.add_argument("--steps", type=int, default=20, metavar="N", help="sampling steps (20)")
+    timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
+    timed.set_defaults(run=_schedule)
+
+    rewrite = commands.add_parser("convert", help="rewrite a prompt in another syntax")
+    rewrite.add_argument("text", help="the prompt; - reads it from standard input")
+    rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
+    rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
+    rewrite.set_defaults(run=_convert)
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """Add the prompt and the options that say how to read it."""
+    from ..weighting.encode import CHUNKING_CHOICES
+    from ..weighting.normalize import NORMALIZATIONS
+    from ..weighting.syntax import SYNTAXES
+
+    parser.add_argument("text", help="the prompt; - reads it from standard input")
+    parser.add_argument("--syntax", choices=list(SYNTAXES), default="a1111", help="how weights are written (a1111)")
+    parser.add_argument("--chunking", choices=CHUNKING_CHOICES, default="as syntax", help="where long prompts are cut")
+    parser.add_argument(
+        "--comma-backtrack", type=int, default=20, metavar="N", help="for chunking a1111, in tokens (20)"
+    )
+    parser.add_argument("--normalization", choices=NORMALIZATIONS, default="none", help="changes the weights first")
+    parser.add_argument("--strict", action="store_true", help="refuse what the program of that syntax refuses")
+    parser.add_argument("--quirks", action="store_true", help="chunking a1111: reproduce the WebUI where it is wrong")
+    parser.add_argument(
+        "--embeddings", type=Path, action="append", metavar="DIR", help="folder of textual-inversion .safetensors files"
+    )
+
+
+def text_of(arguments: argparse.Namespace) -> str:
+    """The prompt, from the command line or standard input."""
+    return sys.stdin.read() if arguments.text == "-" else arguments.text
+
+
+def options_of(arguments: argparse.Namespace) -> EncodeOptions:
+    """The options among the arguments."""
+    from ..weighting.encode import EncodeOptions
+
+    given = vars(arguments)
+    return EncodeOptions(**{field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given})
+
+
+def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embeddings | None:
+    """What the prompt can name for a text tower; None without ``--embeddings``.
+
+    Raises:
+        ValueError: If a folder is not there.
+    """
+    from ..weighting.embeddings import EmbeddingFolder
+
+    for folder in arguments.embeddings or ():
+        if not folder.is_dir():
+            raise ValueError(f"--embeddings {folder}: there is no such folder")
+    return EmbeddingFolder(arguments.embeddings, tower, dim) if arguments.embeddings else None
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from ..encoder.config import CLIP_L
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.encode import read_prompt
+    from ..weighting.view import token_table, view
+
+    embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
+    read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), embeddings=embeddings)
+    print(json.dumps(view(read), ensure_ascii=False, indent=2) if arguments.json else token_table(read))
+    return 0
+
+
+def _schedule(arguments: argparse.Namespace) -> int:
+    from ..weighting.schedule import read_timed, runs
+
+    prompt = read_timed(text_of(arguments), arguments.steps)
+    for number, branch in enumerate(prompt.branches, 1):
+        if len(prompt.branches) > 1:
+            print(f"part {number} of {len(prompt.branches)}, weight {branch.weight:g}")
+        for run in runs(branch, arguments.steps, arguments.counter):
+            steps = f"step {run.end}" if run.end == run.first + 1 else f"steps {run.first + 1} to {run.end}"
+            print(f"{steps:>18}  {run.fragment.text!r}")
+    for issue in prompt.issues:
+        print(f"  {issue.message}", file=sys.stderr)
+    return 0
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.convert import convert
+
+    result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer())
+    print(result.text)
+    for issue in result.issues:
+        print(f"  {issue.message}", file=sys.stderr)
+    return 0

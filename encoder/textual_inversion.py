@@ -1,0 +1,110 @@
+"""Reading textual-inversion embeddings out of safetensors files: tensors only, nothing of prompts.
+
+Layouts read: one tensor under any name (diffusers, and ``emb_params`` of kohya's trainer), A1111's ``string_to_param``,
+SDXL's ``clip_l`` with ``clip_g``, and ComfyUI's ``bundle_emb``. Pickled files are refused: loading one can run code.
+
+Source: files as stable-diffusion-webui-forge dfdcbab6, diffusers, kohya's sd-scripts and ComfyUI 0.29.0 read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+MAX_VECTORS = 1000
+"""More vectors than this are no embedding: a token embedding table has 49408."""
+
+SUFFIX = ".safetensors"
+_PICKLED = "it is pickled, and loading such a file can run code. Convert it to .safetensors, or get that version of it"
+_PICTURE = "embeddings inside pictures are not read. Convert it to .safetensors, or get that version of it"
+UNREADABLE_SUFFIXES = {".pt": _PICKLED, ".bin": _PICKLED, ".png": _PICTURE}
+"""Other suffixes that embeddings come with, and why such files are refused."""
+
+_LAYOUTS = (
+    re.compile(r"(?P<tower>clip_[lgh])"),
+    re.compile(r"bundle_emb\..+\.string_to_param\.\*"),
+    re.compile(r"bundle_emb\..+\.(?P<tower>clip_[lgh])"),
+    re.compile(r"string_to_param\..+"),
+    re.compile(r"emb_params"),
+    re.compile(r".*", re.DOTALL),
+)
+"""Keys of the tensors that are the embedding, best known layout first; whatever else is in such a file is ignored."""
+
+
+class EmbeddingFileError(ValueError):
+    """A file that no embedding can be read from; the message gives the file's name, not its folder, and the reason."""
+
+
+def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
+    """Read the vectors of an embedding.
+
+    Args:
+        path: A safetensors file.
+
+    Returns:
+        By text tower (``clip_l``, ``clip_g``, ``clip_h``), or under the empty string where the file does not say for
+        which: the vectors, ``[vectors, dim]``, float32. There is at least one.
+
+    Raises:
+        EmbeddingFileError: If the file is missing, pickled, a picture or truncated, holds several unknown tensors, or
+            values that cannot be vectors.
+    """
+    path = Path(path)
+    reason = UNREADABLE_SUFFIXES.get(path.suffix.lower())
+    if reason:
+        raise EmbeddingFileError(f"{path.name}: {reason}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys_of = _keys_of_towers(path, file.keys())
+            for key in (key for keys in keys_of.values() for key in keys):
+                _check_shape(path, key, file.get_slice(key).get_shape())
+            tensors = {tower: [file.get_tensor(key) for key in keys] for tower, keys in keys_of.items()}
+    except (SafetensorError, OSError) as error:
+        raise EmbeddingFileError(
+            f"{path.name}: not a readable safetensors file, perhaps cut off in download ({error})"
+        ) from error
+    return {tower: _vectors(path, parts) for tower, parts in tensors.items()}
+
+
+def _keys_of_towers(path: Path, keys: Iterable[str]) -> dict[str, list[str]]:
+    """For each text tower, the keys of its vectors: one, or one for each member of a bundle."""
+    keys = list(keys)
+    for layout in _LAYOUTS:
+        found: dict[str, list[str]] = {}
+        for match in filter(None, map(layout.fullmatch, keys)):
+            found.setdefault(match.groupdict().get("tower", ""), []).append(match[0])
+        if found:
+            several = next((some for some in found.values() if len(some) > 1), None)
+            if several and not several[0].startswith("bundle_emb."):
+                raise EmbeddingFileError(
+                    f"{path.name}: {len(several)} tensors, and none is known to be the embedding. First keys: "
+                    f"{', '.join(map(repr, several[:3]))}"
+                )
+            return found
+    raise EmbeddingFileError(f"{path.name}: there is no tensor in it")
+
+
+def _check_shape(path: Path, key: str, shape: list[int]) -> None:
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise EmbeddingFileError(f"{path.name}: {key!r} has shape {shape}, expected [vectors, width]")
+    if len(shape) == 2 and shape[0] > MAX_VECTORS:
+        raise EmbeddingFileError(f"{path.name}: {key!r} has {shape[0]} vectors, at most {MAX_VECTORS} are read")
+
+
+def _vectors(path: Path, parts: list[Tensor]) -> Tensor:
+    """The tensors of one tower as ``[vectors, dim]``, float32."""
+    for part in parts:
+        if not part.is_floating_point():
+            raise EmbeddingFileError(f"{path.name}: it holds {part.dtype}, expected floating point numbers")
+    rows = [torch.atleast_2d(part.float()) for part in parts]  # [dim] or [vectors, dim] -> [vectors, dim]
+    if len({row.shape[1] for row in rows}) > 1:
+        raise EmbeddingFileError(f"{path.name}: its vectors are of several widths")
+    vectors = torch.cat(rows)
+    if not bool(vectors.isfinite().all()):
+        raise EmbeddingFileError(f"{path.name}: it holds values that are NaN or infinite")
+    return vectors

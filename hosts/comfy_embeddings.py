@@ -1,0 +1,58 @@
+"""ComfyUI's textual-inversion embeddings, by the host's own loader and from its own folders.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..weighting.embeddings import EmbeddingError
+
+
+@dataclass(frozen=True)
+class HostEmbeddings:
+    """The embeddings that fit one text tower."""
+
+    folders: Any
+    """A folder or a list of them, as the host's tokenizer has it."""
+    dim: int
+    """Width of the tower's token embedding."""
+    tower: str
+    """Name of the tower, by which files for several towers tell theirs."""
+
+    def names(self) -> list[str]:
+        """Every name; of a file in a sub-folder too its own alone, as in the WebUI."""
+        import folder_paths
+
+        return sorted({PurePath(name).stem for name in folder_paths.get_filename_list("embeddings")})
+
+    def find(self, name: str) -> list[Tensor] | None:
+        """Load by name, with or without suffix, from the folders or their sub-folders.
+
+        Args:
+            name: As written in the prompt. It cannot lead out of the folders.
+
+        Returns:
+            Its vectors, each ``[dim]``, or None where there is no such embedding.
+
+        Raises:
+            EmbeddingError: If it is made for another model.
+        """
+        import comfy.sd1_clip as sd1_clip
+
+        found = sd1_clip.load_embed(name, self.folders, self.dim, self.tower)
+        if found is None:
+            return None
+        vectors = torch.atleast_2d(found)
+        if vectors.shape[-1] != self.dim:
+            raise EmbeddingError(
+                f"The embedding “{name}” is for another model: its vectors are {vectors.shape[-1]} wide, {self.tower} "
+                f"takes {self.dim}."
+            )
+        return list(vectors)

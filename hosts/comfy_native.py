@@ -1,0 +1,103 @@
+"""Our native encoder as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..encoder.checkpoint import LoadReport, load_text_models
+from ..encoder.config import TextConfig
+from ..encoder.families import Family, encoders_for
+from ..encoder.text_model import TextEncoder
+from ..encoder.tokenizer import default_tokenizer
+from ..weighting.chunks import ChunkLayout
+from ..weighting.embeddings import Embeddings
+from ..weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
+from ..weighting.towers import Reader, read_for_towers
+from .comfy_embeddings import HostEmbeddings
+
+
+@dataclass(frozen=True)
+class NativeClip:
+    """What a WEIGHTED_CLIP link carries: our own encoder, kept in memory by the host."""
+
+    encoders: Mapping[str, TextEncoder]
+    """The towers with their layer choice, by name."""
+    family: Family
+    """The kind of model they are for."""
+    patcher: Any
+    """The host's ModelPatcher round the towers."""
+    report: LoadReport
+    """Where the weights come from."""
+
+    def readers(self) -> dict[str, Reader]:
+        """What reads prompts for each tower, with the host's embeddings."""
+        return {
+            name: Reader(default_tokenizer(), layout_of(encoder.config), _embeddings(name, encoder.config))
+            for name, encoder in self.encoders.items()
+        }
+
+
+def layout_of(config: TextConfig) -> ChunkLayout:
+    """The chunks of a text tower of ours."""
+    return ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
+
+
+def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
+    import folder_paths
+
+    folders = folder_paths.get_folder_paths("embeddings")
+    return HostEmbeddings(folders, config.hidden_dim, tower) if folders else None
+
+
+def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -> NativeClip:
+    """Read the text towers of a file and hand their memory to the host.
+
+    Args:
+        path: A safetensors file.
+        clip_skip: 1 = last layer, 2 = penultimate, ... For models conditioned on the penultimate layer, 1 is 2.
+        dtype: Type of the weights and of the arithmetic.
+        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        CheckpointError: If the file cannot be used.
+        ValueError: If ``clip_skip`` is out of range.
+    """
+    import comfy.model_management as model_management
+    from comfy.model_patcher import ModelPatcher
+
+    models, report = load_text_models(path, dtype=dtype)
+    family, encoders = encoders_for(models, clip_skip)
+    cpu = torch.device("cpu")
+    load_device = model_management.text_encoder_device() if device == "auto" else cpu
+    offload_device = model_management.text_encoder_offload_device() if device == "auto" else cpu
+    patcher = ModelPatcher(torch.nn.ModuleDict(models), load_device=load_device, offload_device=offload_device)
+    return NativeClip(encoders, family, patcher, report)
+
+
+def encode_native(clip: NativeClip, texts: Mapping[str, str], options: EncodeOptions) -> dict[str, EncodedPrompt]:
+    """Encode a prompt with every tower.
+
+    Args:
+        clip: The encoder; its memory is asked of the host.
+        texts: By tower.
+        options: How to read and weight them.
+
+    Returns:
+        By tower.
+    """
+    import comfy.model_management as model_management
+
+    model_management.load_models_gpu([clip.patcher])
+    readers = clip.readers()
+    reads = read_for_towers(texts, options, readers)
+    return {name: encode_prompt(read, clip.encoders[name], readers[name].tokenize) for name, read in reads.items()}

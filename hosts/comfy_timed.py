@@ -1,0 +1,74 @@
+"""Timed prompts in ComfyUI: a conditioning with an entry for each text and the steps at which it stands.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..weighting.encode import EncodeOptions
+from ..weighting.schedule import Counter, Run, TimedPrompt, runs
+from .comfy import Conditioning, Encoded, encode_text
+from .comfy_timing import Timing
+
+
+class TimedRun(NamedTuple):
+    """A text of a timed prompt, when it stands, and what became of it."""
+
+    branch: int
+    """Which part of the prompt between ANDs."""
+    run: Run
+    """Text and steps."""
+    encoded: Encoded
+    """The same object for equal texts."""
+
+
+class TimedEncoded(NamedTuple):
+    """Result of encoding a timed prompt."""
+
+    conditioning: Conditioning
+    """For the sampler: an entry for each run, with its times and strength."""
+    runs: tuple[TimedRun, ...]
+    """All runs, branch by branch."""
+
+
+def encode_timed(
+    clip: Any, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
+) -> TimedEncoded:
+    """Encode a prompt that changes while an image is sampled; each text once.
+
+    Args:
+        clip: As in `encode_text`.
+        prompt: The prompt.
+        options: How to read and weight its texts.
+        timing: When its steps are.
+        counter: How steps are counted.
+
+    Returns:
+        The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
+        the part. A prompt of one text gives what `encode_text` gives.
+
+    Raises:
+        ValueError: If the weights of the parts do not sum to more than 0, or as in `encode_text`.
+    """
+    weights = [branch.weight for branch in prompt.branches]
+    if len(weights) > 1 and not sum(weights) > 0:
+        written = " + ".join(f"{weight:g}" for weight in weights)
+        raise ValueError(
+            f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
+            "so it has to be above 0. What the picture should move away from belongs into the negative prompt."
+        )
+    encoded_of: dict[str, Encoded] = {}
+    timed: list[TimedRun] = []
+    conditioning: Conditioning = []
+    for index, branch in enumerate(prompt.branches):
+        strength = {"strength": branch.weight} if len(weights) > 1 else {}
+        for run in runs(branch, timing.steps, counter):
+            text = run.fragment.text
+            if text not in encoded_of:
+                encoded_of[text] = encode_text(clip, text, options)
+            timed.append(TimedRun(index, run, encoded_of[text]))
+            values = {**timing.entry_times(run.first, run.end), **strength}
+            conditioning += [[hidden, {**others, **values}] for hidden, others in encoded_of[text].conditioning]
+    return TimedEncoded(conditioning, tuple(timed))

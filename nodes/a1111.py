@@ -1,0 +1,101 @@
+"""The A1111 Prompt node: the WebUI's syntax, chunks, emphasis modes, prompt editing and AND."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..hosts.comfy import others_in
+from ..hosts.comfy_timed import encode_timed
+from ..hosts.comfy_timing import timing_of, uniform_timing
+from ..weighting.encode import EncodeOptions
+from ..weighting.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from . import common
+from .results import timed_result
+
+EMPHASIS: dict[str, dict[str, Any]] = {
+    "Original": {"syntax": "a1111", "scheme": "a1111"},
+    "No norm": {"syntax": "a1111", "scheme": "a1111_no_norm"},
+    "Ignore": {"syntax": "a1111", "scheme": "unweighted"},
+    "None": {"syntax": "none", "scheme": "unweighted"},
+}
+"""The WebUI's emphasis modes, default first."""
+
+STEPS_INPUT = (
+    "INT",
+    {
+        "default": 20,
+        "min": 1,
+        "max": MAX_STEPS,
+        "tooltip": "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
+    },
+)
+COUNTER_INPUT = common.menu(
+    COUNTERS,
+    "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
+    "[cat:dog:10] is ten steps of cat.",
+)
+SIGMAS_INPUT = (
+    "SIGMAS",
+    {"tooltip": "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step."},
+)
+MODEL_INPUT = (
+    "MODEL",
+    {"tooltip": "Beside sigmas, for a model other than Stable Diffusion 1, 2 or XL or with changed noise levels."},
+)
+
+
+class WeightedCLIPA1111Encode(common.EncodeNode):
+    """A prompt as the A1111 WebUI and Forge encode it."""
+
+    DESCRIPTION = (
+        "Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas, "
+        "emphasis modes, prompt editing [from:to:when], alternation [a|b] and AND."
+    )
+    SEARCH_ALIASES = [  # noqa: RUF012
+        *("a1111", "webui", "forge", "emphasis", "break", "prompt"),
+        *("prompt editing", "prompt scheduling", "alternation", "AND", "composable"),
+    ]
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": common.CLIP_INPUT,
+                "text": common.TEXT_INPUT,
+                "emphasis": common.menu(
+                    EMPHASIS,
+                    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights "
+                    "are read and not applied. None: brackets are text.",
+                ),
+                "comma_backtrack": common.COMMA_BACKTRACK_INPUT,
+                "padding": common.PADDING_INPUT,
+            },
+            # optional, so that requests saved before they existed stay valid
+            "optional": {"steps": STEPS_INPUT, "counter": COUNTER_INPUT, "sigmas": SIGMAS_INPUT, "model": MODEL_INPUT},
+        }
+
+    def encode(
+        self,
+        clip: Any,
+        text: str,
+        emphasis: str,
+        comma_backtrack: int,
+        padding: str,
+        steps: int = 20,
+        counter: Counter = COUNTERS[0],
+        sigmas: Tensor | None = None,
+        model: Any = None,
+    ) -> dict[str, Any]:
+        """Encode by the WebUI's rules."""
+        options = EncodeOptions(
+            **EMPHASIS[emphasis], chunking="a1111", comma_backtrack=comma_backtrack, padding=padding
+        )
+        if sigmas is None:
+            timing = uniform_timing(steps)
+        else:
+            timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=not others_in(clip))
+        prompt = read_timed(text, timing.steps)
+        return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing)

@@ -1,0 +1,340 @@
+"""Textual inversion: bare names under the rule a1111, ``embedding:name`` under the comfy rules, files in folders."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting import embeddings as embeddings_module
+from weighted_clip.weighting.chunking import CHUNKINGS, a1111, chunk_prompt
+from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
+from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingFolder, EmbeddingVector, plain_id
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.prompt import Issue
+from weighted_clip.weighting.syntax import parse
+
+from ..toy import toy_encode
+from .known_embeddings import KnownEmbeddings, shown, vectors_in
+
+SIZES = {"zqone": 1, "zqthree": 3, "zqforty": 40, "zq seven": 7, "zqfull": 75}
+SIXTY = "word " * 60
+
+
+def chunked(
+    text: str, known: KnownEmbeddings, chunking: str = "a1111", **options
+) -> tuple[tuple[TokenChunk, ...], tuple[Issue, ...]]:
+    syntax = "comfy" if chunking.startswith("comfy") else "a1111"
+    context = ChunkContext(default_tokenizer(), embeddings=known, **options)
+    found = chunk_prompt(parse(text, syntax), context, chunking)
+    return found.chunks, found.issues
+
+
+def vectors_of(chunks: tuple[TokenChunk, ...]) -> list[str]:
+    return [vector for chunk in chunks for vector in vectors_in(chunk).values()]
+
+
+def test_every_vector_has_the_weight_and_the_place_of_its_name() -> None:
+    text = "a (zq seven:1.3) cat"
+    (chunk,), issues = chunked(text, KnownEmbeddings(SIZES))
+    assert issues == ()
+    tokens = chunk.content
+    assert [token.weight for token in tokens] == [1.0, *[1.3] * 7, 1.0]
+    assert [token.word for token in tokens] == [1, *[2] * 7, 3]
+    assert [text[slice(*token.span)] for token in tokens] == ["a", *["zq seven"] * 7, "cat"]
+    assert vectors_of((chunk,)) == shown("zq seven", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("my style two", ["my style two"]),
+        ("my style three", ["my style"]),
+        ("MY Style, my style  two", ["my style", "my style two"]),
+        ("my (style:1.2) two", []),
+        ("my\nstyle", ["my style"]),
+        ("mymy style", ["my style"]),  # as in the WebUI: the last token of "mymy" is the word "my"
+        ("mystyle", []),
+        ("my", []),
+    ],
+)
+def test_the_longest_name_on_ids_within_a_fragment_is_taken(text: str, names: list[str]) -> None:
+    chunks, _ = chunked(text, KnownEmbeddings({"my style": 1, "my style two": 1, "style two style": 1}))
+    assert vectors_of(chunks) == [f"{name}[0]" for name in names]
+
+
+def test_vectors_that_do_not_fit_start_a_chunk_without_regard_to_commas() -> None:
+    for quirks in (False, True):
+        chunks, _ = chunked("a, " * 20 + SIXTY[:150] + "zqforty, b", KnownEmbeddings(SIZES), quirks=quirks)
+        assert [chunk.num_content for chunk in chunks] == [70, 42]
+        assert vectors_in(chunks[1]) == {1 + i: vector for i, vector in enumerate(shown("zqforty", 40))}
+
+
+def test_the_comma_rule_takes_vectors_along_and_with_quirks_leaves_them_in_the_padding() -> None:
+    text = f"{SIXTY}, (zqthree:1.2) {'end ' * 20}"
+    right, no_issues = chunked(text, KnownEmbeddings(SIZES))
+    wrong, (issue,) = chunked(text, KnownEmbeddings(SIZES), quirks=True)
+    assert no_issues == ()
+    assert [vectors_in(chunk) for chunk in right] == [{}, dict(enumerate(shown("zqthree", 3), 1))]
+    assert [vectors_in(chunk) for chunk in wrong] == [dict(enumerate(shown("zqthree", 3), 62)), {}]
+    assert [chunk.plain_ids for chunk in right] == [chunk.plain_ids for chunk in wrong]
+    assert [chunk.weights for chunk in right] == [chunk.weights for chunk in wrong]
+    assert wrong[0].num_content == 61 and wrong[0].ids[62].placeholder == 49407
+    assert (issue.code, text[slice(*issue.span)]) == ("left-behind", "zqthree")
+
+
+def test_ids_beneath_vectors_follow_the_padding() -> None:
+    layout = ChunkLayout(pad_id=0)
+    (chunk, _), _ = chunked(f"{SIXTY}, zqthree {'end ' * 20}", KnownEmbeddings(SIZES), quirks=True, layout=layout)
+    assert [token.placeholder for token in chunk.ids[62:65]] == [49407, 0, 0]  # the first EOS, then padding
+    (chunk,), _ = chunked("a <|endoftext|> cat zqone", KnownEmbeddings(SIZES), layout=ChunkLayout(pad_id=5))
+    assert chunk.plain_ids[:7] == (49406, 320, 49407, 5, 5, 5, 5)
+    assert vectors_in(chunk) == {4: "zqone[0]"}
+
+
+def test_at_most_a_chunk_of_vectors_is_used() -> None:
+    chunks, (issue,) = chunked("a zqlarge b", KnownEmbeddings({"zqlarge": 80}))
+    assert [chunk.num_content for chunk in chunks] == [1, 75, 1]
+    assert vectors_of(chunks) == shown("zqlarge", 75)
+    assert issue.code == "embedding-cut" and "80 vectors" in issue.message
+
+
+def test_the_prefix_of_comfyui_is_text_in_front_of_a_name_and_an_issue_says_so() -> None:
+    text = "a embedding:zqone, embedding:nothing"
+    (chunk,), (issue,) = chunked(text, KnownEmbeddings(SIZES))
+    assert [text[slice(*token.span)] for token in chunk.content] == (
+        ["a", "embed", "ding", ":", "zqone", ",", "embed", "ding", ":", "nothing"]
+    )
+    assert vectors_in(chunk) == {5: "zqone[0]"}
+    assert (issue.code, text[slice(*issue.span)]) == ("comfy-embedding", "embedding:zqone")
+
+
+def test_a_name_that_cannot_be_used_is_passed_over_for_a_shorter_one_or_text() -> None:
+    known = KnownEmbeddings({"my style": 1}, {"my style two": "It is broken."})
+    (chunk,), (issue,) = chunked("my style two", known)
+    assert vectors_in(chunk) == {1: "my style[0]"} and chunk.num_content == 2
+    assert issue.code == "unusable-embedding" and issue.message.startswith("It is broken. ")
+    (chunk,), _ = chunked("my style two", KnownEmbeddings({}, known.unusable))
+    assert chunk.num_content == 3 and not vectors_in(chunk)
+
+
+@pytest.mark.parametrize("chunking", ["comfy segment", "comfy word"])
+def test_comfy_leaves_a_name_out_that_cannot_be_used(chunking: str) -> None:
+    text = "a embedding:broken, b"
+    (chunk,), (issue,) = chunked(text, KnownEmbeddings({}, {"broken": "It is broken."}), chunking)
+    assert [text[slice(*token.span)] for token in chunk.content] == ["a", ",", "b"]
+    assert issue.code == "unusable-embedding" and issue.message.startswith("It is broken. ")
+
+
+@pytest.mark.parametrize("chunking", [name for name in CHUNKINGS if name.startswith("compel")])
+def test_compel_reads_names_as_text(chunking: str) -> None:
+    known = KnownEmbeddings(SIZES)
+    chunks, _ = chunked("a zqone embedding:zqone", known, chunking)
+    assert not vectors_of(chunks) and known.looked_up == []
+
+
+class CountedDict(dict):
+    """Counts what is asked of it."""
+
+    asked = 0
+
+    def get(self, key, default=None):
+        self.asked += 1
+        return super().get(key, default)
+
+
+def test_thousands_of_names_are_tokenized_once_and_matched_by_few_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownEmbeddings({f"style {number}": 1 for number in range(2000)})
+    texts: list[str] = []
+
+    def tokenize(text: str):
+        texts.append(text)
+        return default_tokenizer()(text)
+
+    def read(text: str):
+        return chunk_prompt(parse(text, "a1111"), ChunkContext(tokenize, embeddings=known), "a1111")
+
+    read("a cat")
+    assert len(texts) == 2001 and known.looked_up == []
+    names = a1111._names_by_ids(tuple(known.names()), tokenize)
+    counted = names._replace(by_ids=CountedDict(names.by_ids))
+    monkeypatch.setattr(a1111, "_names_by_ids", lambda names, tokenize: counted)
+    found = read("style " * 1000 + "style 17, style 1999")
+    assert len(texts) == 2002  # the prompt
+    assert known.looked_up == ["style 17", "style 1999"]
+    assert vectors_of(found.chunks) == ["style 17[0]", "style 1999[0]"]
+    # names of up to five tokens, so that many look-ups for each token that starts one, however many names do
+    assert counted.by_ids.asked <= 4 * 1002
+
+
+names = st.sampled_from([*SIZES])
+pieces = st.lists(
+    st.tuples(
+        st.one_of(names, st.sampled_from(["cat", "dog,", ",", "BREAK", "猫", "zq", "seven", "\n", "\ud800"])),
+        st.sampled_from([1.0, 1.3, 0.5]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=100)
+@given(pieces=pieces, backtrack=st.integers(0, 74))
+def test_every_named_vector_appears_once_in_order_and_with_its_weight(
+    pieces: list[tuple[str, float]], backtrack: int
+) -> None:
+    text = " , ".join(word if weight == 1.0 else f"({word}:{weight})" for word, weight in pieces)
+    chunks, _ = chunked(text, KnownEmbeddings(SIZES), comma_backtrack=backtrack)
+    named = [(vector, weight) for word, weight in pieces if word in SIZES for vector in shown(word, SIZES[word])]
+    found = [(vector, chunk.weights[place]) for chunk in chunks for place, vector in vectors_in(chunk).items()]
+    assert found == named
+    for chunk in chunks:
+        assert len(chunk.tokens) == 77
+        assert chunk.plain_ids[0] == 49406 and chunk.plain_ids[1 + chunk.num_content] == 49407
+        # the vectors of one mention stand together
+        for place, token in enumerate(chunk.ids):
+            if isinstance(token, EmbeddingVector) and token.index:
+                before = chunk.ids[place - 1]
+                assert isinstance(before, EmbeddingVector) and before.index == token.index - 1
+
+
+@settings(max_examples=100)
+@given(parts=st.lists(st.one_of(st.text(max_size=20), names, st.just("word, " * 20)), max_size=20))
+def test_quirks_move_vectors_and_nothing_else(parts: list[str]) -> None:
+    text = " ".join(parts)
+    right, _ = chunked(text, KnownEmbeddings(SIZES))
+    wrong, _ = chunked(text, KnownEmbeddings(SIZES), quirks=True)
+    assert [len(chunk.tokens) for chunk in right] == [77] * len(wrong)
+    for ours, theirs in zip(right, wrong, strict=True):
+        without_ids = [token._replace(id=plain_id(token.id)) for token in ours.tokens]
+        assert without_ids == [token._replace(id=plain_id(token.id)) for token in theirs.tokens]
+
+
+def test_options_carry_the_quirks() -> None:
+    text = f"{SIXTY}, zqone {'end ' * 20}"
+    for quirks, expected in ((False, [0, 1]), (True, [1, 0])):
+        options = EncodeOptions(syntax="a1111", quirks=quirks)
+        read = read_prompt(text, options, default_tokenizer(), embeddings=KnownEmbeddings(SIZES))
+        assert [len(vectors_in(chunk)) for chunk in read.chunks] == expected
+
+
+def test_rows_of_eos_are_found_beneath_vectors() -> None:
+    options = EncodeOptions(syntax="a1111", scheme="unweighted", quirks=True, eos_rows="first")
+    text = f"{SIXTY}, zqone {'end ' * 20}"
+    read = read_prompt(text, options, default_tokenizer(), embeddings=KnownEmbeddings(SIZES))
+
+    def encode(ids, mask=None):
+        return toy_encode([[plain_id(token) for token in chunk] for chunk in ids], mask)
+
+    (hidden,) = encode_prompt(read, encode, default_tokenizer()).hidden
+    assert torch.equal(hidden[77 + 1 + read.chunks[1].num_content], hidden[62])
+
+
+def save(path: Path, num_vectors: int = 1, dim: int = 8, key: str = "emb_params") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: torch.full((num_vectors, dim), float(num_vectors))}, path)
+    return path
+
+
+def folder(*places: Path, tower: str = "clip_l") -> EmbeddingFolder:
+    return EmbeddingFolder(places, tower, 8)
+
+
+def test_a_folder_lists_and_finds_its_files(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "zqone.safetensors", 1)
+    save(tmp_path / "a" / "deep" / "zqone.safetensors", 2)
+    save(tmp_path / "a" / "deep" / "v1.5 style.SafeTensors", 3)
+    save(tmp_path / "b" / "zqone.safetensors", 4)
+    save(tmp_path / "b" / "deep" / "other.safetensors", 5)
+    (tmp_path / "a" / "notes.txt").write_text("no embedding")
+    both = folder(tmp_path / "a", tmp_path / "b", tmp_path / "missing")
+    assert both.names() == ("other", "v1.5 style", "zqone")
+    found = {
+        "zqone": 1,
+        "zqone.safetensors": 1,
+        "deep/zqone": 2,
+        "deep/zqone.safetensors": 2,
+        "deep\\zqone": 2,
+        "v1.5 style": 3,
+        "deep/v1.5 style": 3,
+        "v1.5 style.SafeTensors": 3,
+        "other": 5,
+    }
+    for name, num_vectors in found.items():
+        vectors = both.find(name)
+        assert len(vectors) == num_vectors
+        assert all(torch.equal(vector, torch.full((8,), float(num_vectors))) for vector in vectors)
+    for name in ("", ".", "deep", "notes", "notes.txt", "v1", "zqone.pt", "a/zqone", "x\0", "zqone/"):
+        assert both.find(name) is None
+
+
+def test_no_name_leads_out_of_a_folder(tmp_path: Path) -> None:
+    outside = save(tmp_path / "outside" / "secret.safetensors")
+    inside = tmp_path / "inside"
+    save(inside / "sub" / "known.safetensors")
+    (inside / "linked.safetensors").symlink_to(outside)
+    (inside / "linked folder").symlink_to(outside.parent, target_is_directory=True)
+    (inside / "within.safetensors").symlink_to(inside / "sub" / "known.safetensors")
+    found = folder(inside)
+    assert found.names() == ("known", "within")
+    assert found.find("within") is not None
+    for name in ("../outside/secret", "sub/../../outside/secret", str(outside), f"/{outside}", "linked", "secret"):
+        assert found.find(name) is None
+        assert found.find(name.removesuffix(".safetensors")) is None
+    # a folder may itself be reached through a link
+    (tmp_path / "entrance").symlink_to(inside, target_is_directory=True)
+    assert folder(tmp_path / "entrance").names() == ("known", "within")
+
+
+def test_new_and_changed_files_appear(tmp_path: Path) -> None:
+    found = folder(tmp_path / "later")
+    assert found.names() == () and found.find("zqone") is None
+    path = save(tmp_path / "later" / "sub" / "zqone.safetensors", 1)
+    assert found.names() == ("zqone",) and len(found.find("zqone")) == 1
+    save(path, 2)
+    assert len(found.find("zqone")) == 2
+    save(path.with_name("zqtwo.safetensors"))
+    assert found.names() == ("zqone", "zqtwo")
+    path.unlink()
+    assert found.names() == ("zqtwo",) and found.find("zqone") is None
+
+
+def test_a_folder_is_listed_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings_module, "SETTLED_SECONDS", -1)
+    save(tmp_path / "sub" / "zqone.safetensors")
+    listed: list[Path] = []
+    walk = embeddings_module.os.walk
+    monkeypatch.setattr(embeddings_module.os, "walk", lambda place: listed.append(place) or walk(place))
+    found = folder(tmp_path)
+    for _ in range(3):
+        found.names()
+        found.find("zqone")
+    assert len(listed) == 1
+    save(tmp_path / "sub" / "zqtwo.safetensors")
+    assert found.names() == ("zqone", "zqtwo") and len(listed) == 2
+
+
+def test_what_does_not_fit_is_said_in_words(tmp_path: Path) -> None:
+    save(tmp_path / "wide.safetensors", dim=1024)
+    save_file({"clip_l": torch.ones(1, 8), "clip_g": torch.full((1, 12), 2.0)}, tmp_path / "both.safetensors")
+    save(tmp_path / "large.safetensors", key="clip_g")
+    (tmp_path / "cut.safetensors").write_bytes(b"\x10")
+    for name in ("pickled.pt", "pickled2.bin", "picture.png", "wide.pt"):
+        (tmp_path / name).write_bytes(b"anything")
+    found = folder(tmp_path)
+    assert found.names() == ("both", "cut", "large", "pickled", "pickled2", "wide")
+    for name, text in {
+        "wide": "for another model: 1024 wide, this encoder takes 8",
+        "large": "vectors for clip_g, this encoder is clip_l",
+        "cut": "not a readable safetensors file",
+        "pickled": "pickled.pt: it is pickled, and loading such a file can run code. Convert it",
+        "pickled.pt": "it is pickled",
+        "pickled2": "it is pickled",
+        "picture": "pictures are not read",
+    }.items():
+        with pytest.raises(EmbeddingError, match=text):
+            found.find(name)
+    for tower, dim, value in (("clip_l", 8, 1.0), ("clip_g", 12, 2.0)):
+        vectors = EmbeddingFolder([tmp_path], tower, dim).find("both")
+        assert len(vectors) == 1 and torch.equal(vectors[0], torch.full((dim,), value))

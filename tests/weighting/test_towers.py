@@ -1,0 +1,130 @@
+"""Models with several towers: equal lengths, joined rows, and SDXL as the compel library encodes it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.families import encoders_for
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.parity.transformers_reference import (
+    transformers_projected_model,
+    transformers_text_model,
+    transformers_tokenizer,
+)
+from weighted_clip.weighting.chunks import ChunkLayout
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt
+from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
+
+L = TextConfig(hidden_dim=128, num_heads=2, num_layers=4, mlp_dim=256)
+G = TextConfig(hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0)
+READERS = {
+    "clip_l": Reader(default_tokenizer()),
+    "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0)),
+}
+LONG = "red castle, blue garden. near the river, " * 12
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {"clip_l": seeded_text_model(L, seed=1), "clip_g": seeded_text_model(G, seed=2)}
+
+
+def encode(models, texts: dict[str, str], options: EncodeOptions):
+    _, encoders = encoders_for(models)
+    reads = read_for_towers(texts, options, READERS)
+    return {name: encode_prompt(read, encoders[name], default_tokenizer()) for name, read in reads.items()}
+
+
+def both(text: str) -> dict[str, str]:
+    return dict.fromkeys(READERS, text)
+
+
+@pytest.fixture(scope="module")
+def library(models):
+    """compel on transformers' models with the same weights, set up as its users do for SDXL."""
+    from compel import Compel, ReturnedEmbeddingsType
+
+    tokenizer_g = transformers_tokenizer()
+    tokenizer_g.pad_token = "!"
+    assert tokenizer_g.pad_token_id == 0
+    return Compel(
+        tokenizer=[transformers_tokenizer(), tokenizer_g],
+        text_encoder=[transformers_text_model(models["clip_l"]), transformers_projected_model(models["clip_g"])],
+        returned_embeddings_type=ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED,
+        requires_pooled=[False, True],
+        truncate_long_prompts=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a red cat", "", "a (red)1.4 cat and a (dog)0.5 in a bowl++", "(a)0.3 (b)0.6 c", LONG, f"({LONG})0.7 (sea)1.3"],
+)
+def test_sdxl_equals_the_compel_library(models, library, text: str) -> None:
+    with torch.no_grad():
+        expected, pooled = library(text)
+    options = EncodeOptions(syntax="compel", scheme="compel", pooled="raw text")
+    rows = joined(encode(models, both(text), options))
+    torch.testing.assert_close(rows.hidden, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(rows.pooled, pooled, rtol=0, atol=1e-5)
+
+
+def test_pooled_of_the_raw_text_reads_weights_as_text(models) -> None:
+    def pooled(text: str, **options) -> torch.Tensor:
+        return joined(encode(models, both(text), EncodeOptions(**options))).pooled
+
+    weighted = {"syntax": "compel", "scheme": "compel"}
+    torch.testing.assert_close(pooled("a (red)1.4", **weighted), pooled("a red", **weighted), rtol=0, atol=1e-5)
+    raw = pooled("a (red)1.4", **weighted, pooled="raw text")
+    assert torch.equal(raw, pooled("a (red)1.4", syntax="none", pooled="raw text"))
+    assert not torch.allclose(raw, pooled("a red", **weighted), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("text_l", "text_g", "syntax", "chunks"),
+    [
+        ("a cat", "a dog", "comfy", 1),
+        (LONG, "a dog", "comfy", 2),
+        ("", LONG, "comfy", 2),
+        ("a BREAK b BREAK c", "d", "a1111", 3),
+        (f'("{LONG}", "b").blend(1, 2)', "a cat", "compel", 2),
+        ('("a", "b", "c").and()', f'("{LONG}", "b").blend(1, 2)', "compel", 3),
+    ],
+)
+def test_the_shorter_prompt_is_filled_with_empty_chunks(
+    models, text_l: str, text_g: str, syntax: str, chunks: int
+) -> None:
+    texts, options = {"clip_l": text_l, "clip_g": text_g}, EncodeOptions(syntax=syntax)
+    reads = read_for_towers(texts, options, READERS)
+    assert [num_chunks(read) for read in reads.values()] == [chunks, chunks]
+    encoded = encode(models, texts, options)
+    assert {prompt.hidden.shape[1] for prompt in encoded.values()} == {77 * chunks}
+    for name, config in (("clip_l", L), ("clip_g", G)):
+        _, encoders = encoders_for(models)
+        alone = read_for_towers({name: texts[name]}, options, {name: READERS[name]})
+        rows = encode_prompt(alone[name], encoders[name], default_tokenizer()).hidden
+        empty = encoders[name]([READERS[name].layout.empty_ids()]).hidden
+        expected = torch.cat([rows, *[empty] * (chunks - rows.shape[1] // 77)], dim=1)
+        assert expected.shape == (1, 77 * chunks, config.hidden_dim)
+        torch.testing.assert_close(encoded[name].hidden, expected, rtol=0, atol=2e-5)
+
+
+def test_a_single_tower_is_joined_to_nothing(models) -> None:
+    readers = {"clip_g": READERS["clip_g"]}
+    family, encoders = encoders_for({"clip_g": models["clip_g"]})
+    assert family.name == "SDXL refiner"
+    read = read_for_towers({"clip_g": "a cat"}, EncodeOptions(), readers)["clip_g"]
+    prompt = encode_prompt(read, encoders["clip_g"], default_tokenizer())
+    rows = joined({"clip_g": prompt})
+    assert torch.equal(rows.hidden, prompt.hidden)
+    assert torch.equal(rows.pooled, prompt.pooled)
+
+
+def test_long_position_tables_make_long_chunks() -> None:
+    config = replace(L, context_length=248)
+    reader = Reader(default_tokenizer(), ChunkLayout(length=248))
+    read = read_for_towers({"clip_l": "cat " * 200}, EncodeOptions(), {"clip_l": reader})["clip_l"]
+    _, encoders = encoders_for({"clip_l": seeded_text_model(config)})
+    assert encode_prompt(read, encoders["clip_l"], default_tokenizer()).hidden.shape == (1, 248, 128)

@@ -1,0 +1,67 @@
+"""A part of a prompt, read on its own, in places of the whole prompt."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.schedule import read_timed
+from weighted_clip.weighting.view import placed, view
+
+OPTIONS = EncodeOptions(syntax="a1111", scheme="a1111")
+
+
+def views(source: str, steps: int = 4) -> list[dict]:
+    """The view of each text of a timed prompt, in places of the whole."""
+    prompt = read_timed(source, steps)
+    fragments = [text.fragment for branch in prompt.branches for text in branch.texts]
+    reads = [read_prompt(fragment.text, OPTIONS, default_tokenizer()) for fragment in fragments]
+    return [view(placed(read, source, fragment)) for read, fragment in zip(reads, fragments, strict=True)]
+
+
+def tokens(one: dict) -> list[tuple[str, float]]:
+    return [(token["text"], token["weight"]) for chunk in one["chunks"] for token in chunk["tokens"]]
+
+
+def test_tokens_stand_where_they_were_typed() -> None:
+    assert [tokens(one) for one in views("a [(red:1.2):blue:2] cat")] == [
+        [("a", 1.0), ("red", 1.2), ("cat", 1.0)],
+        [("a", 1.0), ("blue", 1.0), ("cat", 1.0)],
+    ]
+
+
+def test_a_token_over_a_gap_takes_it_in() -> None:
+    first, second, *_ = views("[fe|]male")
+    assert tokens(first) == [("fe|]male", 1.0)]
+    assert tokens(second) == [("male", 1.0)]
+
+
+def test_breaks_marks_and_issues_move_too() -> None:
+    source = "x AND 猫😀 [a:b:2] BREAK (c"
+    one = views(source)[2]
+    utf16 = source.encode("utf-16-le")
+
+    def text(start: int, end: int) -> str:
+        return utf16[2 * start : 2 * end].decode("utf-16-le")
+
+    assert [text(*span) for span in one["breaks"]] == ["BREAK"]
+    assert "(" in [text(*span) for span in one["marks"]]
+    assert [text(issue["start"], issue["end"]) for issue in one["issues"]] == ["("]
+    assert [token["text"] for token in one["chunks"][1]["tokens"]] == ["c"]
+
+
+@pytest.mark.parametrize("source", ["a (cat:1.2) BREAK b", "", "[x"])
+def test_a_part_that_is_the_whole_is_left_alone(source: str) -> None:
+    read = read_prompt(source, OPTIONS, default_tokenizer())
+    (text,) = read_timed(source, 3).branches[0].texts
+    assert placed(read, source, text.fragment) is read
+
+
+@given(st.text(alphabet="ab é😀猫:|[]()\\\n.01", max_size=30))
+def test_places_are_in_the_prompt_for_any_text(source: str) -> None:
+    for one in views(source):
+        end = len(source.encode("utf-16-le")) // 2
+        places = [(token["start"], token["end"]) for chunk in one["chunks"] for token in chunk["tokens"]]
+        places += [tuple(span) for span in (*one["breaks"], *one["marks"])]
+        places += [(issue["start"], issue["end"]) for issue in one["issues"]]
+        assert all(0 <= start <= stop <= end for start, stop in places)

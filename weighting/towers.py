@@ -1,0 +1,96 @@
+"""Prompts for models with several CLIP text towers, such as SDXL: each tower reads and encodes the prompt on its own.
+
+The towers' rows stand side by side, so that all have to have the same number of chunks.
+
+Source: docs/models.md; behaviour of ComfyUI 0.29.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from .chunking import ChunkedSection
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
+from .embeddings import Embeddings
+from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
+from .scheme_api import Rows
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads prompts for one text tower."""
+
+    tokenize: Tokenize
+    """Its tokenizer."""
+    layout: ChunkLayout = CLIP_L_LAYOUT
+    """The fixed parts of its chunks."""
+    embeddings: Embeddings | None = None
+    """What prompts can name for it, if anything."""
+
+
+def read_for_towers(
+    texts: Mapping[str, str], options: EncodeOptions, readers: Mapping[str, Reader]
+) -> dict[str, ReadPrompt]:
+    """Read each tower's text, and add empty chunks to the shorter ones.
+
+    Args:
+        texts: By tower. ComfyUI's names are ``clip_l``, ``clip_g`` and ``clip_h``.
+        options: How to read them.
+        readers: By tower.
+
+    Returns:
+        By tower, in the order of ``readers``, all with the same number of chunks in their result.
+
+    Raises:
+        PromptError: In strict mode, where the reference raises.
+        ValueError: If an option is out of range.
+    """
+    reads = {
+        name: read_prompt(texts[name], options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
+        for name, reader in readers.items()
+    }
+    longest = max(map(num_chunks, reads.values()))
+    return {name: padded(read, longest) for name, read in reads.items()}
+
+
+def num_chunks(read: ReadPrompt) -> int:
+    """Chunks behind one another in the result; of prompts that are blended, only the longest counts."""
+    return sum(max(map(len, section.prompts)) for section in read.sections)
+
+
+def padded(read: ReadPrompt, count: int) -> ReadPrompt:
+    """The prompt with empty chunks behind it, as many as it lacks.
+
+    Args:
+        read: A prompt of at most ``count`` chunks.
+        count: How many it shall have.
+
+    Returns:
+        The longer prompt. The rows of an empty chunk are those of the empty prompt, in every section and blend.
+    """
+    missing = count - num_chunks(read)
+    if not missing:
+        return read
+    *others, last = read.sections
+    longest = max(range(len(last.prompts)), key=lambda index: len(last.prompts[index]))
+    prompts = list(last.prompts)
+    prompts[longest] = (*prompts[longest], *[close_chunk([], read.layout)] * missing)
+    sections: tuple[ChunkedSection, ...] = (*others, replace(last, prompts=tuple(prompts)))
+    return read._replace(sections=sections)
+
+
+def joined(encoded: Mapping[str, EncodedPrompt]) -> Rows:
+    """The towers' rows side by side, and the pooled vector that image models take.
+
+    Args:
+        encoded: By tower, with equal numbers of rows.
+
+    Returns:
+        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``; the pooled vector of the last
+        tower, which in SDXL is CLIP-G's.
+    """
+    prompts = list(encoded.values())
+    return Rows(torch.cat([prompt.hidden for prompt in prompts], dim=-1), prompts[-1].pooled)
