@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..encoder.config import TOWERS
 from ..encoder.masks import check_mask
 from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
 from ..weighting.chunks import ChunkLayout, Tokenize
@@ -119,6 +120,17 @@ def others_in(clip: Any) -> tuple[str, ...]:
     return tuple(sorted(set(children) - set(_tokenizers(clip))))
 
 
+def is_stable_diffusion(clip: Any) -> bool:
+    """Whether a CLIP is one of Stable Diffusion 1, 2 or XL: of a family that has CLIP text towers alone.
+
+    The host's tokenizer tells of the others also where they are not loaded: Stable Diffusion 3 may do without its T5.
+    """
+    if isinstance(clip, NativeClip):
+        return True
+    known = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
+    return not others_in(clip) and known <= set(TOWERS)
+
+
 def _tokenizers(clip: Any) -> dict[str, Any]:
     """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by the name of its module.
 
@@ -142,8 +154,8 @@ def _tokenizers(clip: Any) -> dict[str, Any]:
 
 def _encode_host(clip: Any, texts: Mapping[str, str], options: EncodeOptions, values: dict[str, Any]) -> Encoded:
     readers, left_to_host = readers_of(clip), others_in(clip)
-    # a CLIP that carries encoders of other families too: their tokens are the host's, for the text as it stands
-    tokens: dict[str, Any] = clip.tokenize(list(texts.values())[-1]) if left_to_host else {}
+    # a family with other encoders asks for their tokens, loaded or not: the host's own, for the text as it stands
+    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(list(texts.values())[-1])
     work = clip.clone()
     prompts: dict[str, EncodedPrompt] = {}
     for name, read in read_for_towers(texts, options, readers).items():

@@ -8,20 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..weighting.encode import EncodeOptions
-from ..weighting.schedule import Counter, Run, TimedPrompt, runs
+from ..weighting.schedule import Counter, TimedPrompt, runs
 from .comfy import Conditioning, Encoded, encode_text
 from .comfy_timing import Timing
-
-
-class TimedRun(NamedTuple):
-    """A text of a timed prompt, when it stands, and what became of it."""
-
-    branch: int
-    """Which part of the prompt between ANDs."""
-    run: Run
-    """Text and steps."""
-    encoded: Encoded
-    """The same object for equal texts."""
 
 
 class TimedEncoded(NamedTuple):
@@ -29,8 +18,8 @@ class TimedEncoded(NamedTuple):
 
     conditioning: Conditioning
     """For the sampler: an entry for each run, with its times and strength."""
-    runs: tuple[TimedRun, ...]
-    """All runs, branch by branch."""
+    texts: dict[str, Encoded]
+    """What became of each text."""
 
 
 def encode_timed(
@@ -59,16 +48,14 @@ def encode_timed(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
             "so it has to be above 0. What the picture should move away from belongs into the negative prompt."
         )
-    encoded_of: dict[str, Encoded] = {}
-    timed: list[TimedRun] = []
+    texts: dict[str, Encoded] = {}
     conditioning: Conditioning = []
-    for index, branch in enumerate(prompt.branches):
+    for branch in prompt.branches:
         strength = {"strength": branch.weight} if len(weights) > 1 else {}
         for run in runs(branch, timing.steps, counter):
             text = run.fragment.text
-            if text not in encoded_of:
-                encoded_of[text] = encode_text(clip, text, options)
-            timed.append(TimedRun(index, run, encoded_of[text]))
+            if text not in texts:
+                texts[text] = encode_text(clip, text, options)
             values = {**timing.entry_times(run.first, run.end), **strength}
-            conditioning += [[hidden, {**others, **values}] for hidden, others in encoded_of[text].conditioning]
-    return TimedEncoded(conditioning, tuple(timed))
+            conditioning += [[hidden, {**others, **values}] for hidden, others in texts[text].conditioning]
+    return TimedEncoded(conditioning, texts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy import others_in
+from ..hosts.comfy import is_stable_diffusion
 from ..hosts.comfy_timed import encode_timed
 from ..hosts.comfy_timing import timing_of, uniform_timing
 from ..weighting.encode import EncodeOptions
@@ -96,6 +96,6 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         if sigmas is None:
             timing = uniform_timing(steps)
         else:
-            timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=not others_in(clip))
+            timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
         prompt = read_timed(text, timing.steps)
-        return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing)
+        return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)

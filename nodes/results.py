@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy import Encoded
-from ..hosts.comfy_timed import TimedEncoded, TimedRun
+from ..hosts.comfy_timed import TimedEncoded
 from ..hosts.comfy_timing import Timing
 from ..weighting.encode import EncodedPrompt, ReadPrompt
 from ..weighting.prompt import Issue
-from ..weighting.schedule import TimedPrompt
-from ..weighting.view import counted, placed, token_table, view
+from ..weighting.schedule import Counter, TimedPrompt
+from ..weighting.timed_view import TimedRead, timed_reads, timed_view
+from ..weighting.view import counted, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,7 +35,8 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
     lines = [*map(token_table, reads), *_encoding_lines(encoded)]
-    return node_result((encoded.conditioning, "\n".join(lines)), reads)
+    views = [{**view(read), "left_to_host": list(encoded.left_to_host)} for read in reads]
+    return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
 def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[str, Any]:
@@ -42,36 +44,27 @@ def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[st
     return _result(result, [view(read) for read in reads])
 
 
-def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing) -> dict[str, Any]:
+def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
     """Result of a node that encodes a timed prompt: conditioning and report.
 
     Args:
         prompt: As it was read.
         encoded: What became of it.
         timing: When its steps are.
+        counter: How they are counted.
 
     Returns:
-        ComfyUI's result. Each text has a view of its own in places of the whole prompt, with ``branch`` and ``weight``
-        (those of AND) and ``steps`` (first and last of each run, counted from 1). A problem stands in one view only.
+        ComfyUI's result, with a view of each text (weighting/timed_view.py).
     """
-    runs_of: dict[tuple[int, str], list[TimedRun]] = {}
-    for timed in encoded.runs:
-        runs_of.setdefault((timed.branch, timed.run.fragment.text), []).append(timed)
-    is_timed = len(encoded.runs) > len(prompt.branches)
-    known = [*prompt.issues, *(timing.issues if is_timed else ())]
+    is_timed = len(encoded.conditioning) > len(prompt.branches)
+    issues = timing.issues if is_timed else ()
+    reads = timed_reads(prompt, timing.steps, counter, lambda text: _reads(encoded.texts[text])[0], issues)
     lines = [timing.note] if is_timed else []
-    views: list[dict[str, Any]] = []
-    for (branch, text), group in runs_of.items():
-        weight = prompt.branches[branch].weight
-        steps = [[timed.run.first + 1, timed.run.end] for timed in group]
-        (read,) = (placed(read, prompt.source, group[0].run.fragment) for read in _reads(group[0].encoded))
-        new = [*([] if views else known), *(issue for issue in read.issues if issue not in known)]
-        known += new
-        read = read._replace(issues=tuple(sorted(new, key=lambda issue: issue.span)))
-        views.append({**view(read), "branch": branch, "weight": weight, "steps": steps})
-        if len(runs_of) > 1:
-            lines.append(_heading(text, steps, weight if len(prompt.branches) > 1 else None))
-        lines += [token_table(read), *_encoding_lines(group[0].encoded)]
+    for timed in reads:
+        if len(reads) > 1:
+            lines.append(_heading(timed, has_weight=len(prompt.branches) > 1))
+        lines += [token_table(timed.read), *_encoding_lines(encoded.texts[timed.text])]
+    views = [{**timed_view(timed), "left_to_host": list(encoded.texts[timed.text].left_to_host)} for timed in reads]
     return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
@@ -90,10 +83,10 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
     return list(reads.values())
 
 
-def _heading(text: str, steps: Sequence[Sequence[int]], weight: float | None) -> str:
+def _heading(timed: TimedRead, *, has_weight: bool) -> str:
     """Which text stands when, and its weight between ANDs."""
-    times = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in steps)
-    return f"steps {times}{'' if weight is None else f', AND weight {weight:g}'}: “{text}”"
+    times = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in timed.steps)
+    return f"steps {times}{f', AND weight {timed.weight:g}' if has_weight else ''}: “{timed.text}”"
 
 
 def _encoding_lines(encoded: Encoded) -> list[str]:

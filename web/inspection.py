@@ -1,0 +1,109 @@
+"""What a prompt becomes, for a front end that asks while its user types: a request as plain data in, views out.
+
+Nothing is encoded and no file is read. Of embeddings only the names are known, so each stands for one vector.
+
+Source: the request's fields are the nodes' widgets; the views are weighting/view.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..encoder.tokenizer import default_tokenizer
+from ..weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from ..weighting.schedule import COUNTERS, read_timed
+from ..weighting.timed_view import timed_reads, timed_view
+from ..weighting.view import view
+
+MAX_BYTES = 64 * 1024
+"""Longest request."""
+MAX_VIEWS = 20
+"""Of more texts of a timed prompt than this only the first are shown."""
+
+_OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
+_OTHERS = {"text": str, "steps": int, "counter": str}
+_JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered; the message quotes it and says what is allowed."""
+
+
+@dataclass(frozen=True)
+class KnownNames:
+    """Embeddings of which only the names are known."""
+
+    known: frozenset[str]
+
+    def names(self) -> Sequence[str]:
+        """All of them."""
+        return sorted(self.known)
+
+    def find(self, name: str) -> list[None] | None:
+        """One vector, as good as unknown, for a name that is known."""
+        return [None] if name in self.known else None
+
+
+def inspect(request: object, embedding_names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Answer a request.
+
+    Args:
+        request: An object with ``text`` and, as the nodes have them, any field of `EncodeOptions`; with ``steps``, and
+            perhaps ``counter``, the text is a timed prompt.
+        embedding_names: What ``embedding:name`` or a bare name can mean; None where there are no embeddings.
+
+    Returns:
+        ``views``: one for each text, as `weighting.view.view` gives it; of a timed prompt each with ``branch``,
+        ``weight`` and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there
+        are more than `MAX_VIEWS`.
+
+    Raises:
+        RequestError: If the request is not of this form, or an option is not one of those allowed.
+
+    >>> [token["text"] for token in inspect({"text": "a cat"})["views"][0]["chunks"][0]["tokens"]]
+    ['a', 'cat']
+    """
+    data = _checked(request)
+    embeddings = None if embedding_names is None else KnownNames(frozenset(embedding_names))
+    try:
+        options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
+
+        def read(text: str) -> ReadPrompt:
+            return read_prompt(text, options, default_tokenizer(), embeddings=embeddings)
+
+        if "steps" not in data:
+            return {"views": [view(read(data["text"]))]}
+        return {"views": _timed_views(data, read)}
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+
+
+def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> list[dict[str, Any]]:
+    counter = data.get("counter", COUNTERS[0])
+    if counter not in COUNTERS:
+        raise RequestError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r}")
+    prompt = read_timed(data["text"], data["steps"])
+    reads = timed_reads(prompt, prompt.steps, counter, read)
+    shown = [timed_view(timed) for timed in reads[:MAX_VIEWS]]
+    if len(reads) > MAX_VIEWS:
+        shown[-1]["num_more"] = len(reads) - MAX_VIEWS
+    return shown
+
+
+def _checked(request: object) -> dict[str, Any]:
+    """The request, with every field of its right type."""
+    if not isinstance(request, dict) or not isinstance(request.get("text"), str):
+        raise RequestError('a request is an object with a string "text"')
+    allowed = {**_OPTIONS, **_OTHERS}
+    for name, value in request.items():
+        if name not in allowed:
+            raise RequestError(f"unknown field {name!r}; allowed: {', '.join(allowed)}")
+        if type(value) is not allowed[name]:
+            raise RequestError(f"{name} must be {_JSON_NAMES[allowed[name]]}, got {value!r:.80}")
+        if isinstance(value, str) and _SURROGATE.search(value):
+            raise RequestError(f"{name} holds a lone surrogate, which is no character: {value!r:.80}")
+    return request

@@ -1,0 +1,52 @@
+"""The route of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect``.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import PurePath
+from typing import Any
+
+PATH = "/weighted_clip/inspect"
+
+
+def add_routes() -> None:
+    """Add the route to the running server; does nothing where there is none."""
+    # only a host that has loaded its server has one to add to; nothing is imported for it
+    server = sys.modules.get("server")
+    instance = getattr(getattr(server, "PromptServer", None), "instance", None)
+    if instance is not None:
+        instance.routes.post(PATH)(answer)
+
+
+async def answer(request: Any) -> Any:
+    """Answer a request of aiohttp: the views, or 400 or 413 with ``error``."""
+    from aiohttp import web
+
+    from .inspection import MAX_BYTES, RequestError, inspect
+
+    body = await request.content.read(MAX_BYTES + 1)
+    while len(body) <= MAX_BYTES and (more := await request.content.read(MAX_BYTES + 1 - len(body))):
+        body += more
+    if len(body) > MAX_BYTES:
+        return web.json_response({"error": f"a request may have {MAX_BYTES} bytes at most"}, status=413)
+    try:
+        # in a thread of its own: a long prompt takes longer than the server's loop should wait
+        views = await asyncio.to_thread(lambda: inspect(json.loads(body), embedding_names()))
+    except RecursionError:
+        return web.json_response({"error": "the request is nested too deep"}, status=400)
+    except (RequestError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        return web.json_response({"error": str(error)}, status=400)
+    return web.json_response(views)
+
+
+def embedding_names() -> list[str]:
+    """Names of the host's embeddings from its cached list: as files are called, and bare."""
+    import folder_paths
+
+    names = [PurePath(name) for name in folder_paths.get_filename_list("embeddings")]
+    return sorted({text for name in names for text in (name.as_posix(), name.with_suffix("").as_posix(), name.stem)})
