@@ -193,30 +193,55 @@ def _intermediate_device() -> torch.device:
 def _encode_fn(tower: Any) -> EncodeFn:
     """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
 
-    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None) -> Rows:
+    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
         tokens = [[_host_id(token) for token in chunk] for chunk in ids]
-        if mask is None:
+        if mask is None and is_causal:
             return Rows(*tower.encode(tokens)[:2])
-        # the same call as the host's own, with the mask: it takes 1 = may be attended and adds causality
-        check_mask(mask, len(tokens), len(tokens[0]))
+        if mask is not None:
+            mask = check_mask(mask, len(tokens), len(tokens[0]))
         # ComfyUI 0.3.64 has no execution device of its own
         device = getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
         embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
-        last, intermediate, projected, unprojected = tower.transformer(
-            None,
-            mask.long().to(device),
-            embeds=embeds,
-            num_tokens=num_tokens,
-            intermediate_output=tower.layer_idx,
-            final_layer_norm_intermediate=tower.layer_norm_hidden_state,
-            dtype=torch.float32,
-            embeds_info=embeds_info,
-        )
+        mask = None if mask is None else mask.to(device)
+        if not is_causal:
+            last, intermediate, projected, unprojected = _bidirectional(tower, embeds, num_tokens, mask)
+        else:
+            # the same call as the host's own, with the mask: it takes 1 = may be attended and adds causality
+            last, intermediate, projected, unprojected = tower.transformer(
+                None,
+                None if mask is None else mask.long(),
+                embeds=embeds,
+                num_tokens=num_tokens,
+                intermediate_output=tower.layer_idx,
+                final_layer_norm_intermediate=tower.layer_norm_hidden_state,
+                dtype=torch.float32,
+                embeds_info=embeds_info,
+            )
         hidden = last if tower.layer == "last" else intermediate
         pooled = projected if tower.return_projected_pooled else unprojected
         return Rows(hidden.float(), pooled.float())
 
     return encode
+
+
+def _bidirectional(tower: Any, embeds: Tensor, num_tokens: list[int], mask: Tensor | None) -> tuple[Any, ...]:
+    """The host's text model without causality, which its own forward always adds: the same modules, called in turn."""
+    import comfy.ops
+
+    model = tower.transformer.text_model
+    positions = comfy.ops.cast_to(model.embeddings.position_embedding.weight, dtype=embeds.dtype, device=embeds.device)
+    bias = None
+    if mask is not None:
+        length = embeds.shape[1]
+        hidden = ~mask.expand(len(embeds), length, length).unsqueeze(1)
+        bias = torch.zeros(hidden.shape, dtype=embeds.dtype, device=embeds.device)
+        bias = bias.masked_fill(hidden, -torch.finfo(embeds.dtype).max)
+    last, intermediate = model.encoder(embeds + positions, mask=bias, intermediate_output=tower.layer_idx)
+    last = model.final_layer_norm(last)
+    if intermediate is not None and tower.layer_norm_hidden_state:
+        intermediate = model.final_layer_norm(intermediate)
+    pooled = last[range(len(embeds)), [count - 1 for count in num_tokens]]
+    return last, intermediate, tower.transformer.text_projection(pooled), pooled
 
 
 def _host_id(token: TokenId) -> Any:

@@ -6,6 +6,8 @@ from .a1111 import WeightedCLIPA1111Encode
 from .convert import WeightedCLIPConvert
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
+from .loras import WeightedCLIPLoadPromptLoras
+from .mask_control import WeightedCLIPMaskControl
 from .sdxl import WeightedCLIPSDXLEncode
 from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
 
@@ -15,10 +17,12 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPTextEncode,
         WeightedCLIPA1111Encode,
         WeightedCLIPMaskedBlend,
+        WeightedCLIPMaskControl,
         WeightedCLIPSDXLEncode,
         WeightedCLIPConvert,
         WeightedCLIPInspect,
         WeightedCLIPLoad,
+        WeightedCLIPLoadPromptLoras,
     )
 }
 """Permanent ids, which saved workflows store, to classes."""
@@ -27,8 +31,10 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "WeightedCLIPTextEncode": "CLIP Text Encode (Weighted)",
     "WeightedCLIPA1111Encode": "A1111 Prompt",
     "WeightedCLIPMaskedBlend": "Down-Weight (Masked Blend)",
+    "WeightedCLIPMaskControl": "Mask Control",
     "WeightedCLIPSDXLEncode": "CLIP Text Encode SDXL (Weighted)",
     "WeightedCLIPConvert": "Convert Prompt Syntax",
     "WeightedCLIPInspect": "Inspect Prompt",
     "WeightedCLIPLoad": "Load CLIP Encoder (native)",
+    "WeightedCLIPLoadPromptLoras": "Load LoRAs from Prompt",
 }

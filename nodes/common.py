@@ -62,7 +62,7 @@ CHUNKING_INPUT = menu(
 PADDING_INPUT = menu(
     PADDINGS,
     "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was "
-    "trained. mask: none of it. mask EOS too: not the end token either.",
+    "trained. mask: none of it. mask EOS too: not the end token either. drop: the model that draws does not see it.",
 )
 POOLED_INPUT = menu(
     POOLED,

@@ -23,6 +23,10 @@ class Token(NamedTuple):
     """Index of its fragment in the prompt; -1 for BOS, EOS and padding."""
     span: Span | None = None
     """The text it came from; None for BOS, EOS and padding."""
+    is_hidden: bool = False
+    """Whether others shall not see it; ``hiding.py`` says who."""
+    is_blind: bool = False
+    """Whether it shall not see what is hidden from some only."""
 
     @property
     def place(self) -> Span:

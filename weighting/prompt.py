@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -43,7 +44,7 @@ class Fragment:
         """The text that is tokenized."""
         return "".join(piece.text for piece in self.pieces)
 
-    @property
+    @cached_property
     def positions(self) -> list[int]:
         """For each code point of ``text``, where it stands in the prompt."""
         return [
@@ -56,6 +57,33 @@ class Fragment:
     def span(self) -> Span:
         """From its first piece to its last, syntax between them included."""
         return Span(self.pieces[0].span.start, self.pieces[-1].span.end) if self.pieces else Span(0, 0)
+
+    def place_of(self, span: Span) -> Span:
+        """Where a stretch of ``text`` stands in the prompt; what runs over a gap between pieces takes the gap in.
+
+        >>> Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12)))).place_of(Span(1, 3))
+        Span(start=1, end=10)
+        """
+        positions = self.positions
+        start = positions[span.start] if span.start < len(positions) else self.span.end
+        return Span(start, positions[span.end - 1] + 1 if span.end > span.start else start)
+
+    def part(self, inner: Fragment) -> Fragment:
+        """A fragment of ``text`` as a fragment of the prompt.
+
+        >>> outer = Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12))))
+        >>> outer.part(Fragment((Piece(" c", Span(1, 3)),))).pieces
+        (Piece(text=' ', span=Span(start=1, end=2)), Piece(text='c', span=Span(start=9, end=10)))
+        """
+        positions = self.positions
+        pieces: list[Piece] = []
+        for text, (start, end) in inner.pieces:
+            cuts = [i for i in range(start + 1, end) if positions[i] != positions[i - 1] + 1]
+            for first, last in zip([start, *cuts], [*cuts, end], strict=True):
+                if last > first:
+                    span = Span(positions[first], positions[last - 1] + 1)
+                    pieces.append(Piece(text[first - start : last - start], span))
+        return Fragment(tuple(pieces), inner.weight)
 
 
 @dataclass(frozen=True)

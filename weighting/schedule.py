@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from .editing import Alternation, Edit, edits_of, read_editing, spans_at
+from .extra_networks import Tag, tag_issues, take_tags
 from .prompt import Fragment, Issue, Piece, Span
 
 Counter = Literal["as the WebUI counts", "as written"]
@@ -99,7 +100,7 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
     Args:
-        source: Any string.
+        source: Any string. Tags such as ``<lora:name:0.8>`` are taken out first.
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
 
     Returns:
@@ -113,9 +114,21 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
     """
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
-    parts = split_and(source)
-    branches = tuple(Branch(part.weight, schedule(source, steps, part.span)) for part in parts)
-    return TimedPrompt(source, branches, steps, tuple(_issues(source, parts, steps)))
+    bare, tags = take_tags(source)
+    parts = split_and(bare.text)
+    branches = tuple(Branch(part.weight, schedule(bare.text, steps, part.span)) for part in parts)
+    prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, steps)))
+    return _with_tags(prompt, bare, tags) if tags else prompt
+
+
+def _with_tags(prompt: TimedPrompt, bare: Fragment, tags: tuple[Tag, ...]) -> TimedPrompt:
+    """The prompt in places of the text with its tags, and what is to be said of them."""
+    branches = (
+        replace(branch, texts=tuple(text._replace(fragment=bare.part(text.fragment)) for text in branch.texts))
+        for branch in prompt.branches
+    )
+    issues = [*(replace(issue, span=bare.place_of(issue.span)) for issue in prompt.issues), *tag_issues(tags)]
+    return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 
 def split_and(source: str) -> tuple[AndPart, ...]:

@@ -44,12 +44,15 @@ class Rows(NamedTuple):
 class EncodeFn(Protocol):
     """All that weighting knows of a model: token ids and masks in, hidden states and pooled vectors out."""
 
-    def __call__(self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None) -> Encoding:
+    def __call__(
+        self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
+    ) -> Encoding:
         """Encode chunks.
 
         Args:
             ids: 77 ids for each chunk.
             mask: Bool ``[chunks, 1 or 77, 77]``, True = may be attended, on top of causality; None: nothing hidden.
+            is_causal: Whether a position is kept from seeing later ones.
 
         Returns:
             One row for each chunk, in order.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .encode import ReadPrompt
 from .prompt import Fragment, Issue
+from .reading import ReadPrompt, placed
 from .schedule import Counter, TimedPrompt, runs
-from .view import placed, view
+from .view import view
 
 
 class TimedRead(NamedTuple):

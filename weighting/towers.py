@@ -16,6 +16,7 @@ from .chunking import ChunkedSection
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
 from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
+from .padding import rows_kept
 from .scheme_api import Rows
 
 
@@ -53,7 +54,12 @@ def read_for_towers(
         for name, reader in readers.items()
     }
     longest = max(map(num_chunks, reads.values()))
-    return {name: padded(read, longest) for name, read in reads.items()}
+    reads = {name: padded(read, longest) for name, read in reads.items()}
+    kept = [read.kept for read in reads.values() if read.kept is not None]
+    if kept:  # the same rows of every tower
+        fullest = tuple(map(max, zip(*kept, strict=True)))
+        reads = {name: read._replace(kept=fullest) for name, read in reads.items()}
+    return reads
 
 
 def num_chunks(read: ReadPrompt) -> int:
@@ -79,7 +85,7 @@ def padded(read: ReadPrompt, count: int) -> ReadPrompt:
     prompts = list(last.prompts)
     prompts[longest] = (*prompts[longest], *[close_chunk([], read.layout)] * missing)
     sections: tuple[ChunkedSection, ...] = (*others, replace(last, prompts=tuple(prompts)))
-    return read._replace(sections=sections)
+    return read._replace(sections=sections, kept=None if read.kept is None else rows_kept(sections))
 
 
 def joined(encoded: Mapping[str, EncodedPrompt]) -> Rows:

@@ -7,14 +7,12 @@ a terminal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from .chunks import TokenChunk
 from .embeddings import EmbeddingVector
-from .encode import ReadPrompt
-from .prompt import Break, Fragment, Piece, Span
+from .prompt import Break, Span
+from .reading import ReadPrompt
 
 VERSION = 1
 """Raised when a key of the view changes its meaning."""
@@ -31,7 +29,8 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         ``num_tokens``; ``chunks``, each with ``num_tokens``, ``capacity`` and ``tokens``; ``breaks``, ``marks`` (both
         ``[start, end]``) and ``issues`` (``code``, ``message``, ``start``, ``end``). A token has ``id``, or null and
         for a vector of an embedding ``embedding``, as in ``name[0]``; ``text`` as typed, ``weight``, ``word``,
-        ``start``, ``end``. Special tokens are left out. All offsets count UTF-16 units of ``text``.
+        ``start``, ``end``, ``hidden`` (from all others). Special tokens are left out. All offsets count UTF-16 units of
+        ``text``.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .encode import EncodeOptions, read_prompt
@@ -58,6 +57,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
                     "word": token.word,
                     "start": offset(token.span.start) if token.span else 0,
                     "end": offset(token.span.end) if token.span else 0,
+                    "hidden": token.is_hidden and options.hidden_from == "everything",
                 }
                 for token in chunk.content
             ],
@@ -104,47 +104,6 @@ def token_table(read: ReadPrompt) -> str:
     lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
     lines += [f"  {issue.message}" for issue in read.issues]
     return "\n".join(lines)
-
-
-def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
-    """A prompt that is a part of a longer text, with all places counted in that text.
-
-    Args:
-        read: The part as it was read on its own.
-        source: The longer text.
-        fragment: The part, made of pieces of the longer text.
-
-    Returns:
-        The same with other places. What runs over a gap between two pieces takes the gap in.
-    """
-    positions = fragment.positions
-    if positions == list(range(len(source))):
-        return read
-
-    def moved(span: Span) -> Span:
-        start = positions[span.start] if span.start < len(positions) else fragment.span.end
-        return Span(start, positions[span.end - 1] + 1 if span.end > span.start else start)
-
-    def moved_part(part: Fragment | Break) -> Fragment | Break:
-        if isinstance(part, Break):
-            return Break(moved(part.span))
-        return replace(part, pieces=tuple(Piece(piece.text, moved(piece.span)) for piece in part.pieces))
-
-    def moved_chunk(chunk: TokenChunk) -> TokenChunk:
-        return replace(chunk, tokens=tuple(t._replace(span=t.span and moved(t.span)) for t in chunk.tokens))
-
-    prompt = replace(
-        read.prompt,
-        source=source,
-        parts=tuple(map(moved_part, read.prompt.parts)),
-        marks=tuple(map(moved, read.prompt.marks)),
-    )
-    sections = (
-        replace(section, prompts=tuple(tuple(map(moved_chunk, chunks)) for chunks in section.prompts))
-        for section in read.sections
-    )
-    issues = (replace(issue, span=moved(issue.span)) for issue in read.issues)
-    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues))
 
 
 def counted(number: int, noun: str) -> str:

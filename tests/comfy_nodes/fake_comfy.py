@@ -40,16 +40,39 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     embeddings = ModuleType("comfy.sd1_clip")
     vectors = {"known": torch.full((2, CONFIG.hidden_dim), 0.1)}
     embeddings.load_embed = lambda name, folder, size, key: vectors.get(name)
+    ops = ModuleType("comfy.ops")
+    ops.cast_to = lambda weight, dtype, device: weight.to(dtype=dtype, device=device)
     paths = ModuleType("folder_paths")
     paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
     paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
     paths.get_folder_paths = lambda kind: [f"models/{kind}"]
     comfy = ModuleType("comfy")
     comfy.__path__ = []
-    for module in (comfy, management, patching, embeddings, paths):
+    loaders = ModuleType("nodes")
+    loaders.LoraLoader = LoraLoader
+    for module in (comfy, management, patching, embeddings, ops, paths, loaders):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         if module.__name__.startswith("comfy."):
             setattr(comfy, module.__name__.split(".")[1], module)
+
+
+class LoraLoader:
+    """The host's node; a model and a CLIP are lists of what was loaded on them."""
+
+    def load_lora(self, model, clip, name, model_strength, clip_strength):
+        return [*model, (name, model_strength)], [*clip, (name, clip_strength)]
+
+
+class HostEncoder(torch.nn.Module):
+    """The host's stack of layers: takes what is added to the attention, gives the last state and one in between."""
+
+    def __init__(self, layers) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, hidden, mask=None, intermediate_output=None):
+        states = self.layers(hidden, None if mask is None else mask == 0, is_causal=False)
+        return states[-1], None if intermediate_output is None else states[intermediate_output]
 
 
 class Transformer(torch.nn.Module):
@@ -57,7 +80,13 @@ class Transformer(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.text_model = seeded_text_model(CONFIG)
+        model = seeded_text_model(CONFIG)
+        self.text_model = torch.nn.Module()
+        self.text_model.embeddings, self.text_model.final_layer_norm = model.embeddings, model.final_layer_norm
+        self.text_model.encoder = HostEncoder(model.encoder)
+
+    def text_projection(self, pooled):
+        return pooled * 2
 
     def get_input_embeddings(self):
         return self.text_model.embeddings.token_embedding
@@ -67,18 +96,17 @@ class Transformer(torch.nn.Module):
     ):
         model = self.text_model
         hidden = embeds + model.embeddings.position_embedding.weight
-        mask, is_causal = None, True
+        seen = torch.ones(77, 77, dtype=torch.bool).tril().expand(len(embeds), 1, 77, 77)
         if attention_mask is not None:
             queries = 77 if attention_mask.shape[1] == 77 else 1
-            mask = (attention_mask == 1).view(len(embeds), 1, queries, 77) & torch.ones(77, 77, dtype=torch.bool).tril()
-            is_causal = False
-        states = model.encoder(hidden, mask, is_causal=is_causal)
-        last = model.final_layer_norm(states[-1])
-        middle = states[intermediate_output] if intermediate_output is not None else None
+            seen = (attention_mask == 1).view(-1, 1, queries, 77) & seen
+        bias = torch.zeros(seen.shape).masked_fill(~seen, -torch.finfo(torch.float32).max)
+        last, middle = model.encoder(hidden, bias, intermediate_output)
+        last = model.final_layer_norm(last)
         if middle is not None and final_layer_norm_intermediate:
             middle = model.final_layer_norm(middle)
         pooled = last[range(len(embeds)), [count - 1 for count in num_tokens]]
-        return last, middle, pooled * 2, pooled
+        return last, middle, self.text_projection(pooled), pooled
 
 
 class Tower(torch.nn.Module):

@@ -14,6 +14,7 @@ from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.schemes import SCHEMES
 
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node
@@ -54,6 +55,8 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPMaskedBlend": [
             "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled",
         ],
+        "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
+        "WeightedCLIPLoadPromptLoras": ["model", "clip", "text"],
         "WeightedCLIPSDXLEncode": [
             "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",
             "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
@@ -92,7 +95,7 @@ def native(text: str, **options) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("padding", ["attend", "mask", "mask EOS too"])
+@pytest.mark.parametrize("padding", PADDINGS)
 def test_text_encode_runs_every_scheme_on_the_hosts_tower(scheme: str, padding: str) -> None:
     result = node("TextEncode").encode(FakeClip(), PROMPT, **BASE | {"scheme": scheme, "padding": padding})
     ((hidden, _),) = result["result"][0]

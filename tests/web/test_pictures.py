@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
 from weighted_clip.encoder.config import CLIP_L, TextConfig
@@ -275,6 +275,7 @@ def test_endless_prompts_are_cut_and_say_so():
 
 @settings(max_examples=50)
 @given(text=st.text(st.characters() | st.sampled_from("()[]: ,a猫\u200d"), max_size=40))
+@example(text="\U000e01f0")  # no letter, no mark, and no width in any font
 def test_every_token_of_any_text_is_drawn(text):
     example = make_view(text, syntax="a1111")
     drawing = lay_out(example, 300)

@@ -102,21 +102,25 @@ def draw_figure_masks(
     return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
 
 
-def draw_encoding_masks(read: ReadPrompt, mask: Tensor | None, *, theme: ThemeName = "light") -> Image.Image:
+def draw_encoding_masks(
+    read: ReadPrompt, mask: Tensor | None, *, is_causal: bool = True, theme: ThemeName = "light"
+) -> Image.Image:
     """Draw what the positions of a prompt's first chunk could attend in each of its encodings.
 
     Args:
         read: The prompt.
         mask: What its scheme gave the encoder on top of causality: ``[encodings, 1 or 77, 77]``, bool, the chunks of
             each version of the prompt together; or None.
+        is_causal: Whether causality is there.
         theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side.
     """
     chunk = read.chunks[0]
-    causal = causal_mask(read.layout.length)
-    versions = causal if mask is None else mask.cpu()[:: len(read.chunks)][: mask.shape[0] // len(read.chunks)] & causal
+    base = causal_mask(read.layout.length)
+    base = base if is_causal else torch.ones_like(base)
+    versions = base if mask is None else mask.cpu()[:: len(read.chunks)][: mask.shape[0] // len(read.chunks)] & base
     shown = versions[:SHOWN_ENCODINGS]
     titles = ["the prompt", *(f"version {number}" for number in range(1, len(shown)))]
     caption = f"{len(versions) - len(shown)} more versions are not shown." if len(versions) > len(shown) else ""

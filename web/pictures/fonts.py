@@ -48,6 +48,8 @@ SPELLINGS = {
 
 CODE_POINT_SCALE = 0.62
 """Size of a code point that stands for a character, in font sizes."""
+MEASURED_SIZE = 16
+"""Font size at which it is seen whether a text is invisible."""
 
 _NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows what "missing" looks like
 _PROBE_SIZE = 32
@@ -98,8 +100,6 @@ def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
         characters, such as a lone zero-width joiner, is drawn as code points.
     """
     main = main_face(bold=bold)
-    if text and all(_is_invisible(character) for character in text):
-        return tuple(_code_point(character, main) for character in text)
     found: list[Run] = []
     for character in text:
         for run in _character_runs(character, main, found[-1].face if found else main):
@@ -107,6 +107,8 @@ def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
                 found[-1] = found[-1]._replace(text=found[-1].text + run.text)
             else:
                 found.append(run)
+    if text and not any(run_width(run, MEASURED_SIZE) for run in found):  # nothing of it could be seen
+        return tuple(_code_point(character, main) for character in text)
     return tuple(found)
 
 

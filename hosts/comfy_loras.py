@@ -1,0 +1,76 @@
+"""LoRAs named in a prompt, loaded by ComfyUI's own LoRA loader.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "LoRA tags".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from ..weighting.extra_networks import LoraTag
+from ..weighting.prompt import Issue
+
+
+class LoadedLoras(NamedTuple):
+    """A model and CLIP with LoRAs on them."""
+
+    model: Any
+    clip: Any
+    lines: list[str]
+    """What was loaded, a line each."""
+    issues: list[Issue]
+    """LoRAs that were not found, or by a name that several files have."""
+
+
+def load_loras(model: Any, clip: Any, loras: Sequence[LoraTag]) -> LoadedLoras:
+    """Apply LoRAs one after the other.
+
+    Args:
+        model: ComfyUI's MODEL.
+        clip: ComfyUI's CLIP.
+        loras: Which, and how strongly.
+
+    Returns:
+        Clones with the LoRAs; the objects that came in where none was found.
+    """
+    import folder_paths
+
+    import nodes
+
+    files = folder_paths.get_filename_list("loras")
+    lines: list[str] = []
+    issues: list[Issue] = []
+    for lora in loras:
+        found = _files_of(lora.name, files)
+        if not found:
+            message = f"There is no LoRA “{lora.name}” in ComfyUI's loras folder: it is left out."
+            issues.append(Issue("unknown-lora", message, lora.span))
+            continue
+        if len(found) > 1:
+            message = f"Several LoRAs are called “{lora.name}”: {', '.join(found)}. The first is taken."
+            issues.append(Issue("ambiguous-lora", message, lora.span))
+        model, clip = nodes.LoraLoader().load_lora(model, clip, found[0], lora.model_strength, lora.clip_strength)
+        lines.append(f"{found[0]}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
+    return LoadedLoras(model, clip, lines, issues)
+
+
+def _files_of(name: str, files: Sequence[str]) -> list[str]:
+    """Files of a name: by path, else bare; with or without suffix; else in any case."""
+    wanted = name.replace("\\", "/").strip()
+
+    def called(file: str) -> list[tuple[str, ...]]:
+        path = PurePath(file.replace("\\", "/"))
+        return [(path.as_posix(), path.with_suffix("").as_posix()), (path.name, path.stem)]
+
+    for is_exact in (True, False):
+        for kind in (0, 1):
+            names = {file: called(file)[kind] for file in files}
+            if is_exact:
+                found = [file for file in files if wanted in names[file]]
+            else:
+                found = [file for file in files if wanted.lower() in (text.lower() for text in names[file])]
+            if found:
+                return found
+    return []

@@ -1,0 +1,61 @@
+"""The node that loads the LoRAs a prompt names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..encoder.tokenizer import default_tokenizer
+from ..hosts.comfy_loras import load_loras
+from ..weighting.encode import EncodeOptions, read_prompt
+from ..weighting.extra_networks import read_loras, take_tags
+from . import common
+from .results import node_result
+
+
+class WeightedCLIPLoadPromptLoras:
+    """Loads what ``<lora:name:0.8>`` names."""
+
+    DESCRIPTION = (
+        "Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text "
+        "without them. A LoRA that is not there is left out and named as a problem."
+    )
+    SEARCH_ALIASES = ["lora", "lora tag", "a1111", "extra networks", "prompt", "load lora"]  # noqa: RUF012
+    RETURN_TYPES = ("MODEL", "CLIP", "STRING", "STRING")
+    RETURN_NAMES = ("MODEL", "CLIP", "text", "report")
+    OUTPUT_TOOLTIPS = (
+        "The model with the LoRAs.",
+        "The CLIP with the LoRAs.",
+        "The prompt without its tags.",
+        "What was loaded, and every problem.",
+    )
+    FUNCTION = "load"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        text_type, text = common.TEXT_INPUT
+        return {
+            "required": {
+                "model": ("MODEL", {"tooltip": "The diffusion model for the LoRAs."}),
+                "clip": ("CLIP", {"tooltip": "The text encoder for the LoRAs."}),
+                "text": (
+                    text_type,
+                    {
+                        **text,
+                        "tooltip": "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the "
+                        "text encoder and 0.8 for the model.",
+                    },
+                ),
+            }
+        }
+
+    def load(self, model: Any, clip: Any, text: str) -> dict[str, Any]:
+        """Load them."""
+        bare, tags = take_tags(text)
+        loras, issues = read_loras(tags)
+        loaded = load_loras(model, clip, loras)
+        issues += loaded.issues
+        lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.message for issue in issues)]
+        read = read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer())._replace(issues=tuple(issues))
+        return node_result((loaded.model, loaded.clip, bare.text, "\n".join(lines)), [read])

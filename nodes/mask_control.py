@@ -1,0 +1,94 @@
+"""The Mask Control node: which tokens of a prompt may see which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy import encode_text
+from ..weighting.encode import EncodeOptions, mask_fn
+from ..weighting.options import HIDDEN_FROM, HiddenFrom
+from . import common
+from .results import encoded_result, to_image
+
+
+class WeightedCLIPMaskControl(common.EncodeNode):
+    """Hides phrases of a prompt from others, or lets tokens see what comes later."""
+
+    DESCRIPTION = (
+        "Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that "
+        "the U-Net reads behind the prompt. Shows the mask. With nothing hidden it gives what the stock node gives."
+    )
+    SEARCH_ALIASES = ["mask", "attention mask", "hide", "causal", "bleeding", "concept bleed", "prompt"]  # noqa: RUF012
+    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
+    RETURN_NAMES = ("CONDITIONING", "mask", "report")
+    OUTPUT_TOOLTIPS = (
+        common.CONDITIONING_TOOLTIP,
+        "The mask of the first chunk: which token (row) may see which (column).",
+        common.REPORT_TOOLTIP,
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": common.CLIP_INPUT,
+                "text": common.TEXT_INPUT,
+                "hide": (
+                    "STRING",
+                    {
+                        "multiline": True,
+                        "default": "",
+                        "tooltip": "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
+                    },
+                ),
+                "hidden_from": common.menu(
+                    HIDDEN_FROM,
+                    "Who shall not see them. everything: no token, not even themselves. the phrases below: only those. "
+                    "padding rows only: the rows behind the prompt, which the U-Net reads too.",
+                ),
+                "from_phrases": (
+                    "STRING",
+                    {
+                        "multiline": True,
+                        "default": "",
+                        "tooltip": "With the phrases below: those that shall not see the hidden ones, one a line.",
+                    },
+                ),
+                "causal": (
+                    "BOOLEAN",
+                    {
+                        "default": True,
+                        "label_on": "on, as trained",
+                        "label_off": "off",
+                        "tooltip": "On: a token sees only what stands before it, as CLIP was trained. Off: all of its "
+                        "chunk. CLIP never learned that, so expect odd pictures.",
+                    },
+                ),
+                "padding": common.PADDING_INPUT,
+            }
+        }
+
+    def encode(
+        self,
+        clip: Any,
+        text: str,
+        hide: str,
+        hidden_from: HiddenFrom,
+        from_phrases: str,
+        causal: bool,
+        padding: str,
+    ) -> dict[str, Any]:
+        """Encode with the mask, and draw it."""
+        from ..web.pictures import draw_encoding_masks
+
+        options = EncodeOptions(
+            hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
+        )
+        encoded = encode_text(clip, text, options)
+        prompt = next(iter(encoded.prompts.values()))
+        mask = mask_fn(options, prompt.read.layout)(prompt.read.chunks)
+        picture = to_image(draw_encoding_masks(prompt.read, mask, is_causal=causal))
+        result = encoded_result(encoded)
+        conditioning, report = result["result"]
+        return {**result, "result": (conditioning, picture, report)}

@@ -1,0 +1,153 @@
+"""The ruler's request: views out of text and options, and a message for everything else."""
+
+import asyncio
+import json
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.web import routes
+from weighted_clip.web.inspection import MAX_BYTES, MAX_VIEWS, RequestError, inspect
+
+
+def texts(request: dict, **options) -> list[str]:
+    (view,) = inspect(request, **options)["views"]
+    return [token["text"] for chunk in view["chunks"] for token in chunk["tokens"]]
+
+
+def test_a_prompt_is_read_by_its_syntax() -> None:
+    assert texts({"text": "[cat]", "syntax": "a1111"}) == ["cat"]
+    assert texts({"text": "[cat]", "syntax": "comfy"}) == ["[", "cat", "]"]
+
+
+def test_known_embeddings_stand_for_one_vector() -> None:
+    request = {"text": "a embedding:style cat"}
+    (view,) = inspect(request, embedding_names=["style"])["views"]
+    assert [token["embedding"] for token in view["chunks"][0]["tokens"]] == [None, "style[0]", None]
+    assert inspect(request, embedding_names=[])["views"][0]["issues"][0]["code"] == "unknown-embedding"
+    bare = {"text": "a style cat", "syntax": "a1111"}
+    assert inspect(bare, embedding_names=["style"])["views"][0]["chunks"][0]["tokens"][1]["embedding"] == "style[0]"
+
+
+def test_a_timed_prompt_has_a_view_for_each_text() -> None:
+    views = inspect({"text": "a [cat:dog:3]", "syntax": "a1111", "steps": 5, "counter": "as written"})["views"]
+    assert [view["steps"] for view in views] == [[[1, 3]], [[4, 5]]]
+    many = inspect({"text": "[" + "|".join("abcdefghijklmnopqrstuvwxyz") + "]", "steps": 100, "syntax": "a1111"})
+    assert len(many["views"]) == MAX_VIEWS
+    assert many["views"][-1]["num_more"] == 26 - MAX_VIEWS
+
+
+def test_hidden_phrases_are_marked() -> None:
+    (view,) = inspect({"text": "a red cat", "hide": "red"})["views"]
+    assert [token["hidden"] for token in view["chunks"][0]["tokens"]] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (None, 'an object with a string "text"'),
+        ([], 'an object with a string "text"'),
+        ({}, 'an object with a string "text"'),
+        ({"text": 1}, 'an object with a string "text"'),
+        ({"text": "a", "weights": 1}, "unknown field 'weights'; allowed: syntax"),
+        ({"text": "a", "syntax": "latin"}, "syntax must be one of: comfy, a1111"),
+        ({"text": "a", "comma_backtrack": True}, "comma_backtrack must be an integer, got True"),
+        ({"text": "a", "comma_backtrack": 75}, "0 to 74 tokens, got 75"),
+        ({"text": "a", "steps": 0}, "steps must be 1 to 10000, got 0"),
+        ({"text": "a", "steps": 5, "counter": "backwards"}, "counter must be one of"),
+        ({"text": "\ud800"}, "lone surrogate"),
+        ({"text": "(a:1.2.3)", "syntax": "a1111", "strict": True}, "1.2.3"),
+    ],
+)
+def test_bad_requests_are_refused_with_a_message(request_: object, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        inspect(request_)
+    assert message in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(["text", "syntax", "chunking", "scheme", "steps", "counter", "hide", "padding", "strict"])
+
+
+@given(st.dictionaries(FIELDS, JSON) | JSON)
+def test_any_request_is_answered_or_refused(request_: object) -> None:
+    try:
+        answer = inspect(request_, ["style"])
+    except RequestError:
+        return
+    assert json.dumps(answer)
+
+
+class Body:
+    """aiohttp's request: a stream that gives a few bytes at a time."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.content = self
+
+    async def read(self, size: int) -> bytes:
+        part, self.body = self.body[: min(size, 1000)], self.body[min(size, 1000) :]
+        return part
+
+
+@pytest.fixture
+def post(monkeypatch):
+    """Send a body to the route; status and answer."""
+    aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
+    aiohttp.web = SimpleNamespace(json_response=lambda data, status=200: (status, data))
+    paths.get_filename_list = lambda kind: ["sub/style.pt"] if kind == "embeddings" else []
+    monkeypatch.setitem(routes.sys.modules, "aiohttp", aiohttp)
+    monkeypatch.setitem(routes.sys.modules, "folder_paths", paths)
+    return lambda body: asyncio.run(routes.answer(Body(body)))
+
+
+def test_the_route_answers_with_views(post) -> None:
+    status, answer = post(json.dumps({"text": "a style, embedding:sub/style", "chunking": "comfy segment"}).encode())
+    assert status == 200
+    assert [token["embedding"] for token in answer["views"][0]["chunks"][0]["tokens"]][-1] == "sub/style[0]"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 400, "Expecting value"),
+        (b"no json", 400, "Expecting value"),
+        (b'"\xff"', 400, "codec can't decode"),
+        (b"[" * 60_000, 400, ""),
+        (b'{"text": "\\ud800"}', 400, "lone surrogate"),
+        (b'{"text": 1}', 400, 'a string "text"'),
+        (b" " * (MAX_BYTES + 1), 413, "65536 bytes at most"),
+    ],
+)
+def test_the_route_refuses_with_a_message(post, body: bytes, status: int, message: str) -> None:
+    found, answer = post(body)
+    assert found == status
+    assert message in answer["error"]
+
+
+def test_the_longest_request_is_answered(post) -> None:
+    body = json.dumps({"text": "("}).encode()
+    text = "(" * (MAX_BYTES - len(body) + 1)
+    status, answer = post(json.dumps({"text": text}).encode())
+    assert status == 200
+    assert answer["views"][0]["text"] == text
+
+
+def test_the_route_is_added_to_a_server_and_to_nothing_else(monkeypatch) -> None:
+    added = {}
+    instance = SimpleNamespace(
+        routes=SimpleNamespace(post=lambda path: lambda handler: added.setdefault(path, handler))
+    )
+    monkeypatch.setitem(routes.sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
+    routes.add_routes()
+    assert added == {"/weighted_clip/inspect": routes.answer}
+    for server in (SimpleNamespace(), SimpleNamespace(PromptServer=SimpleNamespace())):  # no server, or not ComfyUI's
+        monkeypatch.setitem(routes.sys.modules, "server", server)
+        routes.add_routes()
+    monkeypatch.delitem(routes.sys.modules, "server")
+    routes.add_routes()

@@ -1,0 +1,105 @@
+"""A1111's tags: found, taken out before anything else is read, and never encoded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.extra_networks import read_loras, take_tags
+from weighted_clip.weighting.schedule import read_timed
+from weighted_clip.weighting.view import view
+
+A1111 = EncodeOptions(syntax="a1111", scheme="a1111")
+
+
+@pytest.mark.parametrize(
+    ("text", "bare", "loras"),
+    [
+        ("a <lora:ink:0.8> cat", "a  cat", [("ink", 0.8, 0.8)]),
+        ("<lora:ink>", "", [("ink", 1.0, 1.0)]),
+        ("<lora:ink:0.5:0.7>x", "x", [("ink", 0.5, 0.7)]),
+        ("<lora:ink:te=0.5:unet=0.7>", "", [("ink", 0.5, 0.7)]),
+        ("<lora:ink:0.3:unet=-1>", "", [("ink", 0.3, -1.0)]),
+        ("<lora:my style v2.1:1><lyco:b:2>", "", [("my style v2.1", 1.0, 1.0), ("b", 2.0, 2.0)]),
+        ("a < b <3 <> <lora> <:x> c>", "a < b <3 <> <lora> <:x> c>", []),
+        ("<lora:never closed", "<lora:never closed", []),
+        ("<hypernet:x:1> y", " y", []),
+    ],
+)
+def test_tags_are_taken_out(text: str, bare: str, loras: list) -> None:
+    fragment, tags = take_tags(text)
+    assert fragment.text == bare
+    found, _ = read_loras(tags)
+    assert [lora[:3] for lora in found] == loras
+    assert all(text[slice(*tag.span)].startswith("<") and text[slice(*tag.span)].endswith(">") for tag in tags)
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("<lora:ink:abc>", ["unreadable-strength", "lora"]),
+        ("<lora:ink:nan>", ["unreadable-strength", "lora"]),
+        ("<hypernet:x:1>", ["unknown-tag"]),
+        ("<lora:a:1> <lora:b:1>", ["lora", "lora"]),
+        ("no tag", []),
+    ],
+)
+def test_every_tag_is_named(text: str, codes: list[str]) -> None:
+    issues = read_prompt(text, A1111, default_tokenizer()).issues
+    assert sorted(issue.code for issue in issues) == sorted(codes)
+    assert all(text[slice(*issue.span)].startswith("<") for issue in issues)
+    assert sorted(issue.code for issue in read_timed(text, 5).issues) == sorted(codes)
+
+
+def tokens(text: str) -> list[tuple[int, float]]:
+    return [(t.id, t.weight) for chunk in read_prompt(text, A1111, default_tokenizer()).chunks for t in chunk.content]
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("a <lora:ink:0.8> (cat:1.2)", "a  (cat:1.2)"),
+        ("(a <lora:x(1):0.8>cat:1.2)", "(a cat:1.2)"),
+        ("ca<lora:x:1>t", "cat"),
+        ("a BREAK<lora:x:1> b", "a BREAK b"),
+    ],
+)
+def test_the_rest_is_read_as_if_no_tag_had_been_there(text: str, bare: str) -> None:
+    assert tokens(text) == tokens(bare)
+
+
+def test_places_count_the_tags() -> None:
+    text = "<lora:ink:0.8> a (red:1.2) cat"
+    shown = view(read_prompt(text, A1111, default_tokenizer()))
+    assert [token["text"] for token in shown["chunks"][0]["tokens"]] == ["a", "red", "cat"]
+    assert shown["text"] == text
+    assert [0, 14] in shown["marks"]
+    assert [lora.name for lora in read_prompt(text, A1111, default_tokenizer()).prompt.loras] == ["ink"]
+
+
+def test_tags_within_edits_do_not_disturb_them() -> None:
+    text = "a [<lora:ink:0.8>cat:dog:0.5] AND <lora:b:1>x:0.3"
+    prompt = read_timed(text, 10)
+    assert [[(t.last_step, t.text) for t in branch.texts] for branch in prompt.branches] == [
+        [(5, "a cat"), (10, "a dog")],
+        [(10, " x")],
+    ]
+    for branch in prompt.branches:
+        for timed in branch.texts:
+            assert "".join(text[i] for i in timed.fragment.positions) == timed.text
+
+
+def test_other_syntaxes_take_tags_for_text() -> None:
+    assert len(read_prompt("<lora:a:1>", EncodeOptions(), default_tokenizer()).chunks[0].content) > 3
+
+
+@given(st.text(alphabet="<>:lora1 ()[]", max_size=40))
+def test_tags_and_rest_are_all_of_any_text(text: str) -> None:
+    fragment, tags = take_tags(text)
+    spans = sorted([*(piece.span for piece in fragment.pieces), *(tag.span for tag in tags)])
+    assert "".join(text[slice(*span)] for span in spans) == text
+
+
+def test_many_openings_without_an_end_take_one_look() -> None:
+    text = "<lora:" * 30_000
+    assert take_tags(text)[0].text == text

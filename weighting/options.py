@@ -1,0 +1,87 @@
+"""Everything a user can choose about one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .chunking import CHUNKINGS
+from .normalize import NORMALIZATIONS
+from .padding import PADDINGS
+from .scheme_api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
+from .schemes import SCHEMES
+from .syntax import SYNTAXES
+
+EosRows = Literal["own", "first", "mean"]
+EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
+"""What stands in the row of each chunk's first EOS, default first: its own state, the first chunk's, the mean of all.
+The others are compel's COPY_FIRST_CLS_TOKEN and MERGE_CLS_TOKENS."""
+
+HiddenFrom = Literal["everything", "the phrases below", "padding rows only"]
+HIDDEN_FROM: tuple[HiddenFrom, ...] = get_args(HiddenFrom)
+"""Who shall not see a hidden phrase, default first: all tokens, itself included; other phrases; what stands behind the
+prompt, which the U-Net reads too."""
+
+CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
+"""Chunk rules as menus show them, default first."""
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """Everything a user can choose about one prompt.
+
+    Raises:
+        ValueError: If a choice is not one of those allowed; the message lists them.
+    """
+
+    syntax: str = "comfy"
+    """How weights are written; a key of `SYNTAXES`."""
+    scheme: str = "comfy"
+    """What a weight does; a key of `SCHEMES`."""
+    normalization: str = "none"
+    """What happens to the weights before; one of `NORMALIZATIONS`."""
+    chunking: str = "as syntax"
+    """Where long prompts are cut; one of `CHUNKING_CHOICES`."""
+    padding: str = "attend"
+    """What the encoder may see of padding; one of `PADDINGS`."""
+    pooled: Pooled = "unweighted"
+    """``unweighted``: of the first chunk; ``weighted``: masked_blend and its like blend pooled vectors too; ``raw
+    text``: of the text as typed, weights and brackets included, cut to one chunk, as the compel library does."""
+    law: Law = "nested"
+    """masked_blend: how several faded words share the result."""
+    mask_method: MaskMethod = "attention"
+    """masked_blend: what absent means."""
+    filler: str = "+"
+    """masked_blend, method ``token``: the text that stands in for an absent token; exactly one token long."""
+    comma_backtrack: int = 20
+    """Chunk rule a1111: how many tokens back a comma may be to be cut at; 0 to 74."""
+    eos_rows: EosRows = "own"
+    """Prompts of several chunks: what stands in their EOS rows; one of `EOS_ROWS`."""
+    quirks: bool = False
+    """Chunk rule a1111: do as the program does also where that loses an embedding's vectors."""
+    hide: str = ""
+    """Phrases that tokens shall not see, one a line."""
+    hidden_from: HiddenFrom = "everything"
+    """Who shall not see them; one of `HIDDEN_FROM`."""
+    from_phrases: str = ""
+    """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one a line."""
+    is_causal: bool = True
+    """Whether a token is kept from seeing later ones, as CLIP was trained."""
+    strict: bool = False
+    """Raise where the program of that syntax raises, instead of reporting an issue."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("syntax", SYNTAXES),
+            ("scheme", SCHEMES),
+            ("normalization", NORMALIZATIONS),
+            ("chunking", CHUNKING_CHOICES),
+            ("padding", PADDINGS),
+            ("pooled", POOLED),
+            ("law", LAWS),
+            ("mask_method", MASK_METHODS),
+            ("eos_rows", EOS_ROWS),
+            ("hidden_from", HIDDEN_FROM),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")

@@ -1,0 +1,163 @@
+"""From text and options to chunks with their final weights; no model is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from .chunking import ChunkedSection, chunk_prompt, chunks_of
+from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
+from .embeddings import Embeddings
+from .extra_networks import Tag, read_loras, tag_issues, take_tags
+from .hiding import hiding_issues, mark_hidden
+from .normalize import normalize
+from .options import EncodeOptions
+from .padding import rows_kept
+from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt
+from .syntax import parse
+
+MAX_WEIGHT = 1e30
+"""Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
+MAX_ISSUES = 100
+"""Of more problems than this the rest are only counted."""
+
+
+class ReadPrompt(NamedTuple):
+    """A prompt as far as it gets without a model."""
+
+    prompt: Prompt
+    """Fragments, breaks and marks."""
+    sections: tuple[ChunkedSection, ...]
+    """Chunks with their final weights; one section of one prompt, unless the syntax has ``.and`` or ``.blend``."""
+    issues: tuple[Issue, ...]
+    """Everything the author should know, in the order of the text."""
+    options: EncodeOptions
+    """How it was read."""
+    layout: ChunkLayout
+    """The fixed parts of its chunks."""
+    kept: tuple[int, ...] | None = None
+    """Padding ``drop``: how many rows of each chunk of the result are kept. None: all."""
+
+    @property
+    def chunks(self) -> tuple[TokenChunk, ...]:
+        """All chunks in reading order, at least one."""
+        return chunks_of(self.sections)
+
+
+def read_prompt(
+    text: str,
+    options: EncodeOptions,
+    tokenize: Tokenize,
+    layout: ChunkLayout = CLIP_L_LAYOUT,
+    *,
+    embeddings: Embeddings | None = None,
+) -> ReadPrompt:
+    """Parse, tokenize, cut into chunks and normalise.
+
+    Args:
+        text: Any string.
+        options: How.
+        tokenize: The encoder's tokenizer.
+        layout: The encoder's chunk layout; CLIP-L's by default.
+        embeddings: What the prompt can name; without them, names are plain text.
+
+    Returns:
+        The chunks, their weights final and finite.
+
+    Raises:
+        PromptError: In strict mode, where the reference raises.
+        ValueError: If an option is out of range.
+    """
+    if options.syntax == "a1111":
+        bare, tags = take_tags(text)
+        if tags:
+            read = read_prompt(bare.text, options, tokenize, layout, embeddings=embeddings)
+            return _with_tags(placed(read, text, bare), tags)
+    prompt = parse(text, options.syntax, strict=options.strict)
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
+    chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
+    weight_issues: list[Issue] = []
+
+    def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
+        result, found = _clamped(normalize(chunks, options.normalization))
+        weight_issues.extend(found)
+        return mark_hidden(result, options, tokenize)
+
+    sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
+    problems = [*prompt.issues, *chunk_issues, *weight_issues, *hiding_issues(chunks_of(sections), options, tokenize)]
+    issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
+    kept = rows_kept(sections) if options.padding == "drop" else None
+    return ReadPrompt(prompt, sections, issues, options, layout, kept)
+
+
+def _with_tags(read: ReadPrompt, tags: tuple[Tag, ...]) -> ReadPrompt:
+    """The prompt with the tags that were taken out of it as marks, LoRAs and issues."""
+    marks = tuple(sorted([*read.prompt.marks, *(tag.span for tag in tags)]))
+    loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])
+    issues = sorted([*read.issues, *tag_issues(tags)], key=lambda issue: issue.span)
+    prompt = replace(read.prompt, marks=marks, loras=loras)
+    return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
+
+
+def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
+    """A prompt that is a part of a longer text, with all places counted in that text.
+
+    Args:
+        read: The part as it was read on its own.
+        source: The longer text.
+        fragment: The part, made of pieces of the longer text.
+
+    Returns:
+        The same with other places. What runs over a gap between two pieces takes the gap in.
+    """
+    if fragment.text == source:
+        return read
+    moved = fragment.place_of
+
+    def moved_part(part: Fragment | Break) -> Fragment | Break:
+        if isinstance(part, Break):
+            return Break(moved(part.span))
+        return replace(part, pieces=tuple(Piece(piece.text, moved(piece.span)) for piece in part.pieces))
+
+    def moved_chunk(chunk: TokenChunk) -> TokenChunk:
+        return replace(chunk, tokens=tuple(t._replace(span=t.span and moved(t.span)) for t in chunk.tokens))
+
+    prompt = replace(
+        read.prompt,
+        source=source,
+        parts=tuple(map(moved_part, read.prompt.parts)),
+        marks=tuple(map(moved, read.prompt.marks)),
+    )
+    sections = (
+        replace(section, prompts=tuple(tuple(map(moved_chunk, chunks)) for chunks in section.prompts))
+        for section in read.sections
+    )
+    issues = (replace(issue, span=moved(issue.span)) for issue in read.issues)
+    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues))
+
+
+def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
+    """The first issues, and one that counts the others."""
+    if len(issues) <= count:
+        return tuple(issues)
+    rest = Issue("more-problems", f"{len(issues) - count} more problems are not listed.", issues[count].span)
+    return (*issues[:count], rest)
+
+
+def _clamped(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
+    """Weights that a float32 can carry; one issue for each fragment where that changed something."""
+    issues: dict[int, Issue] = {}
+
+    def clamped(token: Token) -> Token:
+        if abs(token.weight) <= MAX_WEIGHT:
+            return token
+        weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
+        issues[token.fragment] = Issue(
+            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.place
+        )
+        return token._replace(weight=weight)
+
+    result = tuple(replace(chunk, tokens=tuple(map(clamped, chunk.tokens))) for chunk in chunks)
+    return result, list(issues.values())
