@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
 from .chunks import Token, Tokenize, fragment_tokens
-from .prompt import Break, Fragment, Issue, Prompt, Span
+from .extra_networks import Tag, read_loras, take_tags
+from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, Span
 from .syntax import parse
 
 TARGETS = ("comfy", "a1111", "compel")
@@ -27,6 +29,8 @@ WEIGHT_TOLERANCE = 1e-7
 
 _WORDS = re.compile(r"[^\W\d_]+|\d|(?:[^\w\s]|_)+|\S")
 _A1111_KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
+_TAG_START = re.compile(r"<(?=\w+:)")
+_LAST_NUMBER = re.compile(r":\s*([+-]?(?:\d+\.?|\d*\.\d+))$")
 
 
 class Converted(NamedTuple):
@@ -59,16 +63,34 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
     """
     if target not in TARGETS:
         raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
-    prompt = parse(text, source)
+    bare, tags = take_tags(text) if source == "a1111" else (Fragment((Piece(text, Span(0, len(text))),)), ())
+    prompt = parse(bare.text, source)
     if source == target:
         return Converted(text, prompt.issues)
     writer = _Writer(target, tokenize)
     written = writer.write(prompt)
-    result = Converted(written, (*prompt.issues, *writer.issues))
+    issues = [*prompt.issues, *writer.issues]
     if not writer.issues and (place := _first_difference(prompt, parse(written, target), tokenize)) is not None:
         message = f"From here on the {target} syntax reads the prompt in another way."
-        return result._replace(issues=(*result.issues, Issue("not-expressible", message, place)))
-    return result
+        issues.append(Issue("not-expressible", message, place))
+    if tags:
+        issues = [replace(issue, span=bare.place_of(issue.span)) for issue in issues]
+    loras = [Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0]] if tags else prompt.loras
+    names, lost = _written_loras(loras, tags, target)
+    return Converted(" ".join(filter(None, [written, *names])), (*issues, *lost))
+
+
+def _written_loras(loras: Sequence[Lora], tags: Sequence[Tag], target: str) -> tuple[list[str], list[Issue]]:
+    """LoRAs as the target names them, and an issue for each tag that it has no words for."""
+    if target == "a1111":
+        return [f"<lora:{lora.name}:{_decimal(lora.weight)}>" for lora in loras], []
+    if target == "compel":
+        names = [f"withLora({lora.name}, {_decimal(lora.weight)})" for lora in loras]
+        if parse(" ".join(names), "compel").loras == tuple(loras) and len(loras) == len(tags):
+            return names, []
+    return [], [
+        Issue("not-expressible", f"The tag cannot be written in {target}: it is left out.", tag.span) for tag in tags
+    ]
 
 
 class _Writer:
@@ -95,7 +117,9 @@ class _Writer:
             needs_space = is_spaced or (previous is not None and self._joins(previous, part, pieces))
             pieces += ([" "] if needs_space and pieces else []) + [self._fragment(part)]
             previous = part
-        return "".join(pieces).strip()
+        written = "".join(pieces).strip()
+        # at the very end A1111 takes a number for the weight of an AND part; in brackets it is text
+        return _LAST_NUMBER.sub(r":(\1:1)", written) if self.target == "a1111" else written
 
     def _joins(self, previous: Fragment, part: Fragment, pieces: Sequence[str]) -> bool:
         return _is_same(previous.weight, part.weight) or pieces[-1].endswith("\\")
@@ -150,6 +174,7 @@ def _write_comfy(text: str, weight: float) -> Iterator[str]:
 def _write_a1111(text: str, weight: float) -> Iterator[str]:
     # letter case is nothing to CLIP, but to A1111 these words are commands
     escaped = _A1111_KEYWORDS.sub(lambda match: match[0].lower(), re.sub(r"[()\[\]\\]", r"\\\g<0>", text))
+    escaped = _TAG_START.sub("< ", escaped)
     if weight == 1.0:
         yield escaped
     elif math.isfinite(weight):

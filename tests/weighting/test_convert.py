@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import fragment_tokens
 from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.extra_networks import take_tags
 from weighted_clip.weighting.prompt import Break
+from weighted_clip.weighting.schedule import split_and
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 
 PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "conversion_prompts.json").read_text(encoding="utf-8"))
@@ -106,3 +108,31 @@ def test_any_text_converts_the_same_or_says_what_is_lost(source: str, target: st
     result = convert(text, source, target, TOKENIZE)
     lost = [issue for issue in result.issues if issue.code == "not-expressible"]
     assert lost or is_same(tokens(result.text, target), tokens(text, source))
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "target", "written"),
+    [
+        ("a photo at 8:30", "comfy", "a1111", "a photo at 8:(30:1)"),
+        ("ratio 16:9", "compel", "a1111", "ratio 16:(9:1)"),
+        ("a <b:c> d", "comfy", "a1111", "a < b:c> d"),
+        ("<lora:ink:0.8> a (cat:1.2)", "a1111", "compel", "a (cat)1.2 withLora(ink, 0.8)"),
+        ("a cat withLora(ink, 0.5)", "compel", "a1111", "a cat <lora:ink:0.5>"),
+    ],
+)
+def test_what_a1111_would_take_for_a_command_stays_text_and_loras_stay_loras(
+    text: str, source: str, target: str, written: str
+) -> None:
+    result = convert(text, source, target, TOKENIZE)
+    assert result.text == written
+    if target == "a1111":
+        (part,) = split_and(take_tags(written)[0].text)
+        assert part.weight_span is None
+    assert not [issue for issue in result.issues if issue.code == "not-expressible"]
+
+
+def test_a_tag_that_the_target_has_no_words_for_is_left_out_and_named() -> None:
+    text = "a <lora:ink:0.8> (cat:1.2) <hypernet:x:1>"
+    result = convert(text, "a1111", "comfy", TOKENIZE)
+    assert result.text == "a  (cat:1.2)"
+    assert [text[slice(*issue.span)] for issue in result.issues] == ["<lora:ink:0.8>", "<hypernet:x:1>"]
