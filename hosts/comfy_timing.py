@@ -45,12 +45,16 @@ class Timing:
     """What the user should know of them."""
 
     def entry_times(self, first: int, end: int) -> dict[str, float]:
-        """The keys of a conditioning entry for steps ``first`` to ``end - 1``; none if these are all."""
+        """The keys of a conditioning entry for steps ``first`` to ``end - 1``; none if these are all.
+
+        The gap lies before the border. Where equal steps were assumed, a step may lie on the border, as the middle one
+        of an odd number does in ComfyUI's schedule ``normal``; in the gap it would have no entry at all.
+        """
         times: dict[str, float] = {}
         if first > 0:
-            times["start_percent"] = self.borders[first] + GAP / 2
+            times["start_percent"] = self.borders[first] - GAP / 2
         if end < self.steps:
-            times["end_percent"] = self.borders[end] - GAP / 2
+            times["end_percent"] = self.borders[end] - 3 * GAP / 2
         return times and {"start_percent": 0.0, "end_percent": 1.0, **times}
 
 
@@ -97,7 +101,7 @@ def timing_of(sigmas: Sequence[float], model: Any | None, *, is_stable_diffusion
     for step, (before, after) in enumerate(pairwise(sigmas[:-1]), 1):
         between = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
         start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, between, after))
-        if not (start + GAP < border < end - GAP):
+        if not (start + 2 * GAP < border < end - GAP):
             pair = f"{before:.4g} and {after:.4g}"
             return _uniform_with_issue(
                 steps,

@@ -38,7 +38,7 @@ CACHE_VERSION = "1"
 
 START_SECONDS = 180
 PROMPT_SECONDS = 180
-SCRIPT_SECONDS = 300
+SCRIPT_SECONDS = 600
 CHECKPOINT = "seeded-sd15.safetensors"
 LORA = "seeded-clip-lora.safetensors"
 TEXT_ENCODER = "seeded-clip-l.safetensors"

@@ -1,95 +1,21 @@
-"""Checks that need ComfyUI's objects in hand, run by test_comfyui_inprocess.py in ComfyUI's own Python.
+"""Checks that need ComfyUI's objects in hand: every family equals stock, and the host stays as it was.
 
-    python inprocess_checks.py FOLDER_OF_THE_PACK RESULTS.json
-
-Each ``check_...`` returns the largest difference it saw, or None where it compares nothing by number, or raises. The
-text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib
-import json
 import logging
 import sys
-import traceback
-from collections.abc import Callable
-from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-
-PACK = Path(sys.argv[1])
-TEXTS = ("", "a (red:1.3) cat on a (mat:0.4), oil painting", "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 18)
-SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
-OURS = "WeightedCLIPTextEncode"
-comparisons = 0
-"""How many times `difference` was asked, in the check that runs."""
-
-
-def make_clip(family: str, dtype: torch.dtype = torch.float32) -> Any:
-    """A small CLIP of a family, seeded as in make_checkpoint.py."""
-    import comfy.sd
-    from comfy import sd1_clip, sdxl_clip
-    from comfy.text_encoders import sd2_clip
-
-    model, tokenizer = {
-        "SD1": (sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer),
-        "SD2": (sd2_clip.SD2ClipModel, sd2_clip.SD2Tokenizer),
-        "SDXL": (sdxl_clip.SDXLClipModel, sdxl_clip.SDXLTokenizer),
-    }[family]
-    options = {f"clip_{tower}_model_config": SMALL for tower in "lgh"}
-    clip = comfy.sd.CLIP(
-        target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
-        model_options={**options, "dtype": dtype},
-    )
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in sorted(clip.cond_stage_model.named_parameters()):
-        values = torch.randn(parameter.shape, generator=generator)
-        scale = 0.2 if parameter.dim() < 2 or "embedding" in name else parameter.shape[-1] ** -0.5
-        gain = 1 if parameter.dim() == 1 and name.endswith(".weight") else 0
-        parameter.data.copy_(gain + scale * values)
-    return clip
-
-
-def stock(clip: Any, text: str) -> Any:
-    """The stock node's conditioning."""
-    import nodes
-
-    return nodes.CLIPTextEncode().encode(clip, text)[0]
-
-
-def ours(clip: Any, text: str, **choices: str) -> Any:
-    """Our node's conditioning; widgets that are not named have their defaults."""
-    import nodes
-
-    node = nodes.NODE_CLASS_MAPPINGS[OURS]
-    inputs = node.INPUT_TYPES()["required"].items()
-    defaults = {name: options["default"] for name, (_, options) in inputs if "default" in options}
-    return node().encode(clip, text, **{**defaults, **choices})["result"][0]
-
-
-def difference(one: Any, other: Any) -> float:
-    """The largest absolute difference; asserts that all else is the same."""
-    global comparisons
-    comparisons += 1
-    assert len(one) == len(other)
-    largest = 0.0
-    for (hidden_a, values_a), (hidden_b, values_b) in zip(one, other, strict=True):
-        assert values_a.keys() == values_b.keys()
-        pairs = [(hidden_a, hidden_b), *((values_a[key], values_b[key]) for key in values_a)]
-        for a, b in pairs:
-            if a is None or b is None:
-                assert a is b
-                continue
-            assert a.shape == b.shape and a.dtype == b.dtype and a.device == b.device, (a.shape, b.shape)
-            largest = max(largest, float((a - b).abs().max()))
-    return largest
+from inprocess import OURS, TEXTS, difference, load_pack, main, make_clip, ours, refusal, stock
 
 
 def snapshot() -> dict[str, Any]:
@@ -125,7 +51,7 @@ def check_importing_the_pack_changes_nothing_in_the_host() -> None:
         importlib.import_module(name)
     before = snapshot()
     random = torch.get_rng_state()
-    assert asyncio.run(nodes.load_custom_node(str(PACK)))
+    load_pack()
     after = snapshot()
     registered = {  # by the host itself, for every pack
         "nodes.NODE_CLASS_MAPPINGS",
@@ -181,7 +107,7 @@ def check_every_scheme_and_padding_runs_on_every_family() -> None:
 def check_the_clip_that_came_in_is_untouched() -> float:
     clip = make_clip("SDXL")
     weight = "clip_l.transformer.text_model.encoder.layers.0.mlp.fc1.weight"
-    assert clip.add_patches({weight: ("diff", (torch.ones(128, 64),))}) == [weight]
+    assert clip.add_patches({weight: ("diff", (torch.ones(256, 128),))}) == [weight]
     reference = [stock(clip, text) for text in TEXTS]
     state = {name: tensor.clone() for name, tensor in clip.cond_stage_model.state_dict().items()}
     patcher = clip.patcher
@@ -231,7 +157,7 @@ def check_another_packs_patch_stays_on_its_own_clip() -> float:
     plain = make_clip("SD1")
     reference = stock(plain, TEXTS[1])
     patched = plain.clone()
-    marked = torch.full((1, 77, 64), 3.0), torch.full((1, 64), 4.0)
+    marked = torch.full((1, 77, 128), 3.0), torch.full((1, 128), 4.0)
     patched.patcher.add_object_patch("clip_l.encode_token_weights", lambda tokens: marked)
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -249,41 +175,11 @@ def check_another_packs_patch_stays_on_its_own_clip() -> float:
 
 
 def check_a_clip_without_a_clip_text_tower_is_refused_by_name() -> None:
-    clip = make_clip("SD1")
-    container = torch.nn.Module()
-    container.t5xxl = torch.nn.Linear(1, 1)
-    clip.cond_stage_model = container
-    for bad, word in ((clip, "t5xxl"), (None, "Load CLIP")):
-        try:
-            ours(bad, "a cat")
-        except ValueError as error:
-            assert word in str(error), error
-        else:
-            raise AssertionError("it was not refused")
-
-
-def main(results: Path) -> None:
-    """Run every check; a failure does not stop the others."""
-    global comparisons
-    outcome: dict[str, dict[str, Any]] = {}
-    checks: dict[str, Callable[[], float | None]] = {
-        name: value for name, value in globals().items() if name.startswith("check_")
-    }
-    with torch.inference_mode():
-        for name, check in checks.items():
-            comparisons = 0
-            try:
-                outcome[name] = {"difference": check(), "comparisons": comparisons}
-            except BaseException:
-                outcome[name] = {"error": traceback.format_exc()}
-    results.write_text(json.dumps(outcome), encoding="utf-8")
+    message = refusal(lambda: ours(make_clip("SD3 with T5 alone"), "a cat"))
+    assert "only: t5xxl" in message and "the host's own encode node" in message, message
+    message = refusal(lambda: ours(None, "a cat"))
+    assert "Load CLIP" in message, message
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path.cwd()))
-    # the checkout's own, not this folder
-    sys.path.remove(str(Path(__file__).resolve().parent))
-    from comfy.cli_args import args
-
-    args.cpu = True
-    main(Path(sys.argv[2]))
+    main(globals(), is_loaded=False)

@@ -68,6 +68,8 @@ With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests
   (`tests/hosts/make_checkpoint.py`). The pictures show coloured noise, but every layer and every LoRA key is exercised.
   Norm gains are spread around 1 and biases around 0: with plain 1 and 0 the mean of a hidden state would be rounding.
 - Lines that say "small" compare on text encoders of ComfyUI's own classes with four narrow layers.
+- Lines on timed prompts with "each denoiser call" sample with a small U-Net of ComfyUI's own classes; compared is the
+  text encoding that every call of it was given.
 - A difference is the largest absolute one between two tensors: hidden states, whose standard deviation is about 1, and
   pooled vectors. For pictures it is in steps of 255.
 - "Equal, bit for bit" means that `torch.equal` holds for every tensor and that all else in the conditioning is the

@@ -24,6 +24,7 @@ from .comfy_server import (
     add_picture,
     running_server,
 )
+from .make_checkpoint import write_more_embeddings
 from .parity import Figures
 from .stock import StockOutputs, run_stock
 
@@ -49,13 +50,22 @@ PROMPTS = {
     "special": "<|startoftext|>cat<|endoftext|> dog (<|endoftext|>:1.3)",
     "missing embedding": "a embedding:missing cat, (embedding:gone:1.2), embedding:lost",
     "embedding": "a embedding:seeded-embedding cat, (embedding:seeded-embedding:1.3), embedding:seeded-embedding, dog",
+    "embedding of 1 vector": "a embedding:seeded-one cat, (embedding:seeded-one:0.6), embedding:seeded-one.safetensors",
+    "embedding of 8 vectors": "a (embedding:seeded-eight:1.3) cat, embedding:seeded-eight, (embedding:seeded-one:-0.5)",
+    "embedding across chunks": "cat " * 71 + "(embedding:seeded-eight:1.2) dog, embedding:seeded-one",
     "75 tokens": "cat " * 75,
     "3 chunks": "a photo of a cat on a mat, oil painting, " * 18,
     "3 chunks weighted": "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), oil painting, " * 18,
     "long words": "cat " * 70 + "(pneumonoultramicroscopicsilicovolcanoconiosis antidisestablishmentarianism:1.3) dog",
 }
-CHUNKS = {"3 chunks": 3, "3 chunks weighted": 3, "long words": 2}
+CHUNKS = {"embedding across chunks": 2, "3 chunks": 3, "3 chunks weighted": 3, "long words": 2}
 SAMPLED = ("weights", "3 chunks weighted", "embedding")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def more_embeddings(models: Path) -> None:
+    """Embeddings that a folder of models from before may lack, which would take minutes to make anew."""
+    write_more_embeddings(models)
 
 
 def stock_and_ours(

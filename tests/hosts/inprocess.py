@@ -1,0 +1,169 @@
+"""What scripts of checks share that run in ComfyUI's own Python: small text encoders, our nodes, and comparing.
+
+    python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json
+
+Each ``check_...`` of a script returns the largest difference it saw, or None where it compares nothing by number, or
+raises. The text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+PACK = Path(sys.argv[1])
+TEXTS = ("", "a (red:1.3) cat on a (mat:0.4), oil painting", "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 18)
+OURS = "WeightedCLIPTextEncode"
+WIDTHS = {"l": 128, "g": 192, "h": 192}
+"""Of the small towers; their heads are 64 wide, as in all CLIP towers."""
+T5_SIZES = {"num_layers": 2, "d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 128}
+T5_SIZES_OF_SD3 = {**T5_SIZES, "num_layers": 1, "d_model": 4096, "vocab_size": 8192}
+"""Stable Diffusion 3 joins its encoders at a width of 4096. The words of `TEXTS` are among T5's first 8192."""
+comparisons = 0
+"""How many times `difference` was asked, in the check that runs."""
+
+
+def make_clip(family: str, dtype: torch.dtype = torch.float32, embeddings: Path | None = None) -> Any:
+    """A small CLIP of a family, seeded as in make_checkpoint.py."""
+    import comfy.sd
+    from comfy import sd1_clip, sdxl_clip
+    from comfy.text_encoders import flux, sd2_clip, sd3_clip
+
+    model, tokenizer = {
+        "SD1": (sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer),
+        "SD2": (sd2_clip.SD2ClipModel, sd2_clip.SD2Tokenizer),
+        "SDXL": (sdxl_clip.SDXLClipModel, sdxl_clip.SDXLTokenizer),
+        "SDXL refiner": (sdxl_clip.SDXLRefinerClipModel, sdxl_clip.SDXLTokenizer),
+        "SD3": (sd3_clip.sd3_clip(dtype_t5=dtype), sd3_clip.SD3Tokenizer),
+        "SD3 without T5": (sd3_clip.sd3_clip(t5=False), sd3_clip.SD3Tokenizer),
+        "SD3 with T5 alone": (sd3_clip.sd3_clip(clip_l=False, clip_g=False, dtype_t5=dtype), sd3_clip.SD3Tokenizer),
+        "Flux": (flux.flux_clip(dtype_t5=dtype), flux.FluxTokenizer),
+    }[family]
+    options: dict[str, Any] = {"t5xxl_model_config": T5_SIZES_OF_SD3 if "SD3" in family else T5_SIZES}
+    for tower, width in WIDTHS.items():
+        options[f"clip_{tower}_model_config"] = {
+            "num_hidden_layers": 4,
+            "hidden_size": width,
+            "num_attention_heads": width // 64,
+            "intermediate_size": 2 * width,
+        }
+    clip = comfy.sd.CLIP(
+        target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+        embedding_directory=None if embeddings is None else [str(embeddings)],
+        model_options={**options, "dtype": dtype},
+    )
+    for tower, width in WIDTHS.items():
+        if hasattr(clip.tokenizer, f"clip_{tower}"):
+            getattr(clip.tokenizer, f"clip_{tower}").embedding_size = width
+    draw(clip.cond_stage_model)
+    return clip
+
+
+def draw(module: torch.nn.Module) -> None:
+    """Give a module random weights from a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in sorted(module.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        scale = 0.2 if parameter.dim() < 2 or "embedding" in name else parameter.shape[1:].numel() ** -0.5
+        gain = 1 if parameter.dim() == 1 and name.endswith(".weight") else 0
+        parameter.data.copy_(gain + scale * values)
+
+
+def stock(clip: Any, text: str) -> Any:
+    """The stock node's conditioning."""
+    import nodes
+
+    return nodes.CLIPTextEncode().encode(clip, text)[0]
+
+
+def run_ours(node: str, **inputs: Any) -> dict[str, Any]:
+    """What a node of ours gives; widgets that are not named have their defaults."""
+    import nodes
+
+    node_class = nodes.NODE_CLASS_MAPPINGS[node]
+    described = node_class.INPUT_TYPES()["required"].items()
+    defaults = {name: options["default"] for name, (_, options) in described if "default" in options}
+    return node_class().encode(**{**defaults, **inputs})
+
+
+def ours(clip: Any, text: str, **choices: Any) -> Any:
+    """The conditioning of our CLIP Text Encode."""
+    return run_ours(OURS, clip=clip, text=text, **choices)["result"][0]
+
+
+def issues_in(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The problems that a node of ours sends to the front end."""
+    return [issue for view in result["ui"]["weighted_clip"] for issue in view["issues"]]
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest absolute difference; asserts that all else is the same."""
+    global comparisons
+    comparisons += 1
+    assert len(one) == len(other)
+    largest = 0.0
+    for (hidden_a, values_a), (hidden_b, values_b) in zip(one, other, strict=True):
+        assert values_a.keys() == values_b.keys(), (values_a.keys(), values_b.keys())
+        pairs = [(hidden_a, hidden_b), *((values_a[key], values_b[key]) for key in values_a)]
+        for a, b in pairs:
+            if not isinstance(a, torch.Tensor):
+                assert a == b, (a, b)
+                continue
+            assert a.shape == b.shape and a.dtype == b.dtype and a.device == b.device, (a.shape, b.shape)
+            largest = max(largest, float((a - b).abs().max()))
+    return largest
+
+
+def refusal(action: Any) -> str:
+    """The message of the ValueError that an action ends in."""
+    try:
+        action()
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
+def load_pack() -> None:
+    """Let ComfyUI load our nodes."""
+    importlib.import_module("utils.extra_config")  # as main.py does, before nodes.py puts comfy/ in front of the path
+    import nodes
+
+    assert asyncio.run(nodes.load_custom_node(str(PACK)))
+
+
+def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
+    """Run every check of a script; a failure does not stop the others.
+
+    Args:
+        script: Its globals.
+        is_loaded: Whether our pack is loaded before the first check.
+    """
+    global comparisons
+    sys.path.insert(0, str(Path.cwd()))
+    # the checkout's own, not this folder
+    sys.path.remove(str(Path(__file__).resolve().parent))
+    from comfy.cli_args import args
+
+    args.cpu = True
+    outcome: dict[str, dict[str, Any]] = {}
+    with torch.inference_mode():
+        if is_loaded:
+            load_pack()
+        for name in [name for name in script if name.startswith("check_")]:
+            comparisons = 0
+            try:
+                outcome[name] = {"difference": script[name](), "comparisons": comparisons}
+            except BaseException:
+                outcome[name] = {"error": traceback.format_exc()}
+    Path(sys.argv[2]).write_text(json.dumps(outcome), encoding="utf-8")

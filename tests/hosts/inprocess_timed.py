@@ -1,0 +1,226 @@
+"""Checks of timed prompts: at each call of the denoiser exactly the texts of its step take part, with their weights.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from inprocess import difference, issues_in, main, make_clip, run_ours, stock
+from inprocess_sampling import (
+    COUNTERS,
+    Encodings,
+    TextAt,
+    assert_positives,
+    encode_timed,
+    entries_of,
+    make_model,
+    sample,
+    sigmas_of,
+    step_of,
+    text_at,
+)
+
+AND_WEIGHT = re.compile(r"\bAND\b|:\s*[+-]?(\d+\.?|\d*\.\d+)\s*$")
+CASES = Path(__file__).resolve().parent.parent / "cases" / "a1111_schedule.json"
+PROMPTS: dict[str, tuple[TextAt, ...]] = {
+    "a [cat:dog:0.4] on a [mat|sofa|bed]": (
+        lambda step, steps: f"a {'cat' if step <= int(0.4 * steps) else 'dog'} on a {nth(step, 'mat', 'sofa', 'bed')}",
+    ),
+    "[a:b:3] AND [c|d]:0.7 AND e:0.5": (
+        lambda step, steps: "a" if step <= 3 else "b",
+        lambda step, steps: f" {nth(step, 'c', 'd')}",
+        lambda step, steps: " e",
+    ),
+    "[[(cat:1.4):dog:2]:a [bird|fish]:0.5]": (
+        lambda step, steps: (
+            f"a {nth(step, 'bird', 'fish')}" if step > steps // 2 else "(cat:1.4)" if step <= 2 else "dog"
+        ),
+    ),
+}
+"""Prompts, and the text of each part between ANDs at each step."""
+
+
+def nth(step: int, *texts: str) -> str:
+    """The text of an alternation at a step."""
+    return texts[(step - 1) % len(texts)]
+
+
+class Bench:
+    """A small CLIP and model, and the texts encoded alone."""
+
+    def __init__(self) -> None:
+        self.clip, self.model = make_clip("SD1"), make_model()
+        self.encodings = Encodings(self.clip)
+        self.negative = stock(self.clip, "")
+        self.largest = 0.0
+
+    def check(
+        self,
+        prompt: str,
+        levels: torch.Tensor,
+        counter: str,
+        branches: list[Any],
+        *,
+        sampler: str = "euler",
+        **inputs: Any,
+    ) -> int:
+        """Sample, and compare each call with the texts of its step; how many calls there were."""
+        positive = encode_timed(self.clip, prompt, counter=counter, **inputs)
+        calls = sample(self.model, positive, self.negative, levels, sampler)
+        if sampler == "euler":
+            assert [call.sigma for call in calls] == levels.tolist()[:-1]
+        for call in calls:
+            step = step_of(call.sigma, levels.tolist())
+            expected = [self.encodings.of(text_at(entries, step, counter)) for entries in branches]
+            found = assert_positives(call, expected, (prompt, sampler, counter, step, call.sigma))
+            self.largest = max(self.largest, found)
+        return len(calls)
+
+
+def check_each_step_uses_its_texts() -> float:
+    import comfy.samplers
+
+    bench = Bench()
+    known = {"normal", "karras", "sgm_uniform", "exponential", "beta", "simple", "ddim_uniform"}
+    assert known <= set(comfy.samplers.SCHEDULER_NAMES)
+    for scheduler in comfy.samplers.SCHEDULER_NAMES:
+        for wanted in (7, 20):
+            sigmas = sigmas_of(bench.model, scheduler, wanted)
+            steps = len(sigmas) - 1  # ddim_uniform and beta may give other numbers of them
+            for prompt, branches in PROMPTS.items():
+                for counter in COUNTERS:
+                    entries = [entries_of(branch, steps) for branch in branches]
+                    bench.check(prompt, sigmas, counter, entries, sigmas=sigmas)
+    return bench.largest
+
+
+def check_each_step_of_a_part_of_the_way_uses_its_texts() -> float:
+    bench = Bench()
+    for scheduler in ("normal", "karras"):
+        sigmas = sigmas_of(bench.model, scheduler, 8, denoise=0.5)
+        assert len(sigmas) == 9
+        assert sigmas[0] < 5
+        for prompt, branches in PROMPTS.items():
+            entries = [entries_of(branch, 8) for branch in branches]
+            bench.check(prompt, sigmas, COUNTERS[1], entries, sigmas=sigmas)
+    return bench.largest
+
+
+def check_the_prompts_of_the_case_file_step_by_step() -> float:
+    bench = Bench()
+    cases = [
+        case
+        for case in json.loads(CASES.read_text(encoding="utf-8"))["cases"]
+        if case["hires_steps"] is None
+        and not case["use_old_scheduling"]
+        # the file is of editing alone; the node reads weights of AND first, as the WebUI does
+        and not AND_WEIGHT.search(case["prompt"])
+    ]
+    assert len(cases) > 100
+    for case in cases:
+        sigmas = sigmas_of(bench.model, "normal", case["steps"])
+        assert len(sigmas) == case["steps"] + 1
+        for counter in COUNTERS:
+            bench.check(case["prompt"], sigmas, counter, [case["expected"]], sigmas=sigmas)
+    return bench.largest
+
+
+def check_samplers_of_second_order_find_the_texts_of_their_step() -> float:
+    bench = Bench()
+    for scheduler in ("normal", "karras"):
+        sigmas = sigmas_of(bench.model, scheduler, 7)
+        for sampler in ("heun", "dpm_2", "dpmpp_sde", "dpmpp_2s_ancestral"):
+            for prompt, branches in PROMPTS.items():
+                entries = [entries_of(branch, 7) for branch in branches]
+                num_calls = bench.check(prompt, sigmas, COUNTERS[1], entries, sampler=sampler, sigmas=sigmas)
+                assert num_calls > 7
+    return bench.largest
+
+
+def check_samplers_with_levels_of_their_own_find_one_text_of_each_part() -> None:
+    bench = Bench()
+    sigmas = sigmas_of(bench.model, "karras", 7)
+    for sampler in ("dpm_fast", "dpm_adaptive", "uni_pc"):
+        for prompt, branches in PROMPTS.items():
+            positive = encode_timed(bench.clip, prompt, counter=COUNTERS[1], sigmas=sigmas)
+            texts = [{text for _, text in entries_of(branch, 7)} for branch in branches]
+            for call in sample(bench.model, positive, bench.negative, sigmas, sampler):
+                assert len(call.positives) == len(branches), (sampler, call.sigma)
+                for known in texts:
+                    encodings = [bench.encodings.of(text) for text in known]
+                    found = [any(torch.equal(one, tensor) for one in encodings) for tensor in call.positives]
+                    assert sum(found) == 1, (sampler, call.sigma)
+
+
+def check_without_sigmas_even_steps_use_their_texts() -> float:
+    bench = Bench()
+    for scheduler in ("simple", "sgm_uniform"):
+        for steps in (7, 20):
+            sigmas = sigmas_of(bench.model, scheduler, steps)
+            for prompt, branches in PROMPTS.items():
+                for counter in COUNTERS:
+                    entries = [entries_of(branch, steps) for branch in branches]
+                    bench.check(prompt, sigmas, counter, entries, steps=steps)
+    return bench.largest
+
+
+def check_without_sigmas_no_step_of_any_scheduler_is_without_its_texts() -> None:
+    import comfy.samplers
+
+    bench = Bench()
+    for steps in (5, 7, 20, 21):  # the middle step of an odd number lies at exactly one half in the schedule normal
+        for prompt, branches in PROMPTS.items():
+            positive = encode_timed(bench.clip, prompt, counter=COUNTERS[1], steps=steps)
+            for scheduler in comfy.samplers.SCHEDULER_NAMES:
+                sigmas = sigmas_of(bench.model, scheduler, steps)
+                for call in sample(bench.model, positive, bench.negative, sigmas):
+                    assert len(call.positives) == len(branches), (scheduler, steps, call.sigma, len(call.positives))
+
+
+def check_and_guides_as_the_webui_does() -> float:
+    bench = Bench()
+    sigmas = sigmas_of(bench.model, "karras", 4)[1:]
+    scale, largest = 7.0, 0.0
+    for prompt, parts in (
+        ("a cat AND a dog in the rain", [("a cat", 1.0), (" a dog in the rain", 1.0)]),
+        (
+            "a (red:1.3) cat:0.4 AND a dog:1.1 AND mist:0.25",
+            [("a (red:1.3) cat", 0.4), (" a dog", 1.1), (" mist", 0.25)],
+        ),
+        ("a cat:1.5 AND a dog:-0.5", [("a cat", 1.5), (" a dog", -0.5)]),
+    ):
+        positive = encode_timed(bench.clip, prompt, sigmas=sigmas)
+        cfg = scale * sum(weight for _, weight in parts)
+        first = sample(bench.model, positive, bench.negative, sigmas, cfg=cfg)[0]
+        expected = first.unguided.clone()
+        for text, weight in parts:
+            alone = sample(bench.model, [[bench.encodings.of(text), {}]], bench.negative, sigmas, cfg=2.0)[0]
+            assert torch.isclose(alone.unguided, first.unguided, rtol=1e-5, atol=1e-5).all()
+            assert not torch.isclose(alone.positive, first.unguided, rtol=1e-3).all()
+            expected += scale * weight * (alone.positive - alone.unguided)
+        absolute = difference([[first.guided, {}]], [[expected, {}]])
+        largest = max(largest, absolute / float(expected.abs().max()))
+    assert largest <= 5e-5, largest
+    return largest
+
+
+def check_without_times_the_node_gives_one_entry_that_text_encode_gives() -> None:
+    clip = make_clip("SD1")
+    for text in ("a (cat:1.3)", "a [cat] here", "a|b [c:d:5]"):
+        result = run_ours("WeightedCLIPA1111Encode", clip=clip, text=text)
+        ((hidden, values),) = result["result"][0]
+        assert values.keys() == {"pooled_output"}
+        assert torch.equal(hidden, Encodings(clip).of(text))
+        assert not {issue["code"] for issue in issues_in(result)} & {"uniform-steps", "no-timing"}
+
+
+if __name__ == "__main__":
+    main(globals())
