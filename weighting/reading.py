@@ -70,26 +70,35 @@ def read_prompt(
         PromptError: In strict mode, where the reference raises.
         ValueError: If an option is out of range.
     """
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
     if options.syntax == "a1111":
         bare, tags = take_tags(text)
         if tags:
-            read = read_prompt(bare.text, options, tokenize, layout, embeddings=embeddings)
-            return _with_tags(placed(read, text, bare), tags)
+            return _with_tags(placed(_read(bare.text, options, context), text, bare), tags)
+    return _read(text, options, context)
+
+
+def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:
+    """A prompt without tags of extra networks."""
     prompt = parse(text, options.syntax, strict=options.strict)
-    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
     chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
     weight_issues: list[Issue] = []
 
     def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
         result, found = _clamped(normalize(chunks, options.normalization))
         weight_issues.extend(found)
-        return mark_hidden(result, options, tokenize)
+        return mark_hidden(result, options, context.tokenize)
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
-    problems = [*prompt.issues, *chunk_issues, *weight_issues, *hiding_issues(chunks_of(sections), options, tokenize)]
+    problems = [
+        *prompt.issues,
+        *chunk_issues,
+        *weight_issues,
+        *hiding_issues(chunks_of(sections), options, context.tokenize),
+    ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
     kept = rows_kept(sections) if options.padding == "drop" else None
-    return ReadPrompt(prompt, sections, issues, options, layout, kept)
+    return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
 
 
 def _with_tags(read: ReadPrompt, tags: tuple[Tag, ...]) -> ReadPrompt:

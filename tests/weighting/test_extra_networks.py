@@ -100,6 +100,13 @@ def test_tags_and_rest_are_all_of_any_text(text: str) -> None:
     assert "".join(text[slice(*span)] for span in spans) == text
 
 
+def test_tags_within_tags_are_taken_out_once() -> None:
+    text = "<" * 5_000 + "lora:x:1>" * 5_000
+    read = read_prompt(text, A1111, default_tokenizer())
+    assert len(read.prompt.loras) == 1
+    assert len(read.prompt.fragments[0].text) == len(text) - len("<lora:x:1>")
+
+
 def test_many_openings_without_an_end_take_one_look() -> None:
     text = "<lora:" * 30_000
     assert take_tags(text)[0].text == text
