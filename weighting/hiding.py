@@ -5,7 +5,7 @@ Source: docs/masks.md, "Mask control".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -33,11 +33,12 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     """
     if not options.hide.strip():
         return tuple(chunks)
-    from_phrases = options.from_phrases if options.hidden_from == "the phrases below" else ""
+    hide = _Phrases(options.hide, tokenize)
+    from_phrases = _Phrases(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
     result: list[TokenChunk] = []
     for chunk in chunks:
-        hidden = {place for phrase in _phrases(options.hide) for place in _places(chunk, phrase, tokenize)}
-        blind = {place for phrase in _phrases(from_phrases) for place in _places(chunk, phrase, tokenize)}
+        hidden = {place for places in hide.found_in(chunk).values() for place in places}
+        blind = {place for places in from_phrases.found_in(chunk).values() for place in places}
         if options.hidden_from == "padding rows only":
             blind = set(range(chunk.num_content + 2, len(chunk.tokens)))
         tokens = (
@@ -62,12 +63,14 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     if not options.hide.strip():
         return []
     is_partial = options.hidden_from == "the phrases below"
-    phrases = [*_phrases(options.hide), *(_phrases(options.from_phrases) if is_partial else ())]
-    issues = [
-        Issue("no-such-phrase", f"“{phrase}” is not in the prompt, or is cut by the end of a chunk.", Span(0, 0))
-        for phrase in phrases
-        if not any(next(_places(chunk, phrase, tokenize), None) is not None for chunk in chunks)
-    ]
+    issues: list[Issue] = []
+    for text in (options.hide, options.from_phrases if is_partial else ""):
+        phrases = _Phrases(text, tokenize)
+        found = {phrase for chunk in chunks for phrase in phrases.found_in(chunk)}
+        for phrase in phrases.texts:
+            if phrase not in found:
+                message = f"“{phrase}” is not in the prompt, or is cut by the end of a chunk."
+                issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
         issues.append(Issue("no-phrases", "No phrases are given from which to hide: nothing is hidden.", Span(0, 0)))
     if options.is_causal and is_partial:
@@ -111,19 +114,26 @@ def hidden_mask_fn(options: EncodeOptions) -> MaskFn:
     return mask
 
 
-def _phrases(text: str) -> list[str]:
-    return list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+class _Phrases:
+    """Phrases, one a line, and where they stand in chunks."""
 
+    def __init__(self, text: str, tokenize: Tokenize) -> None:
+        self.texts = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+        self.by_ids: dict[tuple[int, ...], list[str]] = {}
+        for phrase in self.texts:
+            self.by_ids.setdefault(tuple(token_id for token_id, _, _ in tokenize(phrase)), []).append(phrase)
+        self.lengths = sorted({len(ids) for ids in self.by_ids if ids})
+        self.by_name = {phrase.removeprefix(EMBEDDING_PREFIX).lower(): phrase for phrase in self.texts}
 
-def _places(chunk: TokenChunk, phrase: str, tokenize: Tokenize) -> Iterator[int]:
-    """Positions in a chunk at which a phrase stands."""
-    content = chunk.content
-    ids = [token.id if isinstance(token.id, int) else -1 for token in content]
-    wanted = [token_id for token_id, _, _ in tokenize(phrase)]
-    for start in range(len(ids) - len(wanted) + 1 if wanted else 0):
-        if ids[start : start + len(wanted)] == wanted:
-            yield from range(start + 1, start + 1 + len(wanted))
-    name = phrase.removeprefix(EMBEDDING_PREFIX).lower()
-    for place, token in enumerate(content, 1):
-        if not isinstance(token.id, int) and token.id.name.lower() == name:
-            yield place
+    def found_in(self, chunk: TokenChunk) -> dict[str, set[int]]:
+        """For each phrase that stands in a chunk, its positions there."""
+        found: dict[str, set[int]] = {}
+        ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
+        for length in self.lengths:
+            for start in range(len(ids) - length + 1):
+                for phrase in self.by_ids.get(ids[start : start + length], ()):
+                    found.setdefault(phrase, set()).update(range(start + 1, start + 1 + length))
+        for place, token in enumerate(chunk.content, 1):
+            if not isinstance(token.id, int) and (phrase := self.by_name.get(token.id.name.lower())):
+                found.setdefault(phrase, set()).add(place)
+        return found

@@ -134,3 +134,10 @@ def test_hidden_tokens_stay_hidden_when_words_fade(model) -> None:
     """masked_blend encodes the prompt several times; the phrase is hidden in all of them."""
     options = {"scheme": "masked_blend", "mask_method": "remove", "hide": "red"}
     assert torch.equal(encoded(model, "a red (big:0) cat", **options), encoded(model, "a red cat", hide="red"))
+
+
+def test_many_phrases_and_many_tokens_take_one_look_at_each() -> None:
+    text = "a b c d " * 2_000
+    hide = "\n".join(f"a {letter} {number}" for number in range(1_000) for letter in "bcd") + "\nb c"
+    hidden = read(text, hide=hide).chunks
+    assert sum(token.is_hidden for chunk in hidden for token in chunk.tokens) > 3_000
