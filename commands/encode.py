@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
         encoded[name] = encode_prompt(read, encode, default_tokenizer())
         for issue in encoded[name].read.issues:
             if issue not in known:
-                print(f"  {issue.message}")
+                print(f"  {issue.line}")
         known |= set(encoded[name].read.issues)
     print()
     for name, prompt in encoded.items():

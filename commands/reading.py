@@ -108,7 +108,7 @@ def _schedule(arguments: argparse.Namespace) -> int:
             steps = f"step {run.end}" if run.end == run.first + 1 else f"steps {run.first + 1} to {run.end}"
             print(f"{steps:>18}  {run.fragment.text!r}")
     for issue in prompt.issues:
-        print(f"  {issue.message}", file=sys.stderr)
+        print(f"  {issue.line}", file=sys.stderr)
     return 0
 
 
@@ -119,5 +119,5 @@ def _convert(arguments: argparse.Namespace) -> int:
     result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer())
     print(result.text)
     for issue in result.issues:
-        print(f"  {issue.message}", file=sys.stderr)
+        print(f"  {issue.line}", file=sys.stderr)
     return 0

@@ -42,6 +42,6 @@ class WeightedCLIPConvert:
         """Convert; ``syntaxes`` holds ``from``, which is no name Python allows, and ``to``."""
         source, target = syntaxes["from"], syntaxes["to"]
         result = convert(text, source, target, default_tokenizer())
-        report = "\n".join(issue.message for issue in result.issues) or "Every token keeps its id and its weight."
+        report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
         read = read_prompt(text, EncodeOptions(syntax=source), default_tokenizer())
         return node_result((result.text, report), [read._replace(issues=result.issues)])

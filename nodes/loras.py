@@ -56,6 +56,6 @@ class WeightedCLIPLoadPromptLoras:
         loras, issues = read_loras(tags)
         loaded = load_loras(model, clip, loras)
         issues += loaded.issues
-        lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.message for issue in issues)]
+        lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.line for issue in issues)]
         read = read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer())._replace(issues=tuple(issues))
         return node_result((loaded.model, loaded.clip, bare.text, "\n".join(lines)), [read])

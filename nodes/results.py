@@ -35,7 +35,8 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
     lines = [*map(token_table, reads), *_encoding_lines(encoded)]
-    views = [{**view(read), "left_to_host": list(encoded.left_to_host)} for read in reads]
+    left_to_host = list(encoded.left_to_host)
+    views = [{**view(read), "towers": _towers_of(read, encoded), "left_to_host": left_to_host} for read in reads]
     return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
@@ -81,6 +82,11 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
         issues = tuple(dict.fromkeys([*read.issues, *prompt.read.issues]))
         reads[read.prompt.source] = read._replace(issues=issues)
     return list(reads.values())
+
+
+def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:
+    """The towers that read this text."""
+    return [name for name, one in encoded.prompts.items() if one.read.prompt.source == read.prompt.source]
 
 
 def _heading(timed: TimedRead, *, has_weight: bool) -> str:

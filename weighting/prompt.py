@@ -103,7 +103,16 @@ class Issue:
     message: str
     """One sentence: what was met and what was made of it."""
     span: Span
-    """The place in the text it speaks of."""
+    """The place in the text it speaks of; empty where it speaks of all of it."""
+
+    @property
+    def line(self) -> str:
+        """The message with its place, counted from 0, as reports and front ends show it.
+
+        >>> Issue("unclosed-bracket", "“(” is never closed.", Span(2, 3)).line
+        'at 2: “(” is never closed.'
+        """
+        return f"at {self.span.start}: {self.message}" if self.span.end > self.span.start else self.message
 
 
 @dataclass(frozen=True)

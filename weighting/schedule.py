@@ -236,9 +236,7 @@ def _editing_issues(source: str, within: Span, steps: int) -> Iterator[Issue]:
     if culprit is not None and (found := _LOOKS_EDITED.search(text)):
         what = "The backslash" if text[culprit.start] == "\\" else "The “|”"
         where = "stands before the end of a line" if text[culprit.start] == "\\" else "stands in no alternation [a|b]"
-        message = (
-            f"{what} at {start + culprit.start} {where}, so nothing here is edited, as in A1111: “{found[0]}” is text."
-        )
+        message = f"{what} {where}, so nothing here is edited, as in A1111: “{found[0]}” is text."
         yield Issue("no-editing", message, Span(start + culprit.start, start + culprit.end))
     for edit in edits_of(parts):
         if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:

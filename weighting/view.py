@@ -77,7 +77,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         "breaks": [pair(part.span) for part in read.prompt.parts if isinstance(part, Break)],
         "marks": [pair(span) for span in read.prompt.marks],
         "issues": [
-            {"code": i.code, "message": i.message, "start": offset(i.span.start), "end": offset(i.span.end)}
+            {"code": i.code, "message": i.line, "start": offset(i.span.start), "end": offset(i.span.end)}
             for i in read.issues
         ],
     }
@@ -102,7 +102,7 @@ def token_table(read: ReadPrompt) -> str:
                 f"{position:>5} {token_id:>7}  {_text_of(read.prompt.source, token.span)!r:<24}{weight:>8}".rstrip()
             )
     lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
-    lines += [f"  {issue.message}" for issue in read.issues]
+    lines += [f"  {issue.line}" for issue in read.issues]
     return "\n".join(lines)
 
 

@@ -81,7 +81,7 @@ class _Reader:
                 self.issues.append(
                     Issue(
                         "unclosed-bracket",
-                        f"“{bracket}” at {place} is never closed: all that follows weighs {factor:.4g} times as much.",
+                        f"“{bracket}” is never closed: all that follows weighs {factor:.4g} times as much.",
                         Span(place, place + 1),
                     )
                 )
@@ -94,7 +94,7 @@ class _Reader:
             self.text(end - 1, end)
         elif kind == "backslash":
             self.text(end, end)  # an empty piece of weight 1, as in the reference: it can keep neighbours apart
-            message = f"The backslash at {start} escapes nothing and is dropped; \\\\ is a backslash."
+            message = "The backslash escapes nothing and is dropped; \\\\ is a backslash."
             self.issues.append(Issue("lone-backslash", message, Span(start, end)))
         elif kind == "open":
             self.open[match[0]].append((len(self.spans), start))
@@ -108,7 +108,7 @@ class _Reader:
                 self.issues.append(
                     Issue(
                         "unopened-bracket",
-                        f"“{match[0][-1]}” at {end - 1} closes nothing: it is text.",
+                        f"“{match[0][-1]}” closes nothing: it is text.",
                         Span(end - 1, end),
                     )
                 )

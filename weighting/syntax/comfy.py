@@ -81,10 +81,10 @@ class _Reader:
             place = self.brackets[index]
             if self.source[place] == ")":
                 depth -= 1
-                self.issue("unopened-bracket", f"“)” at {place} closes nothing: it is text.", place)
+                self.issue("unopened-bracket", "“)” closes nothing: it is text.", place)
             elif depth < 0:
                 depth += 1
-                self.issue("unclosed-bracket", f"“(” at {place} stands behind a stray “)”: it is text.", place)
+                self.issue("unclosed-bracket", "“(” stands behind a stray “)”: it is text.", place)
             else:
                 if place > start:
                     items.append((start, place, weight, True))
@@ -122,7 +122,7 @@ class _Reader:
         """The rest of a range from a bracket that is never closed in it."""
         if end - start >= 2 and self.source[end - 1] == ")" and self.source[end - 2] != "\\":
             return self.group(start, end, weight)
-        self.issue("unclosed-bracket", f"“(” at {start} is never closed: it and what follows is text.", start)
+        self.issue("unclosed-bracket", "“(” is never closed: it and what follows is text.", start)
         return start, end, weight, True
 
     def issue(self, code: str, message: str, start: int, end: int | None = None) -> None:
