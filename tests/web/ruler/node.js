@@ -1,0 +1,175 @@
+/** Drives the ruler of a node that only looks like ComfyUI's, with a server that answers when it is told to. */
+import { NodeRuler } from "/comfyui/ruler/node_ruler.js";
+import { ruleOf } from "/comfyui/ruler/requests.js";
+
+const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+/** A node with widgets of these values. */
+function makeNode(comfyClass, values, inputs = []) {
+  const isPrompt = (name) => name.startsWith("text");
+  const widgets = Object.entries(values).map(([name, value]) => ({ name, value, dynamicPrompts: isPrompt(name) }));
+  return { comfyClass, widgets, inputs, graph: { links: {}, getNodeById: () => null } };
+}
+
+/** A ruler with what it asked, a way to answer, and what it shows. */
+function follow(node) {
+  const asked = [];
+  const state = { isOn: true };
+  const ask = (body, signal) =>
+    new Promise((answer, fail) => {
+      asked.push({ body: JSON.parse(body), answer, fail, signal });
+      signal.addEventListener("abort", () => fail(new Error("aborted")));
+    });
+  const ruler = new NodeRuler(node, ruleOf(node), { isOn: () => state.isOn, ask });
+  document.body.append(ruler.drawing.element);
+  const type = (text, name = "text") => {
+    node.widgets.find((widget) => widget.name === name).value = text;
+    ruler.check();
+  };
+  const shown = () => ({
+    chips: [...ruler.drawing.element.querySelectorAll(".wcr-text")].map((element) => element.textContent).join(" "),
+    labels: [...ruler.drawing.element.querySelectorAll(".wcr-label")].map((element) => element.textContent),
+    bar: ruler.drawing.element.querySelector(".wcr-bar")?.textContent ?? "",
+    isStale: ruler.drawing.box.classList.contains("wcr-stale"),
+  });
+  return { ruler, asked, state, type, shown };
+}
+
+/** A view of one-token words. */
+function viewOf(text) {
+  const tokens = [...text.matchAll(/\S+/g)].map(({ 0: word, index }) => ({
+    ...{ id: 1, embedding: null, text: word, weight: 1, word: 0, start: index, end: index + word.length },
+  }));
+  const chunks = [{ num_tokens: tokens.length, capacity: 75, tokens }];
+  const options = { syntax: "comfy", scheme: "comfy", normalization: "none" };
+  return { version: 1, text, ...options, num_tokens: tokens.length, chunks, breaks: [], marks: [], issues: [] };
+}
+
+const TEXT_ENCODE = { syntax: "comfy", scheme: "comfy", normalization: "none", chunking: "as syntax" };
+
+/** What is told to the test. */
+export async function nodeResults() {
+  const results = {};
+  const one = follow(makeNode("WeightedCLIPTextEncode", { text: "", ...TEXT_ENCODE }));
+  for (const text of ["a", "a c", "a ca", "a cat"]) one.type(text);
+  await wait(150);
+  results.typed = one.asked.map(({ body }) => body);
+  one.type("a cat sat");
+  await wait(150);
+  // the older answer comes last and does not count
+  one.asked[1].answer([viewOf("a cat sat")]);
+  await wait(1);
+  one.asked[0].answer([viewOf("a cat")]);
+  await wait(1);
+  results.lastWins = one.shown();
+  one.ruler.check();
+  await wait(150);
+  results.numAskedUnchanged = one.asked.length;
+  one.type("broken");
+  await wait(150);
+  one.asked.at(-1).fail(new Error("The server does not answer"));
+  await wait(1);
+  results.failed = one.shown();
+  one.type("x".repeat(70000));
+  await wait(150);
+  results.tooLong = { ...one.shown(), numAsked: one.asked.length };
+  one.type("a dog");
+  one.ruler.executed([viewOf("a dog")]);
+  await wait(150);
+  results.executed = { ...one.shown(), numAsked: one.asked.length };
+  one.type("a dog!");
+  one.ruler.executed([viewOf("a dog")]);
+  await wait(150);
+  results.executedLate = { ...one.shown(), asked: one.asked.at(-1).body.text };
+  one.state.isOn = false;
+  one.ruler.switched();
+  results.off = one.shown();
+  one.type("while off");
+  await wait(150);
+  results.numAskedOff = one.asked.length;
+  one.state.isOn = true;
+  one.ruler.switched();
+  await wait(150);
+  results.askedOn = one.asked.at(-1).body.text;
+  one.type("gone");
+  one.ruler.remove();
+  await wait(150);
+  results.askedGone = one.asked.at(-1).body.text;
+
+  const slot = { name: "text", widget: { name: "text" }, link: 7 };
+  const other = makeNode("WeightedCLIPInspect", { text: "old", syntax: "comfy", chunking: "as syntax" }, [slot]);
+  const waiting = follow(other);
+  waiting.ruler.check();
+  await wait(150);
+  results.waiting = { ...waiting.shown(), numAsked: waiting.asked.length };
+  waiting.ruler.executed([viewOf("from elsewhere")]);
+  results.arrived = waiting.shown();
+
+  const sdxl = follow(makeNode("WeightedCLIPSDXLEncode", { text_g: "a", text_l: "a", ...TEXT_ENCODE }));
+  sdxl.ruler.check();
+  await wait(150);
+  sdxl.asked[0].answer([viewOf("a")]);
+  await wait(1);
+  results.sdxlSame = { ...sdxl.shown(), numAsked: sdxl.asked.length };
+  sdxl.type("b", "text_l");
+  await wait(150);
+  sdxl.asked[2].answer([viewOf("b")]);
+  sdxl.asked[1].answer([viewOf("a")]);
+  await wait(1);
+  results.sdxl = sdxl.shown();
+  // a run reads CLIP-L's text first
+  sdxl.ruler.executed([viewOf("b"), viewOf("a")]);
+  results.sdxlExecuted = sdxl.shown();
+
+  const values = { text: "a // b", emphasis: "No norm", comma_backtrack: 20, padding: "attend" };
+  const times = { steps: 30, counter: "as written" };
+  const a1111 = follow(makeNode("WeightedCLIPA1111Encode", { ...values, ...times }, [{ name: "sigmas", link: 3 }]));
+  a1111.ruler.check();
+  await wait(150);
+  a1111.asked[0].answer([viewOf("a")]);
+  await wait(1);
+  results.a1111 = { ...a1111.shown(), body: a1111.asked[0].body };
+  const phrases = { hide: "cat", hidden_from: "everything", from_phrases: "" };
+  const masks = follow(makeNode("WeightedCLIPMaskControl", { text: "a cat", ...phrases, causal: true }));
+  masks.ruler.check();
+  await wait(150);
+  results.masks = masks.asked[0].body;
+  const unknown = follow(makeNode("WeightedCLIPOfTomorrow", { text: "hi", more: 1 }));
+  unknown.ruler.check();
+  await wait(150);
+  results.unknown = unknown.asked[0].body;
+  const foreign = [makeNode("CLIPTextEncode", { text: "" }), makeNode("WeightedCLIPLoad", { file: "" })];
+  results.foreign = foreign.map(ruleOf);
+  results.clip = await clipNotes();
+  return results;
+}
+
+/** What is said of CLIPs of several kinds, through a reroute and a LoRA, and around a circle. */
+async function clipNotes() {
+  const bars = {};
+  const loaders = { wan: "CLIPLoader", stable_diffusion: "CLIPLoader", flux: "DualCLIPLoader" };
+  const others = { ltxv: "CheckpointLoaderSimple", circle: "Reroute" };
+  for (const [type, loader] of Object.entries({ ...loaders, ...others })) {
+    const nodes = {};
+    const links = {};
+    const graph = { links, getNodeById: (id) => nodes[id] };
+    const add = (id, comfyClass, inputType, from) => {
+      links[id] = { origin_id: from };
+      const widgets = [{ name: "type", value: type }];
+      nodes[id] = { comfyClass, inputs: inputType ? [{ name: "in", type: inputType, link: id }] : [], widgets, graph };
+    };
+    add(1, loader, type === "circle" ? "*" : "", 3);
+    add(2, "Reroute", "*", 1);
+    add(3, "LoraLoader", "CLIP", 2);
+    links[4] = { origin_id: 3 };
+    const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
+    const node = makeNode("WeightedCLIPTextEncode", { text: "", ...TEXT_ENCODE }, inputs);
+    const followed = follow(Object.assign(node, { graph }));
+    followed.ruler.check();
+    await wait(150);
+    followed.asked[0].answer([viewOf("a")]);
+    await wait(1);
+    bars[type] = followed.shown().bar;
+  }
+  return bars;
+}

@@ -1,0 +1,171 @@
+/** Draws the views that the test wrote into the page, in every theme, and writes down what there is to see. */
+import { contrast, css, parseColor, themeOf, weightColor } from "/comfyui/ruler/colors.js";
+import { createRuler } from "/comfyui/ruler/draw.js";
+import { hostText } from "/comfyui/ruler/host_text.js";
+import { addStyle } from "/comfyui/ruler/style.js";
+import { whenText } from "/comfyui/ruler/words.js";
+import { nodeResults } from "./node.js";
+
+const THEMES = ["dark", "light", "solarized"];
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const texts = (root, selector) => [...root.querySelectorAll(selector)].map((element) => element.textContent);
+const rect = (element) => {
+  const { left, top, right, bottom } = element.getBoundingClientRect();
+  return [left, top, right, bottom];
+};
+
+addStyle();
+const cases = read("cases");
+const results = { cases: {}, errors: [] };
+addEventListener("error", (event) => results.errors.push(String(event.message)));
+
+for (const theme of THEMES) {
+  results.cases[theme] = {};
+  for (const [name, { views, content = {} }] of Object.entries(cases)) {
+    const host = addHost(theme);
+    const ruler = createRuler();
+    host.append(ruler.element);
+    const before = performance.now();
+    const sections = views.map((view) => ({ view, label: content.label ?? whenText(view, views) }));
+    ruler.show({ sections, ...content });
+    const described = { milliseconds: performance.now() - before, ...describe(ruler.element) };
+    if (name === "problems") described.tooltips = tooltips(ruler.element);
+    if (name === "long") described.afterMore = showAll(ruler.element);
+    results.cases[theme][name] = described;
+    ruler.remove();
+  }
+}
+results.images = document.querySelectorAll(".host img, .host script").length;
+results.colors = colors();
+results.hostTexts = read("weights").hostTexts.map(hostText);
+results.redrawn = redrawn();
+// one text after another: only the last one is told
+const spoken = createRuler();
+document.body.append(spoken.element);
+const status = spoken.element.querySelector("[role=status]");
+for (const name of ["plain", "problems"]) spoken.show({ sections: [{ view: cases[name].views[0], label: "" }] });
+results.toldAtOnce = status.textContent;
+await new Promise((done) => setTimeout(done, 1500));
+results.toldLater = status.textContent;
+results.node = await nodeResults();
+const element = Object.assign(document.createElement("script"), { type: "application/json", id: "results" });
+element.textContent = JSON.stringify(results).replaceAll("<", "\\u003c");
+document.body.replaceChildren(element);
+
+/** A place for a ruler in the colours of a theme. */
+function addHost(theme) {
+  return document.body.appendChild(Object.assign(document.createElement("div"), { className: `host ${theme}` }));
+}
+
+function describe(root) {
+  const box = root.querySelector(".wcr-box");
+  return {
+    background: getComputedStyle(box).backgroundColor,
+    height: box.offsetHeight,
+    sections: [...root.querySelectorAll(".wcr-section")].map((section) => ({
+      label: section.querySelector(".wcr-label")?.textContent ?? "",
+      head: section.querySelector(".wcr-head")?.textContent ?? "",
+      direction: section.querySelector(".wcr-chips")?.dir,
+      items: [...section.querySelectorAll(".wcr-chip, .wcr-border")].map(describeItem),
+      words: [...section.querySelectorAll(".wcr-word")].map((word) => texts(word, ".wcr-text")),
+    })),
+    count: root.querySelector(".wcr-bar .wcr-count")?.textContent ?? "",
+    bar: [...(root.querySelector(".wcr-bar")?.children ?? [])].map((part) => part.textContent),
+    meter: root.querySelector(".wcr-bar .wcr-meter > i")?.style.width ?? "",
+    message: root.querySelector(".wcr-message")?.textContent ?? "",
+    isStale: box.classList.contains("wcr-stale"),
+    problems: texts(root, ".wcr-problems p"),
+    more: root.querySelector(".wcr-more")?.textContent ?? "",
+    contrasts: contrasts(root),
+  };
+}
+
+function describeItem(element) {
+  if (element.classList.contains("wcr-border")) return { kind: "border", text: element.textContent };
+  const style = getComputedStyle(element);
+  const text = element.querySelector(".wcr-text");
+  return {
+    kind: "chip",
+    text: text.textContent,
+    note: element.querySelector(".wcr-note")?.textContent ?? "",
+    classes: [...element.classList].filter((name) => name !== "wcr-chip").map((name) => name.replace("wcr-", "")),
+    background: style.backgroundColor,
+    color: style.color,
+    line: getComputedStyle(text).textDecorationLine,
+    lineStyle: getComputedStyle(text).textDecorationStyle,
+    border: style.borderTopStyle,
+    tabIndex: element.tabIndex,
+    problem: element.dataset.problem ?? "",
+    described: (element.getAttribute("aria-describedby") ?? "").split(" ").filter(Boolean)
+      .map((id) => document.getElementById(id)?.textContent ?? null),
+    rect: rect(element),
+  };
+}
+
+/** The lowest contrast of each kind of text with what is behind it. */
+function contrasts(root) {
+  const lowest = {};
+  for (const element of root.querySelectorAll(".wcr-box *")) {
+    const hasText = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    if (!hasText || element.classList.contains("wcr-unseen")) continue;
+    let behind = element;
+    while (parseColor(getComputedStyle(behind).backgroundColor) === null) behind = behind.parentElement;
+    const background = parseColor(getComputedStyle(behind).backgroundColor);
+    const value = contrast(background, parseColor(getComputedStyle(element).color));
+    const name = element.className || element.tagName;
+    lowest[name] = Math.min(lowest[name] ?? Infinity, value);
+  }
+  return lowest;
+}
+
+function tooltips(root) {
+  const shown = () => document.querySelector(".weighted-clip-tooltip")?.textContent ?? "";
+  const result = {};
+  const chip = root.querySelector("[data-problem]");
+  const fire = (type, Kind, init = {}) => chip.dispatchEvent(new Kind(type, { bubbles: true, ...init }));
+  fire("pointerover", PointerEvent);
+  result.hover = shown();
+  result.place = [rect(chip), rect(document.querySelector(".weighted-clip-tooltip"))];
+  fire("pointerout", PointerEvent);
+  result.left = shown();
+  fire("focusin", FocusEvent);
+  result.focus = shown();
+  fire("keydown", KeyboardEvent, { key: "Escape" });
+  result.escaped = shown();
+  return result;
+}
+
+function showAll(root) {
+  const before = performance.now();
+  root.querySelector(".wcr-more button").click();
+  return {
+    numChips: root.querySelectorAll(".wcr-chip").length,
+    more: root.querySelector(".wcr-more")?.textContent ?? "",
+    height: root.querySelector(".wcr-box").offsetHeight,
+    tabIndex: root.querySelector(".wcr-scroll").tabIndex,
+    milliseconds: performance.now() - before,
+  };
+}
+
+/** Colours by our rules for the themes and weights of the test. */
+function colors() {
+  const { weights, themes } = read("weights");
+  const base = themeOf([0, 0, 0], [255, 255, 255]);
+  return themes.map((theme) => weights.map((weight) => weightColor(weight, { ...base, ...theme })));
+}
+
+/** A ruler that changes its theme. */
+function redrawn() {
+  const host = addHost("dark");
+  const ruler = createRuler();
+  ruler.show({ sections: [{ view: cases.plain.views[0], label: "" }] }); // before it is on the page
+  host.append(ruler.element);
+  const color = () => {
+    ruler.refresh();
+    return getComputedStyle(ruler.element.querySelector(".wcr-plain")).backgroundColor;
+  };
+  const [dark] = [color(), (host.className = "host light")];
+  const light = color();
+  ruler.show({ sections: [] });
+  return { dark, light, empty: ruler.box.offsetHeight, expected: css(themeOf([34, 34, 34], [221, 221, 221]).surface) };
+}

@@ -1,0 +1,406 @@
+"""The token ruler of web/comfyui without ComfyUI: drawn by headless Chromium from views that `inspect` makes.
+
+One page draws every prompt in every theme, drives a ruler on a made-up node, and writes down what there is to see.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.web.inspection import inspect
+from weighted_clip.web.pictures import style
+from weighted_clip.web.pictures.strip import Chip, strip_items, weight_text
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.view import view
+
+HERE = Path(__file__).resolve().parent
+COMFYUI = HERE.parent.parent / "web" / "comfyui"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,600"),
+)
+SECONDS = 180
+THEMES = ("dark", "light", "solarized")
+WEIGHTS = (1.0, 1.1, 1.4, 2.0, 5.0, 0.91, 0.5, 0.0, -0.3, -2.0, 1e30)
+HOST_TEXTS = ("a // b", "a /* b */ c", "{x|y} z", "{only}", r"\{kept\}", "{dusk", "{a{b|c}|d}", "[a|b] 50% } ok")
+
+EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
+PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
+A1111 = {"syntax": "a1111", "scheme": "a1111"}
+TIMED = "a [red:blue:0.5] cat, (sharp:1.2) AND [foggy|sunny] field :0.5"
+EVIL = '<img src=x onerror="document.title=1"> <b>(bold:1.2)</b> <script>alert(1)</script>'
+
+
+def views_of(text: str, **options: Any) -> list[dict[str, Any]]:
+    return inspect({"text": text, **options}, ["easy"])["views"]
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """What the page draws, by name."""
+    vectors = views_of("an embedding:easy cat")
+    (place,) = (i for i, token in enumerate(vectors[0]["chunks"][0]["tokens"]) if token["embedding"])
+    tokens = vectors[0]["chunks"][0]["tokens"]
+    tokens[place : place + 1] = [{**tokens[place], "embedding": f"easy[{i}]"} for i in range(3)]
+    mixed = [{**one, "left_to_host": ["t5xxl"]} for one in views_of("a cat", **A1111)]
+    many = "".join(f"[w{i}:w{i}b:{i}]" for i in range(1, 40))
+    texts: dict[str, Any] = {
+        "plain": views_of(EXAMPLE, **A1111),
+        "problems": views_of(PROBLEMS, **A1111),
+        "weights": views_of("(up:1.5) (down:0.3) (gone:0) (minus:-0.5) (one:1.0) (huge:1e20)", syntax="comfy"),
+        "chunks": views_of("cat " * 80),
+        "breaks": views_of("a BREAK b BREAK", **A1111),
+        "empty": views_of(""),
+        "only a problem": views_of("(", **A1111),
+        "hidden": views_of("a lighthouse at dusk", hide="lighthouse"),
+        "embedding": vectors,
+        "emoji": views_of("a 🦊 in 森の中, naïve café"),
+        "hebrew": views_of("חתול (שחור:1.3) קטן"),
+        "evil": views_of(EVIL),
+        "timed": views_of(TIMED, steps=20, **A1111),
+        "many texts": views_of(many, steps=60, **A1111),
+        "long": views_of("(cat:1.1) dog, " * 1667),
+        "t5": mixed,
+        "contractions": views_of("don't stop 1girl 2025 ---"),
+    }
+    drawn: dict[str, dict[str, Any]] = {name: {"views": views} for name, views in texts.items()}
+    drawn["evil"]["content"] = {"label": EVIL}
+    drawn["plain"]["content"] = {"hasScheme": True}
+    drawn["stale"] = {"views": texts["plain"], "content": {"isStale": True, "message": "The server does not answer"}}
+    drawn["problems only"] = {"views": texts["problems"], "content": {"hasChips": False}}
+    drawn["notes"] = {"views": [], "content": {"notes": ["text linked: shown after the run"]}}
+    return drawn
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the scripts, the page's own files and the page."""
+
+    page: bytes
+
+    def translate_path(self, path: str) -> str:
+        if path.startswith("/comfyui/"):
+            return str(COMFYUI / path.removeprefix("/comfyui/"))
+        return str(HERE / "ruler" / path.lstrip("/"))
+
+    def do_GET(self) -> None:
+        if self.path != "/":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, format: str, *args: Any) -> None:  # the base class's names
+        del format, args
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the page wrote down."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser ({', '.join(BROWSERS)}): apt-get install chromium")
+    rules = [
+        {name: getattr(theme, name) for name in ("surface", "up", "down", "negative")}
+        for theme in style.THEMES.values()
+    ]
+    page = (HERE / "ruler" / "page.html").read_text(encoding="utf-8")
+    page = page.replace("CASES", as_json(cases()))
+    page = page.replace("WEIGHTS", as_json({"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS}))
+    handler = type("Handler", (_Handler,), {"page": page.encode()})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            done = subprocess.run(
+                [
+                    *(browser, *ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"),
+                    *("--virtual-time-budget=60000", "--dump-dom", f"http://127.0.0.1:{server.server_port}/"),
+                ],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                timeout=SECONDS,
+                check=False,
+            )
+        finally:
+            server.shutdown()
+    found = re.search(r'<script type="application/json" id="results">(.*?)</script>', done.stdout, re.DOTALL)
+    assert found, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    results = json.loads(found[1])
+    assert results["errors"] == []
+    yield results
+
+
+def as_json(data: Any) -> str:
+    """JSON that can stand in a script element."""
+    return json.dumps(data).replace("<", "\\u003c")
+
+
+@pytest.fixture(scope="module", params=THEMES)
+def drawn(request: pytest.FixtureRequest, served: dict[str, Any]) -> dict[str, Any]:
+    """What was drawn in one theme, by case."""
+    return served["cases"][request.param]
+
+
+def items_of(drawn_case: dict[str, Any]) -> list[dict[str, Any]]:
+    return [item for section in drawn_case["sections"] for item in section["items"]]
+
+
+def chip_of(drawn_case: dict[str, Any], text: str) -> dict[str, Any]:
+    (found,) = (item for item in items_of(drawn_case) if item["text"] == text)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "problems", "weights", "chunks", "breaks", "hidden", "embedding", "emoji", "hebrew", "evil"]
+)
+def test_the_strip_is_that_of_the_pictures(drawn: dict[str, Any], name: str) -> None:
+    expected = [item for one in cases()[name]["views"] for item in strip_items(one)]
+    found = items_of(drawn[name])
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, Chip):
+            assert (ours["kind"], ours["text"], ours["note"]) == ("chip", theirs.text, theirs.note)
+            classes = {
+                "hidden": theirs.is_hidden,
+                "problem-here": theirs.has_problem,
+                "joins": theirs.continues_word,
+                "joined": theirs.is_continued,
+            }
+            assert {key: key in ours["classes"] for key in classes} == classes
+        else:
+            assert (ours["kind"], ours["text"].replace("BREAK", "  BREAK")) == ("border", theirs.text)
+
+
+def test_colours_are_those_of_the_pictures(served: dict[str, Any]) -> None:
+    expected = [[list(style.weight_color(weight, theme)) for weight in WEIGHTS] for theme in style.THEMES.values()]
+    assert served["colors"] == expected
+
+
+def test_weights_are_written_as_in_the_pictures(drawn: dict[str, Any]) -> None:
+    notes = {item["text"]: item["note"] for item in items_of(drawn["weights"])}
+    assert notes == {"up": "1.5", "down": "0.3", "gone": "0", "minus": "-0.5", "one": "", "huge": weight_text(1e20)}
+    kinds = {item["text"]: item["classes"][0] for item in items_of(drawn["weights"])}
+    assert kinds == {"up": "up", "down": "down", "gone": "down", "minus": "negative", "one": "plain", "huge": "up"}
+    backgrounds = {item["text"]: item["background"] for item in items_of(drawn["weights"])}
+    assert len(set(backgrounds.values())) == 6
+
+
+def test_text_can_be_read(drawn: dict[str, Any]) -> None:
+    """Everything but what is grey because it is old has the contrast that WCAG AA asks for."""
+    for name, case in drawn.items():
+        too_low = {part: value for part, value in case["contrasts"].items() if value < style.MIN_CONTRAST}
+        assert not too_low, name
+
+
+def test_pieces_of_a_word_touch(drawn: dict[str, Any]) -> None:
+    words = drawn["plain"]["sections"][0]["words"]
+    assert [word for word in words if len(word) > 1] == [["chi", "ar", "osc", "uro"]]
+    pieces = [chip_of(drawn["plain"], text)["rect"] for text in ("chi", "ar", "osc", "uro")]
+    for before, behind in itertools.pairwise(pieces):
+        assert before[2] == pytest.approx(behind[0])
+    bowl, comma = chip_of(drawn["plain"], "bowl"), chip_of(drawn["plain"], ",")
+    assert comma["rect"][0] - bowl["rect"][2] > 1 or comma["rect"][1] > bowl["rect"][1]
+    assert drawn["contractions"]["sections"][0]["words"][0] == ["don", "'t"]
+
+
+def test_tokens_of_one_place_are_one_chip(drawn: dict[str, Any]) -> None:
+    vectors = chip_of(drawn["embedding"], "embedding:easy")
+    assert vectors["note"] == "×3"
+    assert "embedding" in vectors["classes"]
+    assert vectors["border"] == "dashed"
+    assert chip_of(drawn["embedding"], "cat")["border"] == "solid"
+    assert chip_of(drawn["emoji"], "森")["note"].startswith("×")
+
+
+def test_count_line(drawn: dict[str, Any]) -> None:
+    assert drawn["plain"]["bar"] == ["", "18 / 75", "a1111"]
+    assert drawn["chunks"]["count"] == "5 / 75 in chunk 2 of 2"
+    assert drawn["breaks"]["count"] == "1 / 75 in chunk 2 of 2"
+    assert drawn["empty"]["count"] == "0 / 75"
+    assert drawn["empty"]["meter"] == "0%"
+    assert drawn["empty"]["sections"] == []
+    assert "1 token hidden" in drawn["hidden"]["bar"]
+    assert "t5xxl is encoded by ComfyUI itself" in drawn["t5"]["bar"]
+    assert drawn["notes"]["bar"] == ["text linked: shown after the run"]
+
+
+def test_what_is_hidden_is_struck_through(drawn: dict[str, Any]) -> None:
+    assert chip_of(drawn["hidden"], "lighthouse")["line"] == "line-through"
+    assert chip_of(drawn["hidden"], "dusk")["line"] == "none"
+
+
+def test_problems(drawn: dict[str, Any]) -> None:
+    case = drawn["problems"]
+    (message,) = case["problems"]
+    assert "never closed" in message
+    marked = [item for item in items_of(case) if item.get("problem")]
+    assert [item["text"] for item in marked] == ["best"]
+    assert marked[0]["problem"] == message
+    assert marked[0]["described"] == [message]
+    assert (marked[0]["line"], marked[0]["lineStyle"], marked[0]["tabIndex"]) == ("underline", "wavy", 0)
+    assert all(item["tabIndex"] == -1 for item in items_of(case) if item["kind"] == "chip" and not item["problem"])
+    tooltips = case["tooltips"]
+    assert (tooltips["hover"], tooltips["focus"], tooltips["left"], tooltips["escaped"]) == (message, message, "", "")
+    assert len(drawn["only a problem"]["problems"]) == 1
+    assert drawn["problems only"]["problems"] == [message]
+    assert drawn["problems only"]["sections"] == []
+
+
+def test_a_screen_reader_is_told_the_last_state_after_a_while(served: dict[str, Any]) -> None:
+    assert served["toldAtOnce"] == ""
+    assert served["toldLater"].startswith("10 / 75 in chunk 2 of 2 tokens. 1 problem: ")
+
+
+def test_texts_of_a_timed_prompt_have_a_row_each(drawn: dict[str, Any]) -> None:
+    case = drawn["timed"]
+    assert [section["label"] for section in case["sections"]] == [
+        "steps 1–11",
+        "steps 12–20",
+        "AND ×0.5, steps 1–2, 4, 6, … 20",
+        "AND ×0.5, steps 3, 5, 7, … 19",
+    ]
+    assert all("/ 75" in section["head"] for section in case["sections"])
+    assert case["count"] == "4 texts"
+    many = drawn["many texts"]
+    assert len(many["sections"]) == 20
+    assert many["count"].endswith("texts")
+    assert any("more texts not shown" in part for part in many["bar"])
+
+
+def test_long_prompts_are_cut(drawn: dict[str, Any]) -> None:
+    case = drawn["long"]
+    assert len([item for item in items_of(case) if item["kind"] == "chip"]) <= 600
+    assert re.search(r"… 4,4\d\d more tokens", case["more"])
+    assert case["height"] < 400
+    more = case["afterMore"]
+    assert more["numChips"] == 5001
+    assert more["more"] == ""
+    assert more["height"] < 400
+    assert more["tabIndex"] == 0
+
+
+def test_prompts_stay_text(drawn: dict[str, Any], served: dict[str, Any]) -> None:
+    assert served["images"] == 0
+    assert drawn["evil"]["sections"][0]["label"] == EVIL
+    assert "".join(item["text"] for item in items_of(drawn["evil"])) == "".join(EVIL.split()).replace(
+        "(bold:1.2)", "bold"
+    ).replace("(1)", "1")
+
+
+def test_right_to_left(drawn: dict[str, Any]) -> None:
+    (section,) = drawn["hebrew"]["sections"]
+    assert section["direction"] == "rtl"
+    assert section["items"][0]["rect"][0] > section["items"][-1]["rect"][0]
+    assert drawn["plain"]["sections"][0]["direction"] == "ltr"
+
+
+def test_old_chips_are_grey(drawn: dict[str, Any]) -> None:
+    assert drawn["stale"]["isStale"]
+    assert drawn["stale"]["message"] == "The server does not answer"
+    assert not drawn["plain"]["isStale"]
+
+
+def test_the_theme_may_change(served: dict[str, Any]) -> None:
+    redrawn = served["redrawn"]
+    assert redrawn["dark"] == redrawn["expected"]
+    assert redrawn["light"] != redrawn["dark"]
+    assert redrawn["empty"] == 0
+
+
+def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
+    assert served["hostTexts"] == [
+        {"text": "a ", "hasChoice": False},
+        {"text": "a  c", "hasChoice": False},
+        {"text": "x z", "hasChoice": True},
+        {"text": "only", "hasChoice": False},
+        {"text": "{kept}", "hasChoice": False},
+        {"text": "dusk", "hasChoice": False},
+        {"text": "ab", "hasChoice": True},
+        {"text": "[a|b] 50% } ok", "hasChoice": False},
+    ]
+
+
+def test_the_server_is_asked_once_for_what_is_typed_quickly(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert node["typed"] == [
+        {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax", "text": "a cat"}
+    ]
+    assert node["lastWins"]["chips"] == "a cat sat"
+    assert node["numAskedUnchanged"] == 2
+
+
+def test_a_failure_keeps_the_old_chips(served: dict[str, Any]) -> None:
+    failed, too_long = served["node"]["failed"], served["node"]["tooLong"]
+    assert failed["isStale"]
+    assert failed["chips"] == "a cat sat"
+    assert "The server does not answer" in failed["bar"]
+    assert "longer than 64 KiB" in too_long["bar"]
+    assert (too_long["numAsked"], too_long["chips"]) == (3, "")
+
+
+def test_a_run_counts_until_the_text_changes(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert (node["executed"]["chips"], node["executed"]["numAsked"]) == ("a dog", 3)
+    assert node["executedLate"]["asked"] == "a dog!"
+
+
+def test_the_switch(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert node["off"]["chips"] == ""
+    assert node["numAskedOff"] == 4
+    assert (node["askedOn"], node["askedGone"]) == ("while off", "while off")
+
+
+def test_linked_text_waits_for_the_run(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert node["waiting"]["numAsked"] == 0
+    assert "text linked: shown after the run" in node["waiting"]["bar"]
+    assert node["arrived"]["chips"] == "from elsewhere"
+    assert "as of the last run" in node["arrived"]["bar"]
+
+
+def test_two_boxes_have_a_group_each(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert (node["sdxlSame"]["labels"], node["sdxlSame"]["numAsked"]) == (["text_g, text_l"], 1)
+    assert (node["sdxl"]["labels"], node["sdxl"]["chips"]) == (["text_g", "text_l"], "a b")
+    assert (node["sdxlExecuted"]["labels"], node["sdxlExecuted"]["chips"]) == (["text_g", "text_l"], "a b")
+
+
+def test_what_each_node_asks(served: dict[str, Any]) -> None:
+    node = served["node"]
+    assert node["a1111"]["body"] == {
+        **{"syntax": "a1111", "scheme": "a1111_no_norm", "chunking": "a1111", "comma_backtrack": 20},
+        **{"steps": 30, "counter": "as written", "text": "a "},
+    }
+    assert "sigmas linked: exact after the run" in node["a1111"]["bar"]
+    phrases = {"hide": "cat", "hidden_from": "everything", "from_phrases": ""}
+    assert node["masks"] == {"syntax": "comfy", **phrases, "text": "a cat"}
+    assert node["unknown"] == {"text": "hi"}
+    assert node["foreign"] == [None, None]
+
+
+def test_a_clip_of_another_family_is_named_before_the_run(served: dict[str, Any]) -> None:
+    bars = served["node"]["clip"]
+    assert "This CLIP is of type wan: Weighted CLIP works on CLIP-L, CLIP-G and CLIP-H" in bars["wan"]
+    assert not any("This CLIP" in bar for type_, bar in bars.items() if type_ != "wan")
+
+
+def test_views_of_a_run_have_what_the_ruler_reads() -> None:
+    """The route's view and that of a node are made by the same function."""
+    read = read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer())
+    assert view(read) == views_of("a (cat:1.2)")[0]

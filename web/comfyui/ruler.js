@@ -1,0 +1,102 @@
+/**
+ * The token ruler: shows below the widgets of our nodes what a prompt becomes while it is typed, and after a run what
+ * came with the node's output. The nodes work the same without it.
+ *
+ * ComfyUI loads every script below this folder by itself; this one alone does anything when it is loaded.
+ */
+import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
+import { NodeRuler } from "./ruler/node_ruler.js";
+import { ruleOf } from "./ruler/requests.js";
+import { addStyle } from "./ruler/style.js";
+import { addRulerWidget, after } from "./ruler/widget.js";
+
+const ROUTE = "/weighted_clip/inspect";
+/** Off: nothing is asked and there are no chips; the problems still come after a run. */
+const SETTING = "WeightedCLIP.TokenRuler";
+
+/** The rulers of all nodes, by node. */
+const rulers = new Map();
+
+/** The setting, which tells of a change before it has the new value. */
+let isOn = true;
+
+const host = { isOn: () => isOn, ask };
+
+/**
+ * Ask the server what a prompt becomes.
+ * @param {string} body The request as JSON (web/inspection.py).
+ * @param {AbortSignal} signal Ends it.
+ * @returns {Promise<object[]>} Views.
+ */
+async function ask(body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const response = await api.fetchApi(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
+    throw signal.aborted ? error : new Error("The server does not answer");
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
+  return answer.views;
+}
+
+/** Give a node a ruler that follows it for as long as it is in a graph. */
+function addRuler(node, rule) {
+  const ruler = new NodeRuler(node, rule, host);
+  const check = () => ruler.check();
+  for (const widget of node.widgets) after(widget, "callback", check);
+  for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
+  after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed(output.weighted_clip));
+
+  const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas);
+  after(node, "onAdded", () => {
+    rulers.set(node, ruler);
+    widget.start();
+    check();
+  });
+  after(node, "onRemoved", () => {
+    rulers.delete(node);
+    widget.stop();
+    ruler.remove();
+  });
+}
+
+app.registerExtension({
+  name: "WeightedCLIP.Ruler",
+
+  settings: [
+    {
+      id: SETTING,
+      category: ["Weighted CLIP", "Token ruler"],
+      name: "Weighted CLIP: token ruler",
+      tooltip: "Shows the tokens of a prompt below its node while it is typed. Off: only its problems, after a run.",
+      type: "boolean",
+      defaultValue: true,
+      onChange(value) {
+        isOn = value !== false;
+        rulers.forEach((ruler) => ruler.switched());
+      },
+    },
+  ],
+
+  setup() {
+    addStyle();
+    // what no widget tells of: undo, a loader's menu, a theme
+    api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
+    const themes = new MutationObserver(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
+    for (const element of [document.documentElement, document.body]) {
+      themes.observe(element, { attributeFilter: ["style", "class"] });
+    }
+  },
+
+  nodeCreated(node) {
+    const rule = ruleOf(node);
+    if (rule) addRuler(node, rule);
+  },
+
+  /** Outputs that are back after another workflow was open. Only for the same text, as ids repeat between workflows. */
+  onNodeOutputsUpdated(outputs) {
+    for (const [id, output] of Object.entries(outputs)) {
+      if (output?.weighted_clip) rulers.get(app.graph.getNodeById(id))?.restored(output.weighted_clip);
+    }
+  },
+});

@@ -1,0 +1,246 @@
+/**
+ * Draws the token ruler: views (weighting/view.py) in, DOM out. Knows nothing of ComfyUI; importing it does nothing.
+ *
+ * From top to bottom: for each text a strip of chips, the count line, the problems, and unseen what a screen reader
+ * says.
+ */
+
+import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { stripItems } from "./strip.js";
+import { addTooltip, closeTooltip } from "./tooltip.js";
+import { counted, countText, optionTexts, spoken } from "./words.js";
+
+/** Of more chips than this, the first are shown and a button for the rest. */
+const MAX_CHIPS = 600;
+/** Of more texts than this, the first are shown and how many more there are. */
+const MAX_SECTIONS = 20;
+/** Milliseconds without a change before a screen reader is told. */
+const QUIET_TIME = 1000;
+
+const RIGHT_TO_LEFT = /^[^\p{L}]*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
+
+let numRulers = 0;
+
+/**
+ * @typedef {object} Content What a ruler shows.
+ * @property {{label: string, view: object}[]} sections Its texts; a label is text or "".
+ * @property {boolean} [hasChips] False: count line and problems only.
+ * @property {boolean} [hasScheme] Whether the scheme is named beside the syntax.
+ * @property {string[]} [notes] What else stands in the count line.
+ * @property {string} [message] Why there is nothing newer; the chips are grey then.
+ * @property {boolean} [isStale] Whether the chips are of another text than the one that stands there.
+ * @property {boolean} [isSilent] Whether a screen reader is not told.
+ */
+
+/**
+ * Make a ruler, which is empty.
+ * @returns {{element: HTMLElement, box: HTMLElement, show: (content: Content) => void, refresh: () => void,
+ *   remove: () => void}} `element` for the page and in it `box`, which is as high as what it shows; `show` replaces
+ *   that; `refresh` draws it again if the colours of the page have changed; `remove` ends timers.
+ */
+export function createRuler() {
+  const element = make("div", "weighted-clip-ruler");
+  const box = element.appendChild(make("div", "wcr-box"));
+  const status = element.appendChild(make("div", "wcr-unseen", "", { role: "status" }));
+  const id = `weighted-clip-ruler-${(numRulers += 1)}`;
+  let theme = themeOf([34, 34, 34], [221, 221, 221]);
+  let content = { sections: [] };
+  let timer = 0;
+  addTooltip(element, () => theme);
+
+  function draw(limit = MAX_CHIPS) {
+    closeTooltip();
+    theme = pageTheme(box) ?? theme;
+    for (const name of ["text", "muted", "line", "faint", "surface", "accent", "problem", "wave"]) {
+      element.style.setProperty(`--wcr-${name}`, css(theme[name]));
+    }
+    box.classList.toggle("wcr-stale", Boolean(content.isStale));
+    const scrolled = box.querySelector(".wcr-scroll")?.scrollTop ?? 0;
+    const isEmpty = !content.sections.length && !content.message && !content.notes?.length;
+    box.replaceChildren(...(isEmpty ? [] : parts(content, theme, id, limit, () => draw(Infinity))));
+    const scroll = box.querySelector(".wcr-scroll");
+    if (scroll) scroll.scrollTop = scrolled;
+    markScrolling(box);
+  }
+
+  function announce() {
+    const text = spoken(content.sections.map((section) => section.view), content.message ?? "");
+    if (status.textContent !== text) status.textContent = text;
+  }
+
+  return {
+    element,
+    box,
+    show(next) {
+      clearTimeout(timer);
+      content = next;
+      draw();
+      if (!next.isSilent) timer = setTimeout(announce, QUIET_TIME);
+    },
+    refresh() {
+      const now = pageTheme(box);
+      if (now && JSON.stringify(now) !== JSON.stringify(theme)) draw();
+      else markScrolling(box);
+    },
+    remove() {
+      clearTimeout(timer);
+      closeTooltip();
+    },
+  };
+}
+
+/** Everything in the box but the status. */
+function parts(content, theme, id, limit, onMore) {
+  const { sections, hasChips = true } = content;
+  const issues = sections.flatMap(({ view }) => view.issues);
+  const result = [];
+  if (hasChips) {
+    const strips = drawSections(sections, theme, id, limit);
+    if (strips.element) result.push(strips.element);
+    if (strips.numLeft) result.push(moreTokens(strips.numLeft, onMore));
+  }
+  result.push(countLine(content));
+  if (issues.length) {
+    const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: counted(issues.length, "problem") });
+    list.dataset.captureWheel = "true";
+    list.append(...issues.map(({ message }, i) => make("p", "", message, { id: `${id}-${i}`, role: "listitem" })));
+    result.push(list);
+  }
+  return result;
+}
+
+/** The strips of all texts in a box that scrolls, and how many tokens were left out. */
+function drawSections(sections, theme, id, limit) {
+  const scroll = make("div", "wcr-scroll", "", { role: "group", ariaLabel: "Tokens" });
+  scroll.dataset.captureWheel = "true"; // Nodes 2.0 asks for it
+  let room = limit;
+  let numLeft = 0;
+  let numIssues = 0;
+  for (const { label, view } of sections.slice(0, MAX_SECTIONS)) {
+    const items = stripItems(view);
+    const shown = items.slice(0, Math.max(0, room));
+    room -= shown.length;
+    numLeft += items.slice(shown.length).reduce((sum, item) => sum + (item.count ?? 0), 0);
+    const section = make("div", "wcr-section");
+    if (label || sections.length > 1) section.append(sectionHead(label, view));
+    if (shown.length) section.append(strip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
+    if (section.childElementCount) scroll.append(section);
+    numIssues += view.issues.length;
+  }
+  return { element: scroll.childElementCount ? scroll : null, numLeft };
+}
+
+function sectionHead(label, view) {
+  const head = make("div", "wcr-head");
+  if (label) head.append(make("span", "wcr-label", label));
+  head.append(meter(view), make("span", "wcr-count", countText(view)));
+  return head;
+}
+
+/** The chips and chunk borders of one text. */
+function strip(items, view, theme, idOf) {
+  const chips = make("div", "wcr-chips", "", { role: "list", dir: RIGHT_TO_LEFT.test(view.text) ? "rtl" : "ltr" });
+  let word = null;
+  for (const item of items) {
+    if (item.kind === "border") {
+      const border = make("span", "wcr-border", item.text, { role: "listitem", title: "End of a chunk" });
+      if (item.isBreak) border.append(make("b", "", "BREAK"));
+      chips.append(border);
+      word = null;
+      continue;
+    }
+    if (!word || !item.joins) word = chips.appendChild(make("span", "wcr-word", "", { role: "none" }));
+    word.append(drawChip(item, view.issues, theme, idOf));
+  }
+  return chips;
+}
+
+function drawChip(chip, issues, theme, idOf) {
+  const background = weightColor(chip.weight, theme);
+  const element = make("span", `wcr-chip wcr-${kindOf(chip.weight)}`, "", { role: "listitem" });
+  const color = chip.isHidden ? readable(background, theme.muted, theme.text) : readable(background, theme.text);
+  element.style.background = css(background);
+  element.style.color = css(color);
+  const text = element.appendChild(make("span", "wcr-text", chip.text));
+  if (chip.note) element.append(make("span", "wcr-note", chip.note));
+  if (chip.isHidden) element.append(make("span", "wcr-unseen", " (hidden)"));
+  const classes = { hidden: chip.isHidden, embedding: chip.isEmbedding, joins: chip.joins, joined: chip.isJoined };
+  for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
+  if (chip.problems.length) {
+    element.classList.add("wcr-problem-here");
+    element.tabIndex = 0;
+    element.dataset.problem = chip.problems.map((issue) => issues[issue].message).join("\n");
+    element.setAttribute("aria-describedby", chip.problems.map(idOf).join(" "));
+    text.style.setProperty("--wcr-chip-wave", css(waveColor(background, theme)));
+  }
+  return element;
+}
+
+const kindOf = (weight) => (weight < 0 ? "negative" : weight < 1 ? "down" : weight > 1 ? "up" : "plain");
+
+/** The line below the chips: how full, what reads it, and everything else there is to say. */
+function countLine({ sections, hasScheme, notes = [], message }) {
+  const bar = make("div", "wcr-bar");
+  const views = sections.map((section) => section.view);
+  if (views.length === 1 && !sections[0].label) {
+    bar.append(meter(views[0]), make("span", "wcr-count", countText(views[0])));
+  } else if (views.length) {
+    const numMore = views.at(-1).num_more ?? 0;
+    bar.append(make("span", "wcr-count", counted(views.length + numMore, "text")));
+    const numUnseen = views.length - Math.min(views.length, MAX_SECTIONS) + numMore;
+    if (numUnseen) bar.append(make("span", "", `${counted(numUnseen, "more text")} not shown`));
+  }
+  if (message) bar.append(make("span", "wcr-message", message));
+  if (views.length) {
+    const { text, title } = optionTexts(views[0], hasScheme);
+    bar.append(make("span", "wcr-options", text, { title }));
+  }
+  const tokens = views.flatMap((view) => view.chunks.flatMap((chunk) => chunk.tokens));
+  const numHidden = tokens.filter((token) => token.hidden).length;
+  const others = new Set(views.flatMap((view) => view.left_to_host ?? []));
+  const texts = [
+    ...(numHidden ? [`${counted(numHidden, "token")} hidden`] : []),
+    ...[...others].map((name) => `${name} is encoded by ComfyUI itself`),
+    ...notes,
+  ];
+  bar.append(...texts.map((text) => make("span", "wcr-extra", text)));
+  return bar;
+}
+
+function meter(view) {
+  const { num_tokens: count, capacity } = view.chunks.at(-1);
+  const element = make("span", "wcr-meter", "", { ariaHidden: "true" });
+  element.appendChild(make("i")).style.width = `${Math.min(100, (100 * count) / capacity)}%`;
+  return element;
+}
+
+function moreTokens(number, onMore) {
+  const row = make("div", "wcr-more", `… ${number.toLocaleString("en")} more ${number === 1 ? "token" : "tokens"}`);
+  const button = make("button", "", "Show all", { type: "button" });
+  button.addEventListener("click", onMore);
+  row.append(button);
+  return row;
+}
+
+/** What scrolls can be reached by keyboard. */
+function markScrolling(box) {
+  for (const part of box.querySelectorAll(".wcr-scroll, .wcr-problems")) {
+    if (part.scrollHeight > part.clientHeight) part.tabIndex = 0;
+    else part.removeAttribute("tabindex");
+  }
+}
+
+/** The colours that the page gives a ruler; null while it is not on the page. */
+function pageTheme(box) {
+  if (!box.isConnected) return null;
+  const style = getComputedStyle(box);
+  const [background, text] = [parseColor(style.backgroundColor), parseColor(style.color)];
+  return background && text ? themeOf(background, text) : null;
+}
+
+function make(tag, className = "", text = "", properties = {}) {
+  const element = Object.assign(document.createElement(tag), properties);
+  if (className) element.className = className;
+  if (text) element.textContent = text;
+  return element;
+}

@@ -1,0 +1,47 @@
+/**
+ * What ComfyUI's page makes of a prompt box before it sends it: comments go and `{a|b}` becomes one of its choices. By
+ * the rules of processDynamicPrompt in ComfyUI's front end 1.27 to 1.47, which draws a choice at random; here it is the
+ * first.
+ */
+
+/**
+ * The text that a run would read.
+ * @param {string} text As typed.
+ * @returns {{text: string, hasChoice: boolean}} The text, and whether a run may read another one.
+ */
+export function hostText(text) {
+  let hasChoice = false;
+  const resolve = (input) => {
+    const source = input.replace(/\/\*[\s\S]*?\*\/|\/\/.*/g, "");
+    let result = "";
+    let i = 0;
+    while (i < source.length) {
+      const character = source[i++];
+      if (character === "\\") result += character + (source[i++] ?? "");
+      else if (character !== "{") result += character;
+      else {
+        const block = choices(source, i);
+        hasChoice ||= block.options.length > 1;
+        result += resolve(block.options[0]);
+        i = block.end;
+      }
+    }
+    return result.replace(/\\([{}|])/g, "$1");
+  };
+  return { text: resolve(text), hasChoice };
+}
+
+/** The choices of a block whose bracket stands before `start`, and where the text goes on. */
+function choices(source, start) {
+  const options = [""];
+  let depth = 0;
+  let i = start;
+  while (i < source.length) {
+    const character = source[i++];
+    if (character === "}" && depth-- === 0) break;
+    if (character === "|" && depth === 0) options.push("");
+    else options[options.length - 1] += character === "\\" ? character + (source[i++] ?? "") : character;
+    if (character === "{") depth += 1;
+  }
+  return { options, end: i };
+}

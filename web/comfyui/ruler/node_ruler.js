@@ -1,0 +1,157 @@
+/** The ruler of one node: when to ask, what to show. */
+
+import { clipNoteOf } from "./clip_family.js";
+import { createRuler } from "./draw.js";
+import { requestsOf } from "./requests.js";
+import { whenText } from "./words.js";
+
+/** Milliseconds without a change before the server is asked. */
+const QUIET_TIME = 100;
+
+/**
+ * @typedef {object} Host What a ruler needs of the page.
+ * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
+ * @property {() => boolean} isOn Whether the ruler is switched on.
+ */
+
+/** Follows a node's widgets and links, asks the server, and shows its answer or what a run brought. */
+export class NodeRuler {
+  #node;
+  #rule;
+  #host;
+  /** What was last read from the node, and the same as text. */
+  #read = { boxes: [], hasChoice: false, notes: [], obstacle: "", clipNote: "" };
+  #key = "";
+  #timer = 0;
+  #asked = new AbortController();
+  /** The texts that are shown, and whether a run brought them. */
+  #sections = [];
+  #isFromRun = false;
+  /** Whether nothing was shown yet: a workflow that is opened is not read out. */
+  #isNew = true;
+
+  /**
+   * @param {object} node The node.
+   * @param {object} rule As requests.js gives it.
+   * @param {Host} host The page.
+   */
+  constructor(node, rule, host) {
+    this.#node = node;
+    this.#rule = rule;
+    this.#host = host;
+    this.drawing = createRuler();
+  }
+
+  /** Look at the node again; asks only if something that counts has changed. */
+  check() {
+    if (!this.#node.graph || !this.#hasChanged() || !this.#host.isOn()) return;
+    this.#stop();
+    this.#timer = setTimeout(() => this.#ask(), QUIET_TIME);
+  }
+
+  /**
+   * Show what a run brought, unless the text has changed since it was queued.
+   * @param {object[]} views From the node's output.
+   */
+  executed(views) {
+    this.check();
+    const { hasChoice, obstacle } = this.#read;
+    if (!this.#isOfThisText(views) && !hasChoice && !obstacle && !this.#rule.rewrites) return;
+    this.#stop();
+    this.#show({ sections: this.#labelled(views), isFromRun: true });
+  }
+
+  /**
+   * Show what an earlier run brought, if it was of the same text.
+   * @param {object[]} views From the outputs that the page has kept.
+   */
+  restored(views) {
+    this.check();
+    if (!this.#isOfThisText(views)) return;
+    this.#stop();
+    this.#show({ sections: this.#labelled(views), isFromRun: true, isSilent: true });
+  }
+
+  /** The ruler was switched on or off. */
+  switched() {
+    this.#stop();
+    this.#key = "";
+    if (this.#host.isOn()) this.check();
+    else this.#show({ sections: this.#isFromRun ? this.#sections : [], isFromRun: this.#isFromRun });
+  }
+
+  /** The node is gone. */
+  remove() {
+    this.#stop();
+    this.drawing.remove();
+  }
+
+  /** Read the node; whether it is other than before. */
+  #hasChanged() {
+    this.#read = { ...requestsOf(this.#node, this.#rule), clipNote: clipNoteOf(this.#node) };
+    const before = this.#key;
+    this.#key = JSON.stringify(this.#read);
+    return this.#key !== before;
+  }
+
+  #isOfThisText(views) {
+    return views.some((view) => this.#read.boxes.some((box) => box.text === view.text));
+  }
+
+  #stop() {
+    clearTimeout(this.#timer);
+    this.#asked.abort();
+  }
+
+  async #ask() {
+    this.#hasChanged(); // a workflow that is loaded gets its links last
+    const { boxes, obstacle } = this.#read;
+    const asked = (this.#asked = new AbortController());
+    if (obstacle) {
+      this.#show({ sections: [], isSilent: this.#isNew });
+      return;
+    }
+    try {
+      // boxes with the same text are asked for, and shown, once
+      const bodies = [...new Set(boxes.map((box) => box.body))];
+      const answers = await Promise.all(bodies.map((body) => this.#host.ask(body, asked.signal)));
+      if (asked.signal.aborted) return;
+      this.#show({ sections: this.#labelled(answers.flat()), isSilent: this.#isNew });
+    } catch (error) {
+      if (asked.signal.aborted) return;
+      this.#show({ sections: this.#sections, isFromRun: this.#isFromRun, isStale: true, message: error.message });
+    }
+  }
+
+  #show({ sections, isFromRun = false, isStale = false, message = "", isSilent = false }) {
+    this.#sections = sections;
+    this.#isFromRun = isFromRun;
+    this.#isNew = false;
+    const isOn = this.#host.isOn();
+    const { notes, obstacle, clipNote } = this.#read;
+    const ofRun = obstacle ? ["as of the last run"] : [];
+    const ofNode = [...(obstacle ? [obstacle] : []), ...notes];
+    this.drawing.show({
+      sections,
+      hasChips: isOn,
+      hasScheme: this.#rule.hasScheme,
+      notes: !isOn ? [] : isFromRun ? ofRun : ofNode,
+      message: message || (isOn && !isFromRun ? clipNote : ""),
+      isStale,
+      isSilent,
+    });
+  }
+
+  /** The views with a label each, where there are several or a node has several prompt boxes. */
+  #labelled(views) {
+    const names = this.#rule.texts;
+    if (names.length === 1) return views.map((view) => ({ view, label: whenText(view, views) }));
+    const sections = views.map((view, index) => {
+      const same = this.#read.boxes.filter((box) => box.text === view.text).map((box) => box.name);
+      // of linked texts only the order is known: a run reads the last box's first
+      const guess = views.length === names.length ? [names[names.length - 1 - index]] : [];
+      return { view, label: (this.#read.obstacle || !same.length ? guess : same).join(", ") };
+    });
+    return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
+  }
+}

@@ -1,0 +1,85 @@
+/** The ruler's style sheet. Colours that depend on the host's theme are variables, which draw.js sets. */
+
+const STYLE = `
+.weighted-clip-ruler {
+  --wcr-background: var(--comfy-input-bg, #222);
+  --wcr-foreground: var(--input-text, #ddd);
+  font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif;
+  color: var(--wcr-foreground);
+  user-select: text;
+}
+/* in Nodes 2.0, the colours of the widgets around it */
+.lg-node .weighted-clip-ruler {
+  --wcr-background: var(--component-node-widget-background, var(--comfy-input-bg, #222));
+  --wcr-foreground: var(--component-node-foreground, var(--input-text, #ddd));
+}
+.weighted-clip-ruler[hidden], .weighted-clip-ruler [hidden] { display: none; }
+.wcr-box { background: var(--wcr-background); border-radius: 6px; overflow: hidden; overflow-wrap: anywhere; }
+.wcr-box:empty { display: none; }
+.wcr-scroll { max-height: 240px; }
+.wcr-scroll, .wcr-problems {
+  overflow-y: auto; scrollbar-width: thin; scrollbar-color: var(--wcr-line) transparent;
+}
+.wcr-section { padding: 7px 8px 2px; }
+.wcr-section + .wcr-section { border-top: 1px solid var(--wcr-faint); }
+.wcr-head, .wcr-bar { display: flex; flex-wrap: wrap; align-items: center; gap: 2px 12px; }
+.wcr-head, .wcr-bar { color: var(--wcr-muted); font-size: 11px; }
+.wcr-head { padding-bottom: 4px; }
+.wcr-label { color: var(--wcr-text); font-weight: 600; }
+.wcr-bar { padding: 5px 8px 6px; }
+.wcr-meter { flex: 0 0 72px; height: 4px; border-radius: 2px; background: var(--wcr-line); overflow: hidden; }
+.wcr-meter > i { display: block; height: 100%; border-radius: 2px; background: var(--wcr-accent); }
+.wcr-count { color: var(--wcr-text); font-variant-numeric: tabular-nums; }
+.wcr-message { color: var(--wcr-problem); }
+.wcr-chips { display: flex; flex-wrap: wrap; align-items: center; gap: 5px 3px; padding-bottom: 5px; }
+.wcr-word { display: inline-flex; flex-wrap: wrap; max-width: 100%; row-gap: 5px; }
+.wcr-chip {
+  display: inline-flex; align-items: baseline; box-sizing: border-box; min-width: 16px; max-width: 100%;
+  justify-content: center; padding: 0 6px; border: 1px solid transparent; border-radius: 5px; line-height: 19px;
+}
+.wcr-joined { border-start-end-radius: 0; border-end-end-radius: 0; padding-inline-end: 2px; min-width: 0; }
+.wcr-joins { border-start-start-radius: 0; border-end-start-radius: 0; padding-inline-start: 2px; min-width: 0; }
+.wcr-joins { border-inline-start-color: var(--wcr-background); }
+.wcr-text { overflow: clip; overflow-clip-margin: 4px; text-overflow: ellipsis; white-space: pre; unicode-bidi: isolate; }
+.wcr-note { margin-inline-start: 4px; font-size: 10px; line-height: 1; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.wcr-embedding { border-style: dashed; border-color: currentColor; font-style: italic; }
+.wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
+.wcr-hidden { border-color: var(--wcr-line); }
+.wcr-problem-here { cursor: help; }
+.wcr-problem-here .wcr-text {
+  text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;
+}
+.wcr-problem-here.wcr-hidden .wcr-text { text-decoration: underline line-through wavy 1px var(--wcr-chip-wave); }
+.weighted-clip-ruler :focus-visible { outline: 2px solid var(--wcr-accent); outline-offset: 1px; }
+.wcr-border {
+  display: inline-flex; gap: 6px; padding: 0 5px 0 7px; margin-inline: 3px 1px; line-height: 19px; white-space: nowrap;
+  border-inline-start: 2px solid var(--wcr-muted);
+  color: var(--wcr-muted); font-size: 10.5px; font-variant-numeric: tabular-nums;
+}
+.wcr-border b { letter-spacing: 0.04em; font-weight: 600; color: var(--wcr-text); }
+.wcr-more { display: flex; align-items: center; gap: 8px; padding: 2px 8px 6px; color: var(--wcr-muted); }
+.wcr-more button {
+  font: inherit; color: var(--wcr-text); background: var(--wcr-surface); border: 1px solid var(--wcr-line);
+  border-radius: 5px; padding: 1px 8px; cursor: pointer;
+}
+.wcr-problems { max-height: 116px; padding: 0 0 4px; }
+.wcr-problems p {
+  margin: 0 8px 3px; padding: 0 0 0 7px; border-inline-start: 3px solid var(--wcr-wave); color: var(--wcr-problem);
+}
+.wcr-stale .wcr-scroll, .wcr-stale .wcr-problems { opacity: 0.45; filter: grayscale(1); }
+.wcr-unseen {
+  position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
+}
+.weighted-clip-tooltip {
+  position: fixed; z-index: 100000; max-width: 340px; padding: 5px 9px; border-radius: 6px; pointer-events: none;
+  font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif; white-space: pre-line; overflow-wrap: anywhere;
+  box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
+}
+`;
+
+/** Add the style sheet to the page, once. */
+export function addStyle() {
+  const id = "weighted-clip-ruler-style";
+  if (document.getElementById(id)) return;
+  document.head.append(Object.assign(document.createElement("style"), { id, textContent: STYLE }));
+}

@@ -1,0 +1,52 @@
+/** The message of a problem beside the chip that the pointer is on or that has the focus. One for the whole page. */
+
+import { css } from "./colors.js";
+
+const CHIP = "[data-problem]";
+const GAP = 6;
+
+let open = null;
+
+/**
+ * Let the chips of a ruler show their `data-problem`.
+ * @param {HTMLElement} root The ruler.
+ * @param {() => object} theme Gives the ruler's colours.
+ */
+export function addTooltip(root, theme) {
+  const chipOf = (event) => event.target.closest?.(CHIP);
+  const show = (event) => chipOf(event) && openAt(chipOf(event), theme());
+  root.addEventListener("pointerover", show);
+  root.addEventListener("focusin", show);
+  root.addEventListener("pointerout", (event) => chipOf(event) && closeTooltip());
+  root.addEventListener("focusout", closeTooltip);
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !open) return;
+    event.stopPropagation();
+    closeTooltip();
+  });
+}
+
+/** Take the tooltip away. */
+export function closeTooltip() {
+  open?.remove();
+  open = null;
+  window.removeEventListener("wheel", closeTooltip, true);
+}
+
+function openAt(chip, theme) {
+  closeTooltip();
+  open = Object.assign(document.createElement("div"), { className: "weighted-clip-tooltip" });
+  open.textContent = chip.dataset.problem;
+  // read by way of the chip's aria-describedby
+  open.setAttribute("aria-hidden", "true");
+  open.style.cssText = `background: ${css(theme.text)}; color: ${css(theme.background)}`;
+  document.body.append(open);
+  const around = chip.getBoundingClientRect();
+  const { width, height } = open.getBoundingClientRect();
+  const left = Math.max(GAP, Math.min(around.left, innerWidth - width - GAP));
+  const below = around.bottom + GAP;
+  const top = below + height <= innerHeight ? below : around.top - GAP - height;
+  Object.assign(open.style, { left: `${left}px`, top: `${Math.max(GAP, top)}px` });
+  // the place is no longer right when the canvas moves
+  window.addEventListener("wheel", closeTooltip, { capture: true, passive: true });
+}

@@ -1,0 +1,60 @@
+/** The widget that holds a ruler on a node. Without a value, so that nothing of it is saved or sent. */
+
+/** Pixels around the ruler on the canvas, as around a text box. */
+const MARGIN = 10;
+
+/**
+ * Add the widget below all others; it has no height until there is something to show.
+ * @param {object} node The node.
+ * @param {object} drawing The ruler, as draw.js makes it.
+ * @param {() => HTMLCanvasElement} canvas Gives the canvas, which the wheel zooms.
+ * @returns {{start: () => void, stop: () => void}} Begins and ends to follow the height of what it shows.
+ */
+export function addRulerWidget(node, drawing, canvas) {
+  const { element, box } = drawing;
+  const options = { serialize: false, hideOnZoom: true, hideInPanel: true, margin: 0 };
+  const widget = node.addDOMWidget("ruler", "weighted_clip_ruler", element, options);
+  widget.serialize = false;
+  // of fixed height: with computeLayoutSize, Nodes 2.0 gives it half of a tall node's free space
+  let height = 0;
+  widget.computeSize = () => [0, height];
+  widget.computeLayoutSize = undefined;
+
+  const drawNode = () => node.graph && node.setDirtyCanvas(true, true);
+  // the height follows what it shows, which wraps where the node is narrow
+  const observer = new ResizeObserver(() => {
+    drawing.refresh(); // it may have come to the page just now
+    if (!box.offsetHeight && box.childElementCount) return; // not on the screen
+    const margin = box.offsetHeight ? MARGIN : 0;
+    height = box.offsetHeight ? box.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
+    widget.options.margin = margin;
+    drawNode();
+    // the canvas makes room only while it draws, after the node's body
+    requestAnimationFrame(() => requestAnimationFrame(drawNode));
+  });
+
+  // the wheel scrolls what is long; otherwise it is the canvas's
+  element.addEventListener("wheel", (event) => {
+    event.stopPropagation();
+    const scrolled = event.target.closest(".wcr-scroll, .wcr-problems");
+    if (scrolled && scrolled.scrollHeight > scrolled.clientHeight && !event.ctrlKey) return;
+    event.preventDefault();
+    canvas().dispatchEvent(new WheelEvent(event.type, event));
+  });
+  return { start: () => observer.observe(box), stop: () => observer.disconnect() };
+}
+
+/**
+ * Call something more after a method of an object.
+ * @param {object} object Whose method.
+ * @param {string} name The method, which may be missing.
+ * @param {(...values: unknown[]) => void} then Is given the method's arguments.
+ */
+export function after(object, name, then) {
+  const original = object[name];
+  object[name] = function (...values) {
+    const result = original?.apply(this, values);
+    then(...values);
+    return result;
+  };
+}

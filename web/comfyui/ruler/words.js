@@ -1,0 +1,77 @@
+/** What the ruler says in words of a view (weighting/view.py, weighting/timed_view.py). */
+
+/** How many times of a text that comes and goes are listed. */
+const MAX_RUNS = 4;
+
+/**
+ * A number with its noun.
+ * @param {number} number How many.
+ * @param {string} noun Of what.
+ * @returns {string} "1 token", "2 tokens", "4,400 tokens"
+ */
+export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+
+/**
+ * How full the last chunk is.
+ * @param {object} view The view.
+ * @returns {string} "17 / 75", "11 / 75 in chunk 2 of 2"
+ */
+export function countText(view) {
+  const { num_tokens: count, capacity } = view.chunks.at(-1);
+  const number = view.chunks.length;
+  return `${count} / ${capacity}${number > 1 ? ` in chunk ${number} of ${number}` : ""}`;
+}
+
+/**
+ * When a text of a timed prompt stands, and how much it counts.
+ * @param {object} view A view with `branch`, `weight` and `steps`.
+ * @param {object[]} views All views of that prompt.
+ * @returns {string} "steps 1–10", "AND ×0.5, all steps", or "" if there is nothing to say.
+ */
+export function whenText(view, views) {
+  if (!view.steps) return "";
+  const and = view.branch > 0 ? "AND" : "";
+  const branch = [and, view.weight === 1 ? "" : `×${Number(view.weight.toPrecision(6))}`].filter(Boolean).join(" ");
+  const isAlone = views.every((other) => other === view || other.branch !== view.branch);
+  const steps = isAlone ? (views.length > 1 ? "all steps" : "") : stepsText(view.steps);
+  return [branch, steps].filter(Boolean).join(", ");
+}
+
+/**
+ * First and last step of each time.
+ * @param {number[][]} runs Counted from 1.
+ * @returns {string} "step 3", "steps 1–10", "steps 1, 3, 5, … 19"
+ */
+export function stepsText(runs) {
+  const texts = runs.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
+  const isOne = runs.length === 1 && runs[0][0] === runs[0][1];
+  const listed = texts.length > MAX_RUNS ? [...texts.slice(0, MAX_RUNS - 1), `… ${texts.at(-1)}`] : texts;
+  return `${isOne ? "step" : "steps"} ${listed.join(", ")}`;
+}
+
+/**
+ * Syntax, scheme and normalisation in the order in which they act.
+ * @param {object} view The view.
+ * @param {boolean} hasScheme Whether the node encodes.
+ * @returns {{text: string, title: string}} For the count line, and what it means.
+ */
+export function optionTexts(view, hasScheme) {
+  const { syntax, scheme, normalization } = view;
+  const all = [syntax, ...(hasScheme ? [...(normalization === "none" ? [] : [normalization]), scheme] : [])];
+  const title = `syntax ${syntax}${hasScheme ? `, normalization ${normalization}, scheme ${scheme}` : ""}`;
+  return { text: [...new Set(all)].join(" · "), title };
+}
+
+/**
+ * What a screen reader says after a change.
+ * @param {object[]} views All that is shown.
+ * @param {string} message An error, or "".
+ * @returns {string} One line.
+ */
+export function spoken(views, message) {
+  const issues = views.flatMap((view) => view.issues.map((issue) => issue.message));
+  const one = views.length === 1 ? `${countText(views[0])} tokens` : "";
+  const tokens = one || (views.length ? counted(views.length, "text") : "");
+  const problems = issues.length ? `${counted(issues.length, "problem")}: ${issues.join(" ")}` : "";
+  return [message, tokens, problems].filter(Boolean).map((part) => part.replace(/[.:]?$/, ".")).join(" ");
+}
