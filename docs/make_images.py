@@ -1,7 +1,8 @@
 r"""Draw the pictures of the documentation with the pack's own drawing code.
 
 Run it with a Python that has the requirements, for example the one that ``run.py`` makes:
-``.venv/bin/python docs/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites ``docs/images/*.png``.
+``.venv/bin/python docs/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites ``docs/images/*.png`` and
+the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
 """
 
 # ruff: noqa: E402 - the package has to be loaded before anything can be imported from it
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "images"
+HELP_FOLDER = ROOT / "web" / "comfyui" / "docs" / "images"
+HELP_WIDTH = 340
+"""Of the pictures of help pages, in pixels: the panel that shows them is hardly wider."""
 
 if "weighted_clip" not in sys.modules:  # load the package by path, whatever the folder is called
     spec = importlib.util.spec_from_file_location(
@@ -33,8 +37,11 @@ from weighted_clip.encoder.text_model import Encoding, TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import pictures
 from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.style import LIGHT, MARGIN, SMALL_SIZE, mix, readable
-from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, read_prompt
+from weighted_clip.web.pictures.masks import draw_mask_rows
+from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
+from weighted_clip.weighting.convert import convert
+from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, mask_fn, read_prompt
+from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.view import view
 
@@ -52,17 +59,40 @@ LENGTH = CLIP_L.context_length
 
 def main() -> None:
     """Draw all of them."""
-    FOLDER.mkdir(exist_ok=True)
     drawn = {
         "tokens": pictures.draw_tokens(view(read(STRIP)), width=860),
         "masks": pictures.draw_figure_masks(),
         "architecture": pictures.draw_architecture(CLIP_L),
-        "masked-blend": blend("a (red:0.6) cat and a (dog:0.3)"),
+        "masked-blend": blend(
+            "a (red:0.6) cat and a (dog:0.3)",
+            ["0.3 × whole prompt", "0.3 × without dog", "0.4 × without red, dog"],
+        ),
         "hidden": hidden("a red cat, a blue dog"),
         "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
     }
+    save(drawn, FOLDER)
+    some = ("comfy", "a1111", "compel", "masked_blend")
+    shown = {
+        "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
+        "a1111-encode": timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
+        "masked-blend": blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
+        "mask-control": mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
+        "sdxl-encode": two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
+        "convert": converted("a ((red)) [cat], (dog:1.3)"),
+        "inspect": pictures.draw_tokens(
+            view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
+        ),
+        "load": clip_skips(),
+        "load-prompt-loras": lora_tag(),
+    }
+    save(shown, HELP_FOLDER)
+
+
+def save(drawn: dict[str, Image.Image], folder: Path) -> None:
+    """Write pictures as small PNGs."""
+    folder.mkdir(exist_ok=True)
     for name, picture in drawn.items():
-        picture.quantize(128).save(FOLDER / f"{name}.png", optimize=True)
+        picture.quantize(128).save(folder / f"{name}.png", optimize=True)
 
 
 def read(text: str, scheme: str = "a1111") -> ReadPrompt:
@@ -70,8 +100,8 @@ def read(text: str, scheme: str = "a1111") -> ReadPrompt:
     return read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
 
 
-def blend(text: str) -> Image.Image:
-    """The masks under which masked_blend encodes a prompt with two faded words."""
+def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
+    """The masks under which masked_blend encodes a prompt with faded words; a title for each encoding."""
     prompt = read(text, "masked_blend")
     masks: list[torch.Tensor] = []
 
@@ -81,10 +111,12 @@ def blend(text: str) -> Image.Image:
         return Encoding(torch.zeros(len(mask), LENGTH, 1), torch.zeros(len(mask), 1))
 
     encode_prompt(prompt, encode, default_tokenizer())
-    titles = ["0.3 × whole prompt", "0.3 × without dog", "0.4 × without red, dog"]
     labels = pictures.mask_labels(prompt.chunks[0], text)
-    rows = list(zip(titles, masks[0], strict=True))
-    return pictures.draw_masks(rows, labels, signs=("+", "+"), visible=prompt.chunks[0].num_content + 3)
+    rows = list(zip(titles, masks[0], strict=False))  # behind them the empty prompt, if a weight is above 1
+    if is_column:
+        lines = [("", [row]) for row in rows]
+        return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
+    return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
 
 
 def hidden(text: str) -> Image.Image:
@@ -102,15 +134,45 @@ def hidden(text: str) -> Image.Image:
 
 
 def schemes(text: str) -> Image.Image:
-    """How far each scheme moves each row of a short prompt, on an encoder with seeded random weights."""
+    """How far each scheme moves each row of a short prompt."""
+    change, labels, weights = changes(text, tuple(SCHEMES))
+    return heat_map(change, labels, weights)
+
+
+def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], list[str], Sequence[float]]:
+    """How far schemes move each row, on an encoder with seeded random weights; the rows' labels and weights."""
     tokenize, encoder = default_tokenizer(), TextEncoder(seeded_text_model())
-    prompts = {name: read(text, name) for name in SCHEMES}
+    prompts = {name: read(text, name) for name in ("unweighted", *names)}
     rows = {name: encode_prompt(prompt, encoder, tokenize).hidden[0] for name, prompt in prompts.items()}
     plain = rows["unweighted"]
-    change = {name: ((row - plain).norm(dim=-1) / plain.norm(dim=-1)).tolist() for name, row in rows.items()}
-    (chunk,) = prompts["comfy"].chunks
-    labels = [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"]
-    return heat_map(change, labels, chunk.weights)
+    change = {name: ((rows[name] - plain).norm(dim=-1) / plain.norm(dim=-1)).tolist() for name in names}
+    (chunk,) = prompts["unweighted"].chunks
+    return change, [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"], chunk.weights
+
+
+def columns(text: str, names: Sequence[str]) -> Image.Image:
+    """As `schemes`, with a column for each of a few schemes and a row for each token."""
+    change, labels, weights = changes(text, names)
+    height, left, top = 25, 84, 44
+    width = (HELP_WIDTH - left - 8) / len(names)
+    canvas = Canvas(HELP_WIDTH, top + height * len(labels) + 10, DARK.background)
+    for column, name in enumerate(names):
+        middle = left + (column + 0.5) * width
+        for line, word in enumerate(name.split("_")):
+            canvas.text(middle, 16 + 15 * line, word, DARK.text, size=13, align="center")
+        for row, value in enumerate(change[name][: len(labels)]):
+            x, y = left + column * width, top + row * height
+            color = mix(DARK.surface, DARK.up, min(1.0, 0.15 + value / 0.5)) if value >= 0.0005 else DARK.surface
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=color, radius=3)
+            if value >= 0.0005:
+                ink = readable(color, DARK.text)
+                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
+                canvas.text(x + width / 2, y + height / 2, number, ink, size=12, align="center")
+    for row, (label_text, weight) in enumerate(zip(labels, weights, strict=False)):
+        y = top + (row + 0.5) * height
+        shown = label_text if weight == 1 else f"{label_text} {weight:g}"
+        canvas.text(left - 8, y, shown, DARK.text, size=13, align="right")
+    return canvas.image()
 
 
 def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Sequence[float]) -> Image.Image:
@@ -135,6 +197,110 @@ def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Seq
                 middle = x + width / 2
                 canvas.text(middle, y + height / 2, number, readable(fill, LIGHT.text), size=SMALL_SIZE, align="center")
     return canvas.image()
+
+
+def timeline(text: str, steps: int) -> Image.Image:
+    """Which text of a timed prompt stands at which step, by both counters."""
+    (branch,) = read_timed(text, steps).branches
+    height, left, top = 28, 14, 40
+    width = (HELP_WIDTH - 2 * left) / steps
+    canvas = Canvas(HELP_WIDTH, top + 2 * 88, DARK.background)
+    colors = [mix(DARK.surface, DARK.down, 0.75), mix(DARK.surface, DARK.up, 0.75)]
+    canvas.text(left, 20, text, DARK.text, size=15, bold=True)
+    for row, counter in enumerate(reversed(COUNTERS)):
+        y = top + row * 88
+        canvas.text(left, y + 12, f"counter: {counter}", DARK.muted, size=13)
+        for number, run in enumerate(runs(branch, steps, counter)):
+            for step in range(run.first, run.end):
+                x = left + step * width
+                canvas.box(x, y + 24, x + width - 1, y + 24 + height, fill=colors[number], radius=3)
+                ink = readable(colors[number], DARK.text)
+                canvas.text(x + width / 2, y + 24 + height / 2, str(step + 1), ink, size=13, align="center")
+            start, what = left + run.first * width, run.fragment.text.split(" on ")[0] + " on …"
+            canvas.text(start, y + 24 + height + 12, what, DARK.text, size=13)
+    return canvas.image()
+
+
+def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
+    """The mask of the node Mask Control."""
+    options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
+    prompt = read_prompt(text, options, default_tokenizer())
+    (chunk,) = prompt.chunks
+    mask = mask_fn(options, prompt.layout)(prompt.chunks)
+    assert mask is not None
+    labels = pictures.mask_labels(chunk, text)
+    return pictures.draw_mask(mask[0] & causal_mask(LENGTH)[0], labels, visible=chunk.num_content + 3, cell=22)
+
+
+def converted(text: str) -> Image.Image:
+    """A prompt in A1111's syntax and in ComfyUI's above the chips, which are the same for both."""
+    other = convert(text, "a1111", "comfy", default_tokenizer()).text
+    chips = pictures.draw_tokens(view(read(text)), width=HELP_WIDTH).crop((0, 10, HELP_WIDTH, MARGIN + 92))
+    canvas = Canvas(HELP_WIDTH, chips.height + 92, DARK.background)
+    for row, (name, written) in enumerate({"a1111": text, "comfy": other}.items()):
+        y = 18 + row * 42
+        canvas.text(MARGIN, y, name, DARK.muted, size=13)
+        canvas.text(MARGIN, y + 19, written, DARK.text, size=14)
+    picture = canvas.image()
+    picture.paste(chips, (0, 92))
+    return picture
+
+
+def two_towers(text_g: str, text_l: str) -> Image.Image:
+    """Both texts of SDXL, their encoders, and the rows side by side."""
+    canvas = Canvas(HELP_WIDTH, 214, DARK.background)
+    left, unit = 14.0, (HELP_WIDTH - 28) / (768 + 1280)
+    towers = (("text_l", text_l, "CLIP-L", 768, DARK.down), ("text_g", text_g, "CLIP-G", 1280, DARK.up))
+    for row, (name, text, tower, dim, color) in enumerate(towers):
+        y, middle = 60 - row * 40, left + dim * unit / 2
+        start = HELP_WIDTH - 34 if row else middle  # beside the other text
+        canvas.text(14, y, name, DARK.muted, size=13)
+        canvas.text(64, y, text, DARK.text, size=14)
+        canvas.arrow([(start, y + 12), (start, 116)], DARK.muted)
+        label(canvas, middle, 134, tower, mix(DARK.surface, color, 0.6), dim * unit - 2, 32)
+        canvas.text(middle, 163, f"{dim} wide", DARK.text, size=13, align="center")
+        left += dim * unit
+    canvas.text(HELP_WIDTH / 2, 192, "77 rows for each chunk, side by side", DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+def clip_skips() -> Image.Image:
+    """The layers of CLIP-L and those that clip skip 1 and 2 take."""
+    canvas = Canvas(HELP_WIDTH, 136, DARK.background)
+    step, y, count = (HELP_WIDTH - 28) / CLIP_L.num_layers, 50, CLIP_L.num_layers
+    canvas.text(14, 18, "the layers of CLIP-L", DARK.muted, size=13)
+    for layer in range(1, count + 1):
+        x = 14 + (layer - 0.5) * step
+        skip = count + 1 - layer
+        color = mix(DARK.surface, DARK.down, 0.7) if skip < 3 else DARK.surface
+        label(canvas, x, y, str(layer), color, step - 3, 32)
+        if skip < 3:
+            bottom = 114 if skip == 1 else 88
+            canvas.line([(x, y + 18), (x, bottom), (x - 18, bottom)], DARK.muted)
+            canvas.text(x - 24, bottom, f"clip_skip {skip}", DARK.text, size=14, align="right")
+    return canvas.image()
+
+
+def lora_tag() -> Image.Image:
+    """A prompt with a LoRA's tag, and where its parts go."""
+    canvas = Canvas(HELP_WIDTH, 162, DARK.background)
+    canvas.text(14, 28, "a castle in the fog", DARK.text, size=14)
+    tag = 246
+    label(canvas, tag, 28, "<lora:ink:0.5:0.8>", mix(DARK.surface, DARK.up, 0.6), 166, 30)
+    ends = ((74, "text", "a castle in the fog"), (198, "CLIP", "ink at 0.5"), (294, "MODEL", "ink at 0.8"))
+    for x, name, what in ends:
+        start = x if name == "text" else tag
+        points = [(start, 46), (x, 96)] if start == x else [(start, 46), (start, 70), (x, 70), (x, 96)]
+        canvas.arrow(points, DARK.muted)
+        canvas.text(x, 112, name, DARK.text, size=14, bold=True, align="center")
+        canvas.text(x, 134, what, DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
+    """A box with a text in it, by its middle."""
+    canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
+    canvas.text(x, y, text, readable(color, DARK.text), size=14, align="center")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,373 @@
+"""What surrounds the nodes: texts, help pages, translations, example workflows, and the links of every page.
+
+Covers: every input and output is explained; locales have the keys of the nodes, and English their texts; the saved
+workflows fit the nodes; help pages have an example and a picture; no link leads nowhere. That a real ComfyUI shows and
+runs all of it is tested in tests/hosts/test_templates.py.
+
+With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from PIL import Image
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+
+ROOT = Path(__file__).resolve().parents[1]
+HELP = ROOT / "web" / "comfyui" / "docs"
+LOCALES = ROOT / "locales"
+TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
+PAGES = [path for folder in (ROOT, ROOT / "docs", HELP) for path in sorted(folder.glob("*.md"))]
+WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
+
+CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]
+"""Those of ComfyUI's own templates."""
+MAX_PICTURE_BYTES = 60_000
+MAX_PICTURE_WIDTH = 360
+"""Pixels. The panel that shows help pages is hardly wider."""
+MAX_THUMBNAIL_BYTES = 100_000
+TITLE_HEIGHT = 30
+"""Of a node on the canvas, above its position."""
+COMPILED = set("{}|@")
+"""What the front end takes for its message syntax in display names and descriptions, and before 1.47 in tooltips."""
+
+pytestmark = pytest.mark.usefixtures("folders")
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's folders, with the checkpoints that the workflows name."""
+    paths = ModuleType("folder_paths")
+    files = {"checkpoints": CHECKPOINTS}
+    paths.get_filename_list = lambda kind: files.get(kind, [])
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
+
+
+def inputs_of(node_id: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Type and options of every input, in order."""
+    sections = NODE_CLASS_MAPPINGS[node_id].INPUT_TYPES()
+    return {
+        name: (kind, options[0] if options else {})
+        for section in ("required", "optional")
+        for name, (kind, *options) in sections.get(section, {}).items()
+    }
+
+
+def widgets_of(node_id: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The inputs that the front end draws as widgets."""
+    return {
+        name: (kind, options)
+        for name, (kind, options) in inputs_of(node_id).items()
+        if isinstance(kind, list) or (kind in ("INT", "FLOAT", "STRING", "BOOLEAN") and not options.get("forceInput"))
+    }
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# ---- nodes
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_every_node_and_all_that_goes_in_and_out_is_explained(node_id: str) -> None:
+    node = NODE_CLASS_MAPPINGS[node_id]
+    assert NODE_DISPLAY_NAME_MAPPINGS[node_id] not in ("", node_id)
+    assert node.DESCRIPTION.endswith(".")
+    assert len(node.SEARCH_ALIASES) >= 3
+    assert {name: options for name, (_, options) in inputs_of(node_id).items() if not options.get("tooltip")} == {}
+    assert len(node.RETURN_TYPES) == len(node.RETURN_NAMES) == len(node.OUTPUT_TOOLTIPS)
+    assert all(node.OUTPUT_TOOLTIPS)
+
+
+# ---- locales
+
+
+def english(node_id: str) -> dict[str, Any]:
+    """What the node's class says, in the form of a locale; texts that a locale cannot hold are left to the class."""
+    node = NODE_CLASS_MAPPINGS[node_id]
+    texts = {
+        "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
+        "description": node.DESCRIPTION,
+        "inputs": {
+            name: {"name": name, "tooltip": options["tooltip"]} for name, (_, options) in inputs_of(node_id).items()
+        },
+        "outputs": {
+            str(number): {"name": name, "tooltip": tooltip}
+            for number, (name, tooltip) in enumerate(zip(node.RETURN_NAMES, node.OUTPUT_TOOLTIPS, strict=True))
+        },
+    }
+    return without_compiled(texts)
+
+
+def without_compiled(texts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: without_compiled(value) if isinstance(value, dict) else value
+        for key, value in texts.items()
+        if isinstance(value, dict) or not COMPILED & set(value)
+    }
+
+
+def leaves(texts: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
+    if not isinstance(texts, dict):
+        return {path: texts}
+    return {key: text for name, value in texts.items() for key, text in leaves(value, (*path, name)).items()}
+
+
+def test_the_english_locale_says_what_the_nodes_say() -> None:
+    path = LOCALES / "en" / "nodeDefs.json"
+    expected = {node_id: english(node_id) for node_id in NODE_CLASS_MAPPINGS}
+    if os.environ.get(WRITE_LOCALE) == "1":
+        path.write_text(json.dumps(expected, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert leaves(read_json(path)) == leaves(expected), f"set {WRITE_LOCALE}=1 to write it anew"
+
+
+def test_the_chinese_locale_has_every_text_and_no_other() -> None:
+    keys = {
+        *((node_id, key) for node_id in NODE_CLASS_MAPPINGS for key in ("display_name", "description")),
+        *(
+            (node_id, "inputs", name, key)
+            for node_id in NODE_CLASS_MAPPINGS
+            for name in inputs_of(node_id)
+            for key in ("name", "tooltip")
+        ),
+        *(
+            (node_id, "outputs", str(number), key)
+            for node_id, node in NODE_CLASS_MAPPINGS.items()
+            for number in range(len(node.RETURN_TYPES))
+            for key in ("name", "tooltip")
+        ),
+    }
+    texts = leaves(read_json(LOCALES / "zh" / "nodeDefs.json"))
+    assert texts.keys() == keys
+    long = [key for key, text in texts.items() if key[-1] in ("tooltip", "description") and text.isascii()]
+    assert long == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_no_locale_holds_what_the_front_end_would_compile(language: str) -> None:
+    for path in (LOCALES / language).glob("*.json"):
+        assert {key: text for key, text in leaves(read_json(path)).items() if COMPILED & set(text)} == {}
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_translated_tooltips_name_every_value_of_a_menu_that_the_english_ones_name(node_id: str) -> None:
+    inputs = read_json(LOCALES / "zh" / "nodeDefs.json")[node_id]["inputs"]
+    for name, (kind, options) in inputs_of(node_id).items():
+        for value in kind if isinstance(kind, list) else ():
+            if re.search(rf"(?<!\w){re.escape(value)}(?!\w)[:,]", options["tooltip"]):
+                assert value in inputs[name]["tooltip"], f"{node_id}, {name}"
+
+
+def test_the_setting_is_translated() -> None:
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "web" / "comfyui").rglob("*.js"))
+    english_texts, chinese_texts = (read_json(LOCALES / language / "settings.json") for language in ("en", "zh"))
+    assert leaves(english_texts).keys() == leaves(chinese_texts).keys()
+    for key, texts in english_texts.items():
+        for text in (key.replace("_", "."), *texts.values()):
+            assert json.dumps(text) in scripts
+    categories = [read_json(LOCALES / language / "main.json")["settingsCategories"] for language in ("en", "zh")]
+    assert categories[0].keys() == categories[1].keys()
+    assert all(json.dumps(name) in scripts for name in categories[0])
+
+
+# ---- help pages
+
+
+def test_every_node_has_a_help_page_and_every_page_and_picture_is_used() -> None:
+    assert {path.stem for path in HELP.glob("*.md")} == set(NODE_CLASS_MAPPINGS)
+    used = {picture for path in HELP.glob("*.md") for picture in pictures(path)}
+    assert used == {path for path in HELP.rglob("*") if path.is_file() and path.suffix != ".md"}
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_a_help_page_has_a_title_an_example_and_a_picture(node_id: str) -> None:
+    text = (HELP / f"{node_id}.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert lines[0] == f"# {NODE_DISPLAY_NAME_MAPPINGS[node_id]}"
+    assert {"## Example", "## Inputs", "## Worth knowing"} <= set(lines)
+    example = text.split("\n## Example\n")[1].split("\n## ")[0]
+    assert "`" in example  # something to type in
+    (picture,) = pictures(HELP / f"{node_id}.md")
+    assert picture.stat().st_size < MAX_PICTURE_BYTES
+    with Image.open(picture) as opened:
+        assert opened.format == "PNG"
+        assert opened.width <= MAX_PICTURE_WIDTH
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_a_help_page_speaks_of_inputs_and_templates_that_exist(node_id: str) -> None:
+    text = (HELP / f"{node_id}.md").read_text(encoding="utf-8")
+    section = text.split("\n## Inputs\n")[1].split("\n## ")[0]
+    named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", section, re.MULTILINE) for name in line.split(", ")]
+    assert named
+    assert set(named) <= inputs_of(node_id).keys()
+    templates = {name for match in re.findall(r"template \*([^*]+)\*", text) for name in [" ".join(match.split())]}
+    assert templates <= {path.stem for path in TEMPLATES}
+
+
+def code_block(page: str) -> str:
+    return (HELP / f"{page}.md").read_text(encoding="utf-8").split("\n```\n")[1]
+
+
+def test_the_help_pages_quote_what_the_nodes_say() -> None:
+    inspect = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]()
+    _, _, report = inspect.inspect("a (red:1.4) cat, [photorealistic] BREAK (sharp focus", "a1111", "as syntax")[
+        "result"
+    ]
+    assert code_block("WeightedCLIPInspect") == report
+    convert = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]()
+    text, _ = convert.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})["result"]
+    assert code_block("WeightedCLIPConvert") == text
+
+
+def pictures(page: Path) -> list[Path]:
+    return [(page.parent / name) for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))]
+
+
+# ---- links
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    result: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", without_code_blocks(page), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (f"{slug}-{number}" if number else slug) in result:
+            number += 1
+        result.add(f"{slug}-{number}" if number else slug)
+    return result
+
+
+def without_code_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> Iterator[str]:
+    text = re.sub(r"`[^`\n]*`", "", without_code_blocks(page))
+    yield from re.findall(r"\]\(([^)\s]+)\)", text)
+    yield from re.findall(r"^\[[^]]+\]: *(\S+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
+    for link in links(page):
+        if re.match(r"(https?|mailto):", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_links_are_found() -> None:
+    assert sum(len(list(links(page))) for page in PAGES) > 20
+    assert "docs/weighting.md" in links(ROOT / "README.md")
+    assert "licence" in anchors(ROOT / "README.md")
+
+
+# ---- example workflows
+
+
+def test_there_are_workflows_and_each_has_a_thumbnail() -> None:
+    names = {path.stem for path in TEMPLATES}
+    assert len(names) >= 7
+    assert {path.name for path in (ROOT / "example_workflows").iterdir()} == {
+        f"{name}.{suffix}" for name in names for suffix in ("json", "jpg")
+    }
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_a_thumbnail_is_small_and_square(path: Path) -> None:
+    thumbnail = path.with_suffix(".jpg")
+    assert thumbnail.stat().st_size <= MAX_THUMBNAIL_BYTES
+    with Image.open(thumbnail) as opened:
+        assert opened.format == "JPEG"
+        assert opened.width == opened.height  # as the library's cards are
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_nodes_of_ours_in_a_workflow_fit_their_classes(path: Path) -> None:
+    ours = [node for node in read_json(path)["nodes"] if node["type"].startswith("WeightedCLIP")]
+    assert ours
+    for node in ours:
+        node_class = NODE_CLASS_MAPPINGS[node["type"]]
+        assert [slot["name"] for slot in node["outputs"]] == list(node_class.RETURN_NAMES)
+        assert [slot["type"] for slot in node["outputs"]] == list(node_class.RETURN_TYPES)
+        inputs = inputs_of(node["type"])
+        for slot in node["inputs"]:
+            kind, _ = inputs[slot["name"]]
+            assert slot["type"] == ("COMBO" if isinstance(kind, list) else kind)
+        widgets = widgets_of(node["type"])
+        assert len(node["widgets_values"]) == len(widgets)
+        for value, (name, (kind, options)) in zip(node["widgets_values"], widgets.items(), strict=True):
+            assert is_valid(value, kind, options), f"{node['type']}, {name}: {value!r}"
+
+
+def is_valid(value: Any, kind: Any, options: dict[str, Any]) -> bool:
+    """Whether a widget may have a value, as ComfyUI checks it."""
+    if isinstance(kind, list):
+        return value in kind
+    if kind == "STRING":
+        return isinstance(value, str)
+    if kind == "BOOLEAN":
+        return isinstance(value, bool)
+    is_number = isinstance(value, int if kind == "INT" else (int, float)) and not isinstance(value, bool)
+    return is_number and options["min"] <= value <= options["max"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_the_links_of_a_workflow_are_consistent(path: Path) -> None:
+    workflow = read_json(path)
+    nodes = {node["id"]: node for node in workflow["nodes"]}
+    assert len(nodes) == len(workflow["nodes"])
+    assert max(nodes) <= workflow["last_node_id"]
+    numbers = [link[0] for link in workflow["links"]]
+    assert len(set(numbers)) == len(numbers)
+    assert max(numbers) <= workflow["last_link_id"]
+    for number, source, output, target, slot, kind in workflow["links"]:
+        sender, receiver = nodes[source]["outputs"][output], nodes[target]["inputs"][slot]
+        assert receiver["link"] == number
+        assert number in sender["links"]
+        assert sender["type"] == kind
+        assert "*" in (kind, receiver["type"]) or kind in receiver["type"].split(",")
+    ends = [slot["link"] for node in nodes.values() for slot in node.get("inputs", []) if slot["link"] is not None]
+    starts = [link for node in nodes.values() for slot in node.get("outputs", []) for link in slot["links"] or ()]
+    assert sorted(ends) == sorted(starts) == sorted(numbers)
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
+    workflow = read_json(path)
+    for one, other in combinations(workflow["nodes"], 2):
+        (x, y), (width, height) = one["pos"], one["size"]
+        (left, top), (other_width, other_height) = other["pos"], other["size"]
+        is_beside = x + width <= left or left + other_width <= x
+        is_above = y + height <= top - TITLE_HEIGHT or top + other_height <= y - TITLE_HEIGHT
+        assert is_beside or is_above, f"{one['type']} and {other['type']}"
+    (note,) = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
+    assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
+    assert len(workflow["groups"]) >= 3
+    loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]
+    assert loaders
+    for loader in loaders:
+        assert loader["widgets_values"][0] in CHECKPOINTS
+        assert [model["name"] for model in loader["properties"]["models"]] == loader["widgets_values"]
+
+
+def test_the_workflows_show_every_node_that_encodes() -> None:
+    shown = {node["type"] for path in TEMPLATES for node in read_json(path)["nodes"]}
+    encoding = {name for name, node in NODE_CLASS_MAPPINGS.items() if "CONDITIONING" in node.RETURN_TYPES}
+    assert encoding <= shown
