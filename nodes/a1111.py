@@ -51,7 +51,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
 
     DESCRIPTION = (
         "Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas, "
-        "emphasis modes, prompt editing [from:to:when], alternation [a|b] and AND."
+        "emphasis modes, embeddings by name, prompt editing [from:to:when], alternation and AND."
     )
     SEARCH_ALIASES = [  # noqa: RUF012
         *("a1111", "webui", "forge", "emphasis", "break", "prompt"),

@@ -30,7 +30,8 @@ TEXT_INPUT = (
     {
         "multiline": True,
         "dynamicPrompts": True,
-        "tooltip": "The prompt. As in the stock node, {a|b} picks one at random and // starts a comment.",
+        "tooltip": "The prompt. As in the stock node, // starts a comment, and of alternatives in curly brackets, "
+        "divided by bars, one is picked at random.",
     },
 )
 
@@ -62,7 +63,8 @@ CHUNKING_INPUT = menu(
 PADDING_INPUT = menu(
     PADDINGS,
     "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was "
-    "trained. mask: none of it. mask EOS too: not the end token either. drop: the model that draws does not see it.",
+    "trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are "
+    "left out, so that the U-Net does not see them either.",
 )
 POOLED_INPUT = menu(
     POOLED,
@@ -76,7 +78,7 @@ LAW_INPUT = menu(
 )
 MASK_METHOD_INPUT = menu(
     MASK_METHODS,
-    "What an absent word is. attention: hidden from all other tokens. token: replaced by the filler. remove: deleted, "
+    "What an absent word is. attention: hidden from all tokens. token: replaced by the filler. remove: deleted, "
     "what follows moves up.",
 )
 FILLER_INPUT = (

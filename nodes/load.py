@@ -19,8 +19,9 @@ class WeightedCLIPLoad:
     """Load our own CLIP text encoder from a file."""
 
     DESCRIPTION = (
-        "Loads a CLIP-L text encoder as Weighted CLIP's own module, from a text encoder file or out of an SD 1.x "
-        "checkpoint. It takes every mask; the host's LoRA and hooks do not apply to it."
+        "Loads the CLIP text encoders of Stable Diffusion 1.x, 2.x, SDXL or its refiner as Weighted CLIP's own "
+        "modules, from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do not "
+        "apply to them."
     )
     SEARCH_ALIASES = ["load clip", "text encoder", "native", "clip loader"]  # noqa: RUF012
     RETURN_TYPES = (common.NATIVE_TYPE,)
@@ -47,7 +48,8 @@ class WeightedCLIPLoad:
                         "default": 1,
                         "min": 1,
                         "max": 24,
-                        "tooltip": "1: last layer. 2: the one before it, as many anime models want. As in the WebUI.",
+                        "tooltip": "1: last layer. 2: the one before it, as many anime models want. As in the "
+                        "WebUI. For SD 2.x and SDXL, 1 means 2.",
                     },
                 ),
                 "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic. fp32 equals the host's numbers."),

@@ -38,12 +38,13 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                 "clip": common.CLIP_INPUT,
                 "text_g": (
                     text_type,
-                    {**text, "tooltip": "The prompt for CLIP-G, the large encoder. " + text["tooltip"]},
+                    {
+                        **text,
+                        "tooltip": "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a "
+                        "comment.",
+                    },
                 ),
-                "text_l": (
-                    text_type,
-                    {**text, "tooltip": "The prompt for CLIP-L; usually the same. " + text["tooltip"]},
-                ),
+                "text_l": (text_type, {**text, "tooltip": "The prompt for CLIP-L; usually the same as for CLIP-G."}),
                 "width": size_input("Width of the original picture that SDXL shall imagine, in pixels."),
                 "height": size_input("Its height."),
                 "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),

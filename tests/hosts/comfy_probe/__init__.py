@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -71,7 +72,70 @@ class WeightedCLIPTestSameClip:
         return (clip,)
 
 
+class WeightedCLIPTestTinySDXL:
+    """A model and CLIP of SDXL's classes, with few, narrow layers and random weights."""
+
+    RETURN_TYPES = ("MODEL", "CLIP")
+    FUNCTION = "make"
+    CATEGORY = "Weighted CLIP tests"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def make(self) -> tuple[Any, Any]:
+        import comfy.sd  # pyright: ignore[reportMissingImports]
+        from comfy import (  # pyright: ignore[reportMissingImports]
+            model_patcher,
+            sdxl_clip,
+            supported_models,
+        )
+
+        sizes = {
+            f"clip_{tower}_model_config": {
+                "num_hidden_layers": 3,
+                "hidden_size": width,
+                "num_attention_heads": width // 64,
+                "intermediate_size": 2 * width,
+            }
+            for tower, width in (("l", 128), ("g", 192))
+        }
+        target = SimpleNamespace(params={}, clip=sdxl_clip.SDXLClipModel, tokenizer=sdxl_clip.SDXLTokenizer)
+        clip = comfy.sd.CLIP(target=target, model_options={**sizes, "dtype": torch.float32})
+        config = supported_models.SDXL(
+            {
+                **{"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 64},
+                **{"num_res_blocks": [1, 1], "channel_mult": [1, 2], "context_dim": 128 + 192},
+                **{"transformer_depth": [1, 1], "transformer_depth_middle": 1, "transformer_depth_output": [1] * 4},
+                **{"use_spatial_transformer": True, "use_linear_in_transformer": True, "legacy": False},
+                # the pooled vector of the large tower and six sizes
+                **{"num_classes": "sequential", "adm_in_channels": 192 + 6 * 256, "dtype": torch.float32},
+            }
+        )
+        config.set_inference_dtype(torch.float32, None)
+        model = config.get_model({}, device=torch.device("cpu"))
+        for module in (clip.cond_stage_model, model.diffusion_model):
+            _draw(module)
+        cpu = torch.device("cpu")
+        return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu), clip
+
+
+def _draw(module: torch.nn.Module) -> None:
+    """Give a module random weights from a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in sorted(module.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        scale = 0.2 if parameter.dim() < 2 or "embedding" in name else parameter.shape[1:].numel() ** -0.5
+        gain = 1 if parameter.dim() == 1 and name.endswith(".weight") else 0
+        parameter.data.copy_(gain + scale * values)
+
+
 NODE_CLASS_MAPPINGS = {
     node.__name__: node
-    for node in (WeightedCLIPTestSaveConditioning, WeightedCLIPTestShowText, WeightedCLIPTestSameClip)
+    for node in (
+        WeightedCLIPTestSaveConditioning,
+        WeightedCLIPTestShowText,
+        WeightedCLIPTestSameClip,
+        WeightedCLIPTestTinySDXL,
+    )
 }

@@ -1,0 +1,254 @@
+"""Example workflows, help pages and translations in a real ComfyUI and Chromium: they are listed, open, and run.
+
+Every workflow is loaded as the template library loads it, turned into a prompt by the front end itself, and run on
+models with random weights: the seeded Stable Diffusion 1.5, and a tiny SDXL that the probe makes. The pack's folder has
+a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one with a space.
+
+Needs selenium, Chromium and its chromedriver; what asks the server alone runs without them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+
+from . import comfy_server
+from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Host, Result, running_server
+
+pytestmark = pytest.mark.host
+
+FOLDER = "weighted-clip"
+WORKFLOWS = REPOSITORY / "example_workflows"
+NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
+SECONDS = 60
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-proxy-server",
+    "--window-size=1500,1100",
+)
+SIZE, STEPS = 64, 2
+SETTINGS = {
+    "Comfy.TutorialCompleted": True,  # no dialog on the first visit
+    "Comfy.Canvas.SelectionToolbox": True,  # it has the button that opens the help
+    "Comfy.Workflow.ShowMissingModelsWarning": False,
+}
+IS_SHOWN = (
+    "const image = document.querySelector('.node-help-content img');"
+    "const title = document.querySelector('.node-help-content h1');"
+    "return image?.complete && image.naturalWidth > 0 && image.getBoundingClientRect().width > 100 ? title?.innerText"
+    " : null"
+)
+
+
+class Page:
+    """ComfyUI's page in a browser."""
+
+    def __init__(self, driver: Any, address: str) -> None:
+        self.driver = driver
+        self.address = address
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value of a function body; a promise is waited for, and what it throws fails the test."""
+        wrapped = (
+            "const done = arguments[arguments.length - 1];"
+            f"(async (...args) => {{ {script} }})(...[...arguments].slice(0, -1))"
+            ".then((value) => done([true, value ?? null]), (error) => done([false, String(error)]))"
+        )
+        is_good, value = self.driver.execute_async_script(wrapped, *arguments)
+        assert is_good, f"{value}\nin {script}"
+        return value
+
+    def wait(self, script: str, *arguments: Any) -> Any:
+        """Run a function body until its value is true."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            value = self.run(script, *arguments)
+            if value:
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"never true: {script}\n{self.driver.get_log('browser')[-10:]}")
+
+    def open(self) -> None:
+        """Load the page anew and wait until our nodes are there."""
+        self.driver.get(self.address)
+        self.wait("return Boolean(window.app?.vueAppReady && app.canvas?.graph)")
+        self.wait("return 'WeightedCLIPInspect' in LiteGraph.registered_node_types")
+
+    def open_help(self, node_id: str) -> None:
+        """Put a node alone on the canvas and click what opens its help."""
+        self.run("await app.loadApiJson(args[0], 'test')", {"1": {"class_type": node_id, "inputs": {}}})
+        self.wait("return app.graph.nodes.length === 1 && app.graph.nodes[0].type === args[0]", node_id)
+        self.run("app.canvas.selectNode(app.graph.nodes[0]); app.canvas.setDirty(true, true)")
+        button = "document.querySelector('[data-testid=\"info-button\"]')"
+        self.wait(f"return Boolean({button}?.checkVisibility())")
+        self.run(f"{button}.click()")
+
+
+@pytest.fixture(scope="module")
+def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A server with the pack in a folder whose help pages ComfyUI shows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comfy_server, "PACK_FOLDER", FOLDER)
+        with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
+            server.request("/settings", SETTINGS)
+            yield server
+
+
+@pytest.fixture(scope="module")
+def page(web_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page in a browser that has seen nothing yet."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("no chromium or no chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+    try:
+        driver.set_script_timeout(SECONDS)
+        opened = Page(driver, f"http://127.0.0.1:{web_server.port}/")
+        opened.open()
+        yield opened
+    finally:
+        driver.quit()
+
+
+def template_path(name: str, suffix: str) -> str:
+    return f"/api/workflow_templates/{FOLDER}/{urllib.parse.quote(name)}.{suffix}"
+
+
+def test_every_workflow_is_listed_with_its_thumbnail(web_server: ComfyServer) -> None:
+    assert sorted(web_server.get("/workflow_templates")[FOLDER]) == NAMES
+    for name in NAMES:
+        assert web_server.get(template_path(name, "json"))["nodes"]
+        status, thumbnail = web_server.request(template_path(name, "jpg"))
+        assert status == 200
+        assert thumbnail.startswith(b"\xff\xd8\xff")
+
+
+def test_both_locales_are_merged(web_server: ComfyServer) -> None:
+    merged = web_server.get("/i18n")
+    for language in ("en", "zh"):
+        for name in ("nodeDefs", "settings"):
+            expected = json.loads((REPOSITORY / "locales" / language / f"{name}.json").read_text(encoding="utf-8"))
+            assert expected.items() <= merged[language][name].items()
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_a_help_page_and_its_picture_are_served(web_server: ComfyServer, node_id: str) -> None:
+    status, text = web_server.request(f"/extensions/{FOLDER}/docs/{node_id}.md")
+    assert status == 200
+    name = text.decode().split("](images/")[1].split(")")[0]
+    status, picture = web_server.request(f"/extensions/{FOLDER}/docs/images/{name}")
+    assert status == 200
+    assert picture.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_a_help_page_opens_with_its_picture(page: Page, node_id: str) -> None:
+    page.open()
+    page.open_help(node_id)
+    assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS[node_id]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workflow_opens_and_runs(page: Page, web_server: ComfyServer, name: str) -> None:
+    workflow = web_server.get(template_path(name, "json"))
+    page.run("await app.loadGraphData(args[0])", workflow)
+    page.wait("return app.graph.nodes.length === args[0]", len(workflow["nodes"]))
+    unknown = (
+        "app.graph.nodes.filter((node) => !(node.type in LiteGraph.registered_node_types)).map(({ type }) => type)"
+    )
+    assert page.run(f"return {unknown}") == []
+    # as in the file: no widget has moved to the place of another
+    for node in (node for node in workflow["nodes"] if node["type"] in NODE_CLASS_MAPPINGS):
+        values = page.run("return app.graph.getNodeById(args[0]).serialize().widgets_values", node["id"])
+        assert values == node["widgets_values"], node["type"]
+
+    nodes = page.run("return (await app.graphToPrompt()).output")
+    assert {node["type"] for node in workflow["nodes"]} - {"MarkdownNote"} == {
+        node["class_type"] for node in nodes.values()
+    }
+    graph = Graph()
+    graph.nodes = on_small_models(nodes)
+    result = web_server.run(graph)
+
+    pictures = {
+        node_id: saved_picture(web_server, result, node_id)
+        for node_id, node in graph.nodes.items()
+        if node["class_type"] in ("SaveImage", "PreviewImage")
+    }
+    drawn = [picture for picture in pictures.values() if picture.shape == (SIZE, SIZE, 3)]
+    samplers = [node for node in nodes.values() if node["class_type"] in ("KSampler", "SamplerCustom")]
+    assert len(drawn) == len(samplers) >= 1
+    for picture in pictures.values():
+        assert picture.std() > 10  # NaN would be drawn black
+
+
+def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
+    """A prompt with the seeded checkpoint, or the tiny SDXL, in place of its checkpoint; small, and in few steps."""
+    result = {node_id: {**node, "inputs": dict(node["inputs"])} for node_id, node in nodes.items()}
+    for node_id, node in nodes.items():
+        inputs = result[node_id]["inputs"]
+        if node["class_type"] == "CheckpointLoaderSimple":
+            is_sdxl = inputs["ckpt_name"].startswith("sd_xl")
+            inputs["ckpt_name"] = CHECKPOINT
+            if is_sdxl:
+                result["tiny"] = {"class_type": "WeightedCLIPTestTinySDXL", "inputs": {}}
+                for other in result.values():
+                    for name, value in other["inputs"].items():
+                        if value in ([node_id, 0], [node_id, 1]):  # the VAE stays
+                            other["inputs"][name] = ["tiny", value[1]]
+        elif node["class_type"] == "WeightedCLIPLoad":
+            inputs["file"] = f"checkpoints/{CHECKPOINT}"
+        elif node["class_type"] == "EmptyLatentImage":
+            inputs |= {"width": SIZE, "height": SIZE}
+        elif "steps" in inputs:
+            inputs["steps"] = STEPS
+    return result
+
+
+def saved_picture(server: ComfyServer, result: Result, node_id: str) -> np.ndarray:
+    return server.picture(result, comfy_server.Node(node_id))
+
+
+def test_a_node_is_shown_in_chinese(page: Page, web_server: ComfyServer) -> None:
+    chinese = json.loads((REPOSITORY / "locales" / "zh" / "nodeDefs.json").read_text(encoding="utf-8"))
+    web_server.request("/settings", {"Comfy.Locale": "zh"})
+    try:
+        page.open()
+        for node_id, texts in chinese.items():
+            page.run("await app.loadApiJson(args[0], 'test')", {"1": {"class_type": node_id, "inputs": {}}})
+            page.wait("return app.graph.nodes.length === 1 && app.graph.nodes[0].type === args[0]", node_id)
+            assert page.run("return app.graph.nodes[0].title") == texts["display_name"]
+            labels = page.run("return app.graph.nodes[0].outputs.map((slot) => slot.localized_name ?? slot.name)")
+            assert labels == [output["name"] for output in texts["outputs"].values()]
+            slots = "app.graph.nodes[0].inputs.map((slot) => [slot.name, slot.localized_name ?? slot.name])"
+            for name, label in page.run(f"return {slots}"):
+                assert label == texts["inputs"][name]["name"]
+            names = page.run("return app.graph.nodes[0].outputs.map(({ name }) => name)")
+            assert names == list(NODE_CLASS_MAPPINGS[node_id].RETURN_NAMES)  # what scripts and files go by
+    finally:
+        web_server.request("/settings", {"Comfy.Locale": "en"})
+        page.open()
