@@ -20,8 +20,8 @@ class WeightedCLIPLoad:
 
     DESCRIPTION = (
         "Loads the CLIP text encoders of Stable Diffusion 1.x, 2.x, SDXL or its refiner as Weighted CLIP's own "
-        "modules, from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do not "
-        "apply to them."
+        "modules, from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do "
+        "not apply to them."
     )
     SEARCH_ALIASES = ["load clip", "text encoder", "native", "clip loader"]  # noqa: RUF012
     RETURN_TYPES = (common.NATIVE_TYPE,)
