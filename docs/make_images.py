@@ -105,7 +105,7 @@ def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image
     prompt = read(text, "masked_blend")
     masks: list[torch.Tensor] = []
 
-    def encode(ids: object, mask: torch.Tensor | None = None) -> Encoding:
+    def encode(ids: object, mask: torch.Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         assert mask is not None
         masks.append(mask & causal_mask(LENGTH))
         return Encoding(torch.zeros(len(mask), LENGTH, 1), torch.zeros(len(mask), 1))

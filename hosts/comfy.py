@@ -194,6 +194,10 @@ def _encode_fn(tower: Any) -> EncodeFn:
     """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+        import comfy.model_management as model_management
+
+        # ComfyUI 0.3.64 does not look for an interrupt while it encodes
+        model_management.throw_exception_if_processing_interrupted()
         tokens = [[_host_id(token) for token in chunk] for chunk in ids]
         if mask is None and is_causal:
             return Rows(*tower.encode(tokens)[:2])

@@ -38,8 +38,9 @@ class RememberingEncoder:
         self.encoder = encoder
         self._seen: dict[Any, Encoding] = {}
 
-    def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None) -> Encoding:
+    def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks, one at a time."""
+        assert is_causal, "no program here encodes otherwise"
         rows = [self._row(chunk, None if mask is None else mask[index : index + 1]) for index, chunk in enumerate(ids)]
         return Encoding(torch.cat([row.hidden for row in rows]), torch.cat([row.pooled for row in rows]))
 

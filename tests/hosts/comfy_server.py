@@ -31,7 +31,8 @@ TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
 PACK_FOLDER = "ComfyUI weighted-clip"
 """What our folder is called in custom_nodes: neither an identifier nor a plain word."""
-PROBE_FOLDER = "weighted_clip_probe"
+PROBE_FOLDERS = {"comfy_probe": "weighted_clip_probe", "comfy_probe_faults": "weighted_clip_probe_faults"}
+"""Node packs for tests, and what they are called in custom_nodes."""
 CACHE_FOLDER = ".weighted_clip_cache"
 CACHE_VERSION = "1"
 """To be raised when make_checkpoint.py writes other numbers."""
@@ -222,11 +223,13 @@ class ComfyServer:
     info: dict[str, Any] = field(default_factory=dict)
     """What the server says of node classes."""
 
-    def request(self, path: str, data: Any = None) -> tuple[int, bytes]:
-        """GET, or POST if there is data: the status and the body, also of an error."""
-        body = None if data is None else json.dumps(data).encode()
+    def request(self, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        """GET, or POST if there is data, bytes or what is sent as JSON: the status and the body, also of an error."""
+        body = data if data is None or isinstance(data, bytes) else json.dumps(data).encode()
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data=body, headers={"Content-Type": "application/json"}
+            f"http://127.0.0.1:{self.port}{path}",
+            data=body,
+            headers={"Content-Type": "application/json", **(headers or {})},
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -247,15 +250,31 @@ class ComfyServer:
         Raises:
             PromptError: If it is refused or a node fails.
         """
+        return self.result(self.queue(graph))
+
+    def queue(self, graph: Graph) -> str:
+        """Queue a workflow; its id.
+
+        Raises:
+            PromptError: If it is refused.
+        """
         status, body = self.request("/prompt", {"prompt": graph.nodes, "client_id": "weighted-clip-tests"})
         answer = json.loads(body)
         if status != 200:
             raise PromptError(status, answer, self.log_tail())
-        path = f"/history/{answer['prompt_id']}"
+        return answer["prompt_id"]
+
+    def result(self, prompt_id: str) -> Result:
+        """Wait until a workflow is done.
+
+        Raises:
+            PromptError: If a node fails or it is interrupted.
+        """
+        path = f"/history/{prompt_id}"
         history = _wait(
-            lambda: self.get(path), PROMPT_SECONDS, self.alive, f"the prompt did not end\n{self.log_tail()}"
+            lambda: self.get(path), PROMPT_SECONDS, self.alive, lambda: f"the prompt did not end\n{self.log_tail()}"
         )
-        entry = history[answer["prompt_id"]]
+        entry = history[prompt_id]
         messages = dict(entry["status"]["messages"])
         if entry["status"]["status_str"] != "success":
             raise PromptError(200, messages.get("execution_error", messages), self.log_tail())
@@ -311,7 +330,8 @@ def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> 
     """
     for name in ("custom_nodes", "input", "output", "temp", "user", "models"):
         (base / name).mkdir(parents=True)
-    link_folder(TESTS / "comfy_probe", base / "custom_nodes" / PROBE_FOLDER)
+    for folder, name in PROBE_FOLDERS.items():
+        link_folder(TESTS / folder, base / "custom_nodes" / name)
     if with_pack:
         link_folder(REPOSITORY, base / "custom_nodes" / PACK_FOLDER)
     paths = base / "model_paths.yaml"  # JSON is YAML too

@@ -11,13 +11,15 @@ raises. The text encoders are of ComfyUI's real classes with few, narrow layers 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import json
+import re
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,6 +82,28 @@ def draw(module: torch.nn.Module) -> None:
         parameter.data.copy_(gain + scale * values)
 
 
+def make_lora(model: Any, pattern: str) -> dict[str, torch.Tensor]:
+    """A LoRA of rank 4 for the weights whose names match, of a CLIP's or a MODEL's modules, by the host's names."""
+    generator = torch.Generator().manual_seed(5)
+    prefix = "text_encoders." if hasattr(model, "reset_clip_options") else ""
+    state: dict[str, torch.Tensor] = {}
+    for name, weight in sorted(model.state_dict().items()):
+        if weight.dim() == 2 and re.search(pattern, name) and name.endswith(".weight"):
+            key = prefix + name.removesuffix(".weight")
+            state[f"{key}.lora_down.weight"] = torch.randn(4, weight.shape[1], generator=generator)
+            state[f"{key}.lora_up.weight"] = torch.randn(weight.shape[0], 4, generator=generator) / weight.shape[1]
+            state[f"{key}.alpha"] = torch.tensor(4.0)
+    assert state, pattern
+    return state
+
+
+def with_lora(clip: Any, lora: dict[str, torch.Tensor], strength: float) -> Any:
+    """A clone of a CLIP with a LoRA, as the node LoraLoader makes it."""
+    import comfy.sd
+
+    return comfy.sd.load_lora_for_models(None, clip, lora, 0.0, strength)[1]
+
+
 def stock(clip: Any, text: str) -> Any:
     """The stock node's conditioning."""
     import nodes
@@ -123,6 +147,16 @@ def difference(one: Any, other: Any) -> float:
             assert a.shape == b.shape and a.dtype == b.dtype and a.device == b.device, (a.shape, b.shape)
             largest = max(largest, float((a - b).abs().max()))
     return largest
+
+
+def identity(value: Any) -> Any:
+    """Something that changes when the value is replaced, or, for plain containers, edited."""
+    if isinstance(value, FunctionType):
+        return id(value), id(value.__code__)
+    if isinstance(value, (dict, list, set)):
+        text = repr(sorted(map(repr, value.items() if isinstance(value, dict) else value)))
+        return id(value), hashlib.sha256(text.encode()).hexdigest()
+    return id(value)
 
 
 def refusal(action: Any) -> str:

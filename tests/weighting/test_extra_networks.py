@@ -51,7 +51,7 @@ def test_every_tag_is_named(text: str, codes: list[str]) -> None:
     assert sorted(issue.code for issue in read_timed(text, 5).issues) == sorted(codes)
 
 
-def tokens(text: str) -> list[tuple[int, float]]:
+def tokens(text: str) -> list[tuple[object, float]]:
     return [(t.id, t.weight) for chunk in read_prompt(text, A1111, default_tokenizer()).chunks for t in chunk.content]
 
 

@@ -1,0 +1,177 @@
+"""Checks of padding ``drop``: the diffusion model then draws what it draws when the padding's keys are masked.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from inprocess import WIDTHS, difference, draw, main, make_clip, ours, run_ours
+from inprocess_sampling import make_model
+
+CLOSE = 1e-5
+EOS = 49407
+SHORT, LONG = "a (red:1.3) cat on a mat", "a photo of a (red:1.3) cat on a mat, oil painting, " * 14
+SDXL_OURS = "WeightedCLIPSDXLEncode"
+
+
+def rows_of_text(clip: Any, *texts: str) -> torch.Tensor:
+    """Which rows of a full conditioning are no padding in any of the texts, by the host's own tokenizer."""
+    kept: list[bool] = []
+    chunks = [clip.tokenize(text)["l"] for text in texts]
+    for row in range(max(map(len, chunks))):
+        ends = [[token for token, _ in one[row]].index(EOS) for one in chunks if row < len(one)]
+        kept += [place <= max(ends) for place in range(77)]
+    return torch.tensor(kept)
+
+
+def masked(model: Any, positive: torch.Tensor | None, negative: torch.Tensor | None) -> Any:
+    """A clone of a MODEL in whose cross attention some keys of a conditioning are hidden with -inf."""
+    from comfy.ldm.modules import attention
+
+    def replace(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        masks = []
+        for index in options["cond_or_uncond"]:
+            rows = (positive, negative)[index]
+            rows = torch.ones(k.shape[1], dtype=torch.bool) if rows is None else rows
+            # of two conditionings in one pass the host repeats the shorter one
+            bias = torch.zeros(k.shape[1]).masked_fill(~rows.repeat(k.shape[1] // len(rows)), -torch.inf)
+            masks.append(bias.expand(q.shape[1], -1))
+        return attention.optimized_attention_masked(q, k, v, options["n_heads"], torch.stack(masks))
+
+    patched = model.clone()
+    for name, count in (("input", 12), ("middle", 1), ("output", 12)):
+        for number in range(count):
+            patched.set_model_attn2_replace(replace, name, number)
+    return patched
+
+
+def predicted(model: Any, conditioning: Any) -> torch.Tensor:
+    """One call of a MODEL's U-Net: the noise it sees in noise."""
+    noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(6))
+    options = {**model.model_options["transformer_options"], "cond_or_uncond": [0]}
+    time = torch.tensor([500])
+    return model.model.diffusion_model(noise, time, context=conditioning[0][0], transformer_options=options)
+
+
+def sampled(model: Any, positive: Any, negative: Any) -> tuple[torch.Tensor, int]:
+    """What the node KSampler draws in four steps, and how many passes through the U-Net that took."""
+    import nodes
+
+    passes = 0
+
+    def count(apply_model: Any, arguments: dict[str, Any]) -> Any:
+        nonlocal passes
+        passes += 1
+        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+
+    counted = model.clone()
+    counted.set_model_unet_function_wrapper(count)
+    latent = {"samples": torch.zeros(1, 4, 8, 8)}
+    (result,) = nodes.KSampler().sample(counted, 1, 4, 7.0, "euler", "normal", positive, negative, latent)
+    return result["samples"], passes
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """As `difference` has it."""
+    return difference([[one, {}]], [[other, {}]])
+
+
+def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two results are farther from each other than any rounding is."""
+    return float((one - other).abs().max()) > 0.01 * float(other.abs().max())
+
+
+def check_dropped_rows_are_the_others_bit_for_bit() -> float:
+    largest = 0.0
+    for family in ("SD1", "SDXL"):
+        clip = make_clip(family)
+        for text in ("", SHORT, LONG):
+            for scheme in ("comfy", "a1111", "masked_blend"):
+                ((full, values),) = ours(clip, text, scheme=scheme)
+                ((dropped, kept),) = ours(clip, text, scheme=scheme, padding="drop")
+                rows = rows_of_text(clip, text)
+                assert not rows.all()
+                largest = max(largest, difference([[dropped, kept]], [[full[:, rows], values]]))
+    assert largest == 0
+    return largest
+
+
+def check_the_towers_of_sdxl_drop_the_same_rows() -> float:
+    clip = make_clip("SDXL")
+    largest = 0.0
+    for texts in ((SHORT, "a dog"), ("a dog", SHORT), (SHORT, LONG), (LONG, SHORT), ("", "")):
+        inputs = dict(zip(("text_g", "text_l"), texts, strict=True))
+        ((full, values),) = run_ours(SDXL_OURS, clip=clip, **inputs)["result"][0]
+        ((dropped, kept),) = run_ours(SDXL_OURS, clip=clip, **inputs, padding="drop")["result"][0]
+        assert dropped.shape[2] == WIDTHS["l"] + WIDTHS["g"]
+        rows = rows_of_text(clip, *texts)
+        largest = max(largest, difference([[dropped, kept]], [[full[:, rows], values]]))
+    assert largest == 0
+    return largest
+
+
+def check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size() -> float:
+    import comfy.ops
+    from comfy.ldm.modules.attention import CrossAttention
+
+    largest = 0.0
+    for query, context, heads, size in ((320, 768, 8, 1024), (1280, 768, 8, 64), (1280, 2048, 20, 256)):
+        layer = CrossAttention(query, context, heads, query // heads, operations=comfy.ops.disable_weight_init)
+        draw(layer)
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(1, size, query, generator=generator)
+        hidden = torch.randn(1, 154, context, generator=generator)
+        for kept in ([*range(4)], [*range(77), *range(77, 90)], [*range(20), *range(77, 154)]):
+            bias = torch.full((154,), -torch.inf).index_fill(0, torch.tensor(kept), 0.0).expand(1, size, -1)
+            expected, attended = layer(x, hidden, mask=bias), layer(x, hidden)
+            found = distance(layer(x, hidden[:, kept]), expected)
+            assert found <= CLOSE and differs(attended, expected), found
+            largest = max(largest, found)
+    return largest
+
+
+def check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet() -> float:
+    clip, model = make_clip("SD1"), make_model()
+    largest = 0.0
+    for text in ("", SHORT, LONG):
+        full, dropped = ours(clip, text), ours(clip, text, padding="drop")
+        expected = predicted(masked(model, rows_of_text(clip, text), None), full)
+        found = distance(predicted(model, dropped), expected)
+        assert found <= CLOSE, (text, found)
+        assert differs(predicted(model, full), expected)
+        largest = max(largest, found)
+    return largest
+
+
+def check_dropped_rows_equal_masked_keys_through_the_sampler() -> float:
+    clip, model = make_clip("SD1"), make_model()
+    largest = 0.0
+    for text, negative, paddings, passes in (
+        (SHORT, "", ("drop", "attend"), 8),  # 8 and 77 rows: two passes a step
+        (SHORT, "", ("drop", "drop"), 4),  # 8 and 2 rows, repeated to 8: one pass a step
+        ("a cat", "bad", ("drop", "drop"), 4),  # 4 and 3 rows, repeated to 12
+        ("a cat", "a red (cat:1.2)", ("drop", "drop"), 8),  # 4 and 5 rows, whose least common multiple is 5 times 4
+        (LONG, SHORT, ("drop", "attend"), 8),
+    ):
+        texts = list(zip((text, negative), paddings, strict=True))
+        full = [ours(clip, one) for one in (text, negative)]
+        dropped = [ours(clip, one, padding=padding) for one, padding in texts]
+        rows = [rows_of_text(clip, one) if padding == "drop" else None for one, padding in texts]
+        expected, _ = sampled(masked(model, *rows), *full)
+        attended, _ = sampled(model, *full)
+        measured, counted = sampled(model, *dropped)
+        assert counted == passes, (text, paddings, counted)
+        largest_value = float(expected.abs().max())
+        found = distance(measured / largest_value, expected / largest_value)
+        assert found <= CLOSE and differs(attended, expected), (text, paddings, found)
+        largest = max(largest, found)
+    return largest
+
+
+if __name__ == "__main__":
+    main(globals())

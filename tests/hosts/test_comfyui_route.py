@@ -1,0 +1,125 @@
+"""The token ruler's route in a real ComfyUI: what it answers, to whom, and while an image is drawn."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from .comfy_server import ComfyServer, Graph, add_checkpoint, add_picture
+
+pytestmark = pytest.mark.host
+
+PATHS = ("/weighted_clip/inspect", "/api/weighted_clip/inspect")
+TEXT = "a (red:1.3) cat, [photo] and (dog)0.5 in a bowl"
+MAX_BYTES = 64 * 1024
+
+
+def ask(server: ComfyServer, path: str = PATHS[0], **request: Any) -> dict[str, Any]:
+    """The answer to a request that is answered."""
+    status, body = server.request(path, request)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def words(answer: dict[str, Any]) -> list[str]:
+    """The tokens of the first view."""
+    return [token["text"] for chunk in answer["views"][0]["chunks"] for token in chunk["tokens"]]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_syntax_and_chunk_rule_is_answered(server: ComfyServer, path: str) -> None:
+    widgets = server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]["input"]["required"]
+    counts: set[int] = set()
+    for syntax in widgets["syntax"][0]:
+        for chunking in widgets["chunking"][0]:
+            answer = ask(server, path, text=TEXT, syntax=syntax, chunking=chunking)
+            assert {"red", "cat", "dog", "bowl"} <= set(words(answer)), (syntax, chunking)
+            counts.add(answer["views"][0]["num_tokens"])
+    assert len(counts) > 1  # what is text in one syntax is not in another
+
+
+def test_a_timed_prompt_has_a_view_for_each_text(server: ComfyServer) -> None:
+    answer = ask(server, text="a [cat:dog:0.5]", syntax="a1111", steps=10, counter="as written")
+    assert [view["steps"] for view in answer["views"]] == [[[1, 5]], [[6, 10]]]
+
+
+def test_embeddings_are_known_by_name(server: ComfyServer) -> None:
+    for syntax, text in (("a1111", "a seeded-eight cat"), ("comfy", "a embedding:seeded-eight cat")):
+        (view,) = ask(server, text=text, syntax=syntax)["views"]
+        assert not view["issues"]
+        assert any("seeded-eight" in token["text"] for chunk in view["chunks"] for token in chunk["tokens"]), view
+    (view,) = ask(server, text="a embedding:not-there cat", syntax="comfy")["views"]
+    assert any("not-there" in issue["message"] for issue in view["issues"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, ""),
+        (b"{", 400, ""),
+        (b"\xff\xfe", 400, ""),
+        (b"[1]", 400, "text"),
+        (b"{}", 400, "text"),
+        (b"[" * 5000, 400, "deep"),
+        (b'{"text": 1}', 400, "text"),
+        (b'{"text": "a", "syntax": "nonsense"}', 400, "a1111"),
+        (b'{"text": "a", "nonsense": 1}', 400, "nonsense"),
+        (b'{"text": "a", "steps": 0}', 400, "steps"),
+        (b'{"text": "\\ud800"}', 400, "surrogate"),
+        (b'{"text": "' + b"a" * MAX_BYTES + b'"}', 413, str(MAX_BYTES)),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_no_request_is_refused_in_words(
+    server: ComfyServer, path: str, body: bytes, status: int, words: str
+) -> None:
+    answered, text = server.request(path, body)
+    answer = json.loads(text)
+    assert answered == status
+    assert answer.keys() == {"error"}
+    assert answer["error"]
+    assert words in answer["error"]
+
+
+def test_other_sites_are_refused_as_for_the_hosts_own_routes(server: ComfyServer) -> None:
+    own = {"Origin": f"http://127.0.0.1:{server.port}"}
+    for path, data in (*((path, {"text": "a"}) for path in PATHS), ("/queue", {})):
+        assert server.request(path, data, own)[0] == 200
+        assert server.request(path, data, {"Origin": "http://example.com"})[0] == 403
+    assert server.request(PATHS[0])[0] in (404, 405)  # GET
+
+
+def test_many_requests_at_once(server: ComfyServer) -> None:
+    def one(number: int) -> list[str]:
+        return words(ask(server, text=f"cat{number} (dog:1.2) " * 20, syntax="a1111"))
+
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(one, range(100)))
+    assert answers == [one(number) for number in range(100)]
+
+
+def test_it_answers_while_an_image_is_drawn(server: ComfyServer) -> None:
+    ask(server, text=TEXT)
+    graph = Graph()
+    _, clip, _ = add_checkpoint(graph)
+    add_picture(graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=TEXT), seed=77)
+    prompt_id = server.queue(graph)
+    seconds: list[float] = []
+    while True:
+        start = time.monotonic()
+        ask(server, text=TEXT)
+        taken = time.monotonic() - start
+        running = [one[1] for one in server.get("/queue")["queue_running"]]
+        if prompt_id in running:
+            seconds.append(taken)
+        elif server.get(f"/history/{prompt_id}"):
+            break
+        time.sleep(0.05)
+    server.result(prompt_id)
+    assert len(seconds) > 3
+    assert sorted(seconds)[len(seconds) // 2] < 1
