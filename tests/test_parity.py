@@ -180,7 +180,7 @@ def test_what_is_missing_is_said_and_what_fails_is_a_failure(
     for name in HOST_REFERENCES:
         assert f"| {REFERENCES[name]} | not looked for: no --hosts |" in printed
         assert f"| {REFERENCES[name]} | not found, or without a Python of its own |" in printed
-    assert "| compel | not installed |" in printed and "| transformers | not installed |" in printed
+    assert "| compel | not installed, or" in printed and "| transformers | not installed, or" in printed
 
     _checkout(tmp_path / "forge", FORGE_FILES)
     (tmp_path / "forge" / ".venv" / "bin" / "python").unlink()
