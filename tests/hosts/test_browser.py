@@ -1,12 +1,10 @@
 """The token ruler (web/comfyui/ruler.js) on our nodes, in a real ComfyUI and Chromium, on the canvas and in Nodes 2.0.
 
-Needs selenium (``pip install selenium``; not among the test requirements), Chromium and its chromedriver. What the
-ruler draws is tested in tests/web/test_ruler.py.
+What the ruler draws is tested in tests/web/test_ruler.py.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,26 +12,11 @@ from typing import Any
 import pytest
 
 from . import comfy_server
+from .browser import SECONDS, Page, running_browser
 from .comfy_server import ComfyServer, Host, running_server
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 pytestmark = pytest.mark.host
 
-SECONDS = 60
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-proxy-server",
-    "--window-size=1400,1000",
-)
 NODES_2 = "Comfy.VueNodes.Enabled"
 PALETTE = "Comfy.ColorPalette"
 SWITCH = "WeightedCLIP.TokenRuler"
@@ -65,41 +48,19 @@ app.api.fetchApi = function (path, ...others) {
 """
 
 
-class Page:
-    """ComfyUI's page in a browser."""
+class RulerPage(Page):
+    """With what reads and changes nodes and their rulers."""
 
-    def __init__(self, driver: Any, address: str) -> None:
-        self.driver = driver
-        self.address = address
-        self.is_nodes_2 = False
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        """The value of a function body; a promise is waited for, and what it throws fails the test."""
-        wrapped = (
-            "const done = arguments[arguments.length - 1];"
-            f"(async (...args) => {{ {script} }})(...[...arguments].slice(0, -1))"
-            ".then((value) => done([true, value ?? null]), (error) => done([false, String(error)]))"
-        )
-        is_good, value = self.driver.execute_async_script(wrapped, *arguments)
-        assert is_good, f"{value}\nin {script}"
-        return value
-
-    def wait(self, script: str, *arguments: Any) -> Any:
-        """Run a function body until its value is true."""
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            value = self.run(script, *arguments)
-            if value:
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"never true: {script}\nrulers: {self.shown()}\n{self.driver.get_log('browser')[-10:]}")
+    is_nodes_2 = False
 
     def open(self) -> None:
-        """Load the page anew and wait until our nodes are there."""
-        self.driver.get(self.address)
-        self.wait("return Boolean(window.app?.vueAppReady && app.canvas?.graph)")
-        self.wait("return 'WeightedCLIPInspect' in LiteGraph.registered_node_types")
+        """Load the page anew, and count what it asks the server."""
+        super().open()
         self.run(COUNT_REQUESTS)
+
+    def state(self) -> Any:
+        """What the rulers show."""
+        return f"rulers: {self.shown()}"
 
     def set(self, setting: str, value: Any) -> None:
         """Change a setting of ComfyUI."""
@@ -179,27 +140,14 @@ def web_server(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def browser(web_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def browser(web_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RulerPage]:
     """A browser that has seen nothing yet."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("no chromium or no chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    try:
-        driver.set_script_timeout(SECONDS)
-        yield Page(driver, f"http://127.0.0.1:{web_server.port}/")
-    finally:
-        driver.quit()
+    with running_browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield RulerPage(driver, web_server.port)
 
 
 @pytest.fixture(params=[False, True], ids=["canvas", "Nodes 2.0"])
-def page(browser: Page, request: pytest.FixtureRequest) -> Page:
+def page(browser: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
     """The page, freshly loaded, with nodes drawn in either way."""
     browser.open()
     browser.set_nodes_2(request.param)
@@ -208,7 +156,7 @@ def page(browser: Page, request: pytest.FixtureRequest) -> Page:
     return browser
 
 
-def test_chips_follow_what_is_typed(page: Page) -> None:
+def test_chips_follow_what_is_typed(page: RulerPage) -> None:
     page.load_inspect("")
     page.wait_for(count="0 / 75", chips=[])
     box = page.text_area()
@@ -223,7 +171,7 @@ def test_chips_follow_what_is_typed(page: Page) -> None:
     assert page.run("return window.numAsked") < 30
 
 
-def test_chips_follow_the_menus(page: Page) -> None:
+def test_chips_follow_the_menus(page: RulerPage) -> None:
     inputs = {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax"}
     text = {"text": "[a] cat", **inputs, "padding": "attend", "pooled": "unweighted"}
     page.load({"class_type": "WeightedCLIPTextEncode", "inputs": text})
@@ -234,7 +182,7 @@ def test_chips_follow_the_menus(page: Page) -> None:
     page.wait("return document.querySelector('.wcr-options').innerText === 'a1111 · masked_blend'")
 
 
-def test_a_problem_says_what_it_is(page: Page) -> None:
+def test_a_problem_says_what_it_is(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     (message,) = page.wait_for(count="2 / 75")["problems"]
     assert "never closed" in message
@@ -244,7 +192,7 @@ def test_a_problem_says_what_it_is(page: Page) -> None:
     page.run("document.activeElement.blur()")
     assert page.run(tooltip) == ""
     chip = page.driver.find_element("css selector", ".weighted-clip-ruler [data-problem]")
-    webdriver.ActionChains(page.driver).move_to_element(chip).perform()
+    page.point_at(chip)
     assert page.wait(tooltip) == message
     status = page.driver.find_element("css selector", ".weighted-clip-ruler [role=status]")
     assert status.get_attribute("textContent") == ""  # a workflow that is opened is not read out
@@ -252,7 +200,7 @@ def test_a_problem_says_what_it_is(page: Page) -> None:
     page.wait("return document.querySelector('.weighted-clip-ruler [role=status]').textContent.includes('2 problems')")
 
 
-def test_linked_text_is_shown_after_the_run(page: Page) -> None:
+def test_linked_text_is_shown_after_the_run(page: RulerPage) -> None:
     convert = {"class_type": "WeightedCLIPConvert", "inputs": {"text": "((cat))", "from": "a1111", "to": "comfy"}}
     page.load(convert, inspect_node(["1", 0]))
     page.wait("return document.querySelectorAll('.wcr-bar').length === 2")
@@ -263,7 +211,7 @@ def test_linked_text_is_shown_after_the_run(page: Page) -> None:
     assert "as of the last run" in shown["bar"]
 
 
-def test_what_a_run_brought_stays_until_the_text_changes(page: Page) -> None:
+def test_what_a_run_brought_stays_until_the_text_changes(page: RulerPage) -> None:
     page.load_inspect("a cat")
     page.wait_for(chips=["a", "cat"])
     asked = page.run("return window.numAsked")
@@ -275,7 +223,7 @@ def test_what_a_run_brought_stays_until_the_text_changes(page: Page) -> None:
     page.wait_for(chips=["a", "dog"])
 
 
-def test_two_boxes_have_a_group_each(page: Page) -> None:
+def test_two_boxes_have_a_group_each(page: RulerPage) -> None:
     sizes = dict.fromkeys(["width", "height", "target_width", "target_height"], 1024)
     choices = {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax"}
     texts = {"text_g": "a (cat:1.2)", "text_l": "a dog", **sizes, "crop_w": 0, "crop_h": 0}
@@ -286,7 +234,7 @@ def test_two_boxes_have_a_group_each(page: Page) -> None:
     page.wait_for(labels=["text_g, text_l"], chips=["a", "cat 1.2"])
 
 
-def test_hidden_tokens_are_struck_through(page: Page) -> None:
+def test_hidden_tokens_are_struck_through(page: RulerPage) -> None:
     inputs = {"text": "a red cat", "hide": "red", "hidden_from": "everything", "from_phrases": ""}
     page.load({"class_type": "WeightedCLIPMaskControl", "inputs": {**inputs, "causal": True, "padding": "attend"}})
     page.wait("return document.querySelector('.wcr-hidden .wcr-text')?.innerText === 'red'")
@@ -295,7 +243,7 @@ def test_hidden_tokens_are_struck_through(page: Page) -> None:
     page.wait("return document.querySelector('.wcr-hidden .wcr-text')?.innerText === 'cat'")
 
 
-def test_texts_of_a_timed_prompt_have_a_row_each(page: Page) -> None:
+def test_texts_of_a_timed_prompt_have_a_row_each(page: RulerPage) -> None:
     inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 20, "counter": "as written"}
     text = {"text": "a [red:blue:10] cat AND fog :0.5", **inputs}
     page.load({"class_type": "WeightedCLIPA1111Encode", "inputs": text})
@@ -308,7 +256,7 @@ def test_texts_of_a_timed_prompt_have_a_row_each(page: Page) -> None:
     page.wait_for(labels=["steps 1–10", "steps 11–30", "AND ×0.5, all steps"])
 
 
-def test_the_switch_takes_effect_at_once(page: Page) -> None:
+def test_the_switch_takes_effect_at_once(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     page.wait_for(chips=["a", "cat 1.1"])
     try:
@@ -326,7 +274,7 @@ def test_the_switch_takes_effect_at_once(page: Page) -> None:
     page.wait_for(chips=["a", "cat 1.1"])
 
 
-def test_long_prompts_stay_fast(page: Page) -> None:
+def test_long_prompts_stay_fast(page: RulerPage) -> None:
     page.load_inspect("dog " * 4998)
     page.wait("return document.querySelector('.wcr-more')?.innerText.includes('more tokens')")
     assert 500 < len(page.shown()[0]["chips"]) <= 600
@@ -344,7 +292,7 @@ def test_long_prompts_stay_fast(page: Page) -> None:
     page.wait("return document.querySelector('.wcr-bar').innerText.includes('longer than 64 KiB')")
 
 
-def test_an_answer_that_does_not_come_greys_the_chips(page: Page) -> None:
+def test_an_answer_that_does_not_come_greys_the_chips(page: RulerPage) -> None:
     page.load_inspect("a cat")
     page.wait_for(chips=["a", "cat"])
     page.run(
@@ -364,7 +312,7 @@ def test_an_answer_that_does_not_come_greys_the_chips(page: Page) -> None:
     assert "syntax must be one of" in shown["bar"]
 
 
-def test_themes(page: Page) -> None:
+def test_themes(page: RulerPage) -> None:
     page.load_inspect("a (cat:1.4)")
     page.wait_for(chips=["a", "cat 1.4"])
     colors = (
@@ -390,7 +338,7 @@ def brightness(color: str) -> float:
     return sum(float(part) for part in color.split("(")[1].rstrip(")").split(",")[:3])
 
 
-def test_the_widget_stays_inside_the_node(page: Page) -> None:
+def test_the_widget_stays_inside_the_node(page: RulerPage) -> None:
     page.load_inspect("cat " * 400 + "(" * 40)
     page.wait_for(count="25 / 75 in chunk 6 of 6")
     page.wait(
@@ -401,7 +349,7 @@ def test_the_widget_stays_inside_the_node(page: Page) -> None:
     )
 
 
-def test_a_workflow_that_is_saved_and_loaded(page: Page) -> None:
+def test_a_workflow_that_is_saved_and_loaded(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     page.queue()
     page.wait_for(count="2 / 75")
@@ -412,7 +360,7 @@ def test_a_workflow_that_is_saved_and_loaded(page: Page) -> None:
     page.wait_for(count="6 / 75", problems=[])
 
 
-def test_the_widget_is_not_saved(page: Page) -> None:
+def test_the_widget_is_not_saved(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     page.queue()
     page.wait_for(count="2 / 75")
@@ -421,7 +369,7 @@ def test_the_widget_is_not_saved(page: Page) -> None:
     assert inputs == {"text": UNCLOSED, "syntax": "a1111", "chunking": "as syntax"}
 
 
-def test_a_pasted_node_has_a_widget_of_its_own(page: Page) -> None:
+def test_a_pasted_node_has_a_widget_of_its_own(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     page.wait_for(count="2 / 75")
     page.run(
@@ -437,7 +385,7 @@ def test_a_pasted_node_has_a_widget_of_its_own(page: Page) -> None:
     page.wait("return document.querySelectorAll('.weighted-clip-ruler').length === 1")
 
 
-def test_the_ruler_survives_a_change_of_how_nodes_are_drawn(page: Page) -> None:
+def test_the_ruler_survives_a_change_of_how_nodes_are_drawn(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     before = page.wait_for(count="2 / 75")
     was_on = page.is_nodes_2

@@ -4,14 +4,12 @@ Every workflow is loaded as the template library loads it, turned into a prompt 
 models with random weights: the seeded Stable Diffusion 1.5, and a tiny SDXL that the probe makes. The pack's folder has
 a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one with a space.
 
-Needs selenium, Chromium and its chromedriver; what asks the server alone runs without them.
+What asks the server alone runs without a browser.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ import pytest
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 
 from . import comfy_server
+from .browser import Page, running_browser
 from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Host, Result, running_server
 
 pytestmark = pytest.mark.host
@@ -29,20 +28,6 @@ pytestmark = pytest.mark.host
 FOLDER = "weighted-clip"
 WORKFLOWS = REPOSITORY / "example_workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
-SECONDS = 60
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-proxy-server",
-    "--window-size=1500,1100",
-)
 SIZE, STEPS = 64, 2
 SETTINGS = {
     "Comfy.TutorialCompleted": True,  # no dialog on the first visit
@@ -57,39 +42,8 @@ IS_SHOWN = (
 )
 
 
-class Page:
-    """ComfyUI's page in a browser."""
-
-    def __init__(self, driver: Any, address: str) -> None:
-        self.driver = driver
-        self.address = address
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        """The value of a function body; a promise is waited for, and what it throws fails the test."""
-        wrapped = (
-            "const done = arguments[arguments.length - 1];"
-            f"(async (...args) => {{ {script} }})(...[...arguments].slice(0, -1))"
-            ".then((value) => done([true, value ?? null]), (error) => done([false, String(error)]))"
-        )
-        is_good, value = self.driver.execute_async_script(wrapped, *arguments)
-        assert is_good, f"{value}\nin {script}"
-        return value
-
-    def wait(self, script: str, *arguments: Any) -> Any:
-        """Run a function body until its value is true."""
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            value = self.run(script, *arguments)
-            if value:
-                return value
-            time.sleep(0.1)
-        raise AssertionError(f"never true: {script}\n{self.driver.get_log('browser')[-10:]}")
-
-    def open(self) -> None:
-        """Load the page anew and wait until our nodes are there."""
-        self.driver.get(self.address)
-        self.wait("return Boolean(window.app?.vueAppReady && app.canvas?.graph)")
-        self.wait("return 'WeightedCLIPInspect' in LiteGraph.registered_node_types")
+class HelpPage(Page):
+    """With what opens a node's help."""
 
     def open_help(self, node_id: str) -> None:
         """Put a node alone on the canvas and click what opens its help."""
@@ -112,26 +66,12 @@ def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def page(web_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def page(web_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HelpPage]:
     """The page in a browser that has seen nothing yet."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("no chromium or no chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    try:
-        driver.set_script_timeout(SECONDS)
-        opened = Page(driver, f"http://127.0.0.1:{web_server.port}/")
+    with running_browser(tmp_path_factory.mktemp("browser")) as driver:
+        opened = HelpPage(driver, web_server.port)
         opened.open()
         yield opened
-    finally:
-        driver.quit()
 
 
 def template_path(name: str, suffix: str) -> str:
@@ -166,14 +106,14 @@ def test_a_help_page_and_its_picture_are_served(web_server: ComfyServer, node_id
 
 
 @pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
-def test_a_help_page_opens_with_its_picture(page: Page, node_id: str) -> None:
+def test_a_help_page_opens_with_its_picture(page: HelpPage, node_id: str) -> None:
     page.open()
     page.open_help(node_id)
     assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS[node_id]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_workflow_opens_and_runs(page: Page, web_server: ComfyServer, name: str) -> None:
+def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name: str) -> None:
     workflow = web_server.get(template_path(name, "json"))
     page.run("await app.loadGraphData(args[0])", workflow)
     page.wait("return app.graph.nodes.length === args[0]", len(workflow["nodes"]))
@@ -233,7 +173,7 @@ def saved_picture(server: ComfyServer, result: Result, node_id: str) -> np.ndarr
     return server.picture(result, comfy_server.Node(node_id))
 
 
-def test_a_node_is_shown_in_chinese(page: Page, web_server: ComfyServer) -> None:
+def test_a_node_is_shown_in_chinese(page: HelpPage, web_server: ComfyServer) -> None:
     chinese = json.loads((REPOSITORY / "locales" / "zh" / "nodeDefs.json").read_text(encoding="utf-8"))
     web_server.request("/settings", {"Comfy.Locale": "zh"})
     try:
