@@ -47,8 +47,13 @@ class HelpPage(Page):
 
     def open_help(self, node_id: str) -> None:
         """Put a node alone on the canvas and click what opens its help."""
-        self.run("await app.loadApiJson(args[0], 'test')", {"1": {"class_type": node_id, "inputs": {}}})
-        self.wait("return app.graph.nodes.length === 1 && app.graph.nodes[0].type === args[0]", node_id)
+        # again if the front end then loads what it had open before
+        self.wait(
+            "const isThere = () => app.graph.nodes.length === 1 && app.graph.nodes[0].type === args[0];"
+            "if (!isThere()) await app.loadApiJson({ 1: { class_type: args[0], inputs: {} } }, 'test');"
+            "await new Promise((done) => setTimeout(done, 300)); return isThere()",
+            node_id,
+        )
         self.run("app.canvas.selectNode(app.graph.nodes[0]); app.canvas.setDirty(true, true)")
         button = "document.querySelector('[data-testid=\"info-button\"]')"
         self.wait(f"return Boolean({button}?.checkVisibility())")
