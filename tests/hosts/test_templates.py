@@ -151,6 +151,35 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
         assert picture.std() > 10  # NaN would be drawn black
 
 
+@pytest.mark.parametrize("is_nodes_2", [False, True], ids=["canvas", "Nodes 2.0"])
+def test_a_workflow_runs_from_the_page_to_its_pictures(
+    page: HelpPage, web_server: ComfyServer, is_nodes_2: bool
+) -> None:
+    page.open()
+    page.run("await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', args[0])", is_nodes_2)
+    try:
+        page.open_help("WeightedCLIPMaskedBlend")
+        assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS["WeightedCLIPMaskedBlend"]
+        page.run("await app.loadGraphData(args[0])", web_server.get(template_path("Masked blend", "json")))
+        choices = {
+            "CheckpointLoaderSimple": {"ckpt_name": CHECKPOINT},
+            "EmptyLatentImage": {"width": SIZE, "height": SIZE},
+            "KSampler": {"steps": STEPS},
+        }
+        page.wait("return app.graph.nodes.some(({ type }) => type === 'WeightedCLIPMaskedBlend')")
+        page.run(
+            "for (const node of app.graph.nodes) for (const [name, value] of Object.entries(args[0][node.type] ?? {}))"
+            " node.widgets.find((widget) => widget.name === name).value = value",
+            choices,
+        )
+        page.run("await app.queuePrompt(0)")
+        previews = "app.graph.nodes.filter(({ type }) => type === 'PreviewImage')"
+        page.wait(f"return {previews}.every((node) => app.nodeOutputs[node.id]?.images?.length === 1)")
+        assert page.run(f"return {previews}.length") == 3
+    finally:
+        page.run("await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+
+
 def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
     """A prompt with the seeded checkpoint, or the tiny SDXL, in place of its checkpoint; small, and in few steps."""
     result = {node_id: {**node, "inputs": dict(node["inputs"])} for node_id, node in nodes.items()}
