@@ -14,7 +14,7 @@ from ..hosts.comfy_timed import TimedEncoded
 from ..hosts.comfy_timing import Timing
 from ..weighting.encode import EncodedPrompt, ReadPrompt
 from ..weighting.prompt import Issue
-from ..weighting.schedule import Counter, TimedPrompt
+from ..weighting.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed_view import TimedRead, timed_reads, timed_view
 from ..weighting.view import counted, token_table, view
 
@@ -57,7 +57,7 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
     Returns:
         ComfyUI's result, with a view of each text (weighting/timed_view.py).
     """
-    is_timed = len(encoded.conditioning) > len(prompt.branches)
+    is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
     reads = timed_reads(prompt, timing.steps, counter, lambda text: _reads(encoded.texts[text])[0], issues)
     lines = [timing.note] if is_timed else []

@@ -103,6 +103,20 @@ def test_the_time_is_not_assumed_where_nothing_depends_on_it() -> None:
     assert encode("a cat AND a dog")["ui"]["text"] == []
 
 
+def test_entries_of_a_scheduled_hook_are_no_times() -> None:
+    class Hooked(FakeClip):
+        def clone(self):
+            return Hooked(self.cond_stage_model, self.patcher.object_patches, self.towers)
+
+        def encode_from_tokens_scheduled(self, tokens, add_dict=None):
+            return super().encode_from_tokens_scheduled(tokens, add_dict) * 3
+
+    result = encode("a cat", clip=Hooked())
+    assert len(result["result"][0]) == 3
+    assert result["ui"]["text"] == []
+    assert "equal length" not in result["result"][1]
+
+
 def test_without_emphasis_times_are_read_all_the_same() -> None:
     result = node("A1111Encode").encode(FakeClip(), "[(cat):dog:5]", "None", 20, "attend", **AS_WRITTEN)
     texts = [[token["text"] for token in view["chunks"][0]["tokens"]] for view in result["ui"]["weighted_clip"]]
