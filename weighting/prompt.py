@@ -39,7 +39,7 @@ class Fragment:
     weight: float = 1.0
     """1.0 is neutral."""
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The text that is tokenized."""
         return "".join(piece.text for piece in self.pieces)

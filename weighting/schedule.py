@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -25,6 +25,9 @@ change comes one call later than written, and the last text of an alternation ma
 
 MAX_STEPS = 10000
 """As many steps as ComfyUI's samplers take."""
+
+MAX_CHANGES = 1_000_000
+"""Edits and alternations, or parts between ANDs, times steps; more would take seconds and hundreds of megabytes."""
 
 AND_WORD = re.compile(r"\bAND\b")
 """What cuts a prompt, anywhere in it."""
@@ -107,7 +110,7 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
         The prompt.
 
     Raises:
-        ValueError: If ``steps`` is out of range.
+        ValueError: If ``steps`` is out of range, or edits or parts times steps are more than `MAX_CHANGES`.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
@@ -116,6 +119,7 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     bare, tags = take_tags(source)
     parts = split_and(bare.text)
+    _check_changes(len(parts), steps, "parts between ANDs")
     branches = tuple(Branch(part.weight, schedule(bare.text, steps, part.span)) for part in parts)
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, steps)))
     return _with_tags(prompt, bare, tags) if tags else prompt
@@ -180,6 +184,9 @@ def schedule(
 
     Returns:
         The texts, each with its last step. The texts of a prompt without edits are one. Equal neighbours stay apart.
+
+    Raises:
+        ValueError: If edits times steps are more than `MAX_CHANGES`.
     """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
@@ -193,9 +200,30 @@ def schedule(
     borders = {step for step in last_steps.values() if step >= 1} | {total}
     if any(isinstance(edit, Alternation) for edit in edits):
         borders |= set(range(1, total + 1))
-    return tuple(
-        TimedText(step, _fragment(source, start, spans_at(parts, step, last_steps))) for step in sorted(borders)
-    )
+    _check_changes(len(edits), len(borders), "edits and alternations")
+    fragments: dict[tuple[Span, ...], Fragment] = {}
+    pieces: dict[Span, Piece] = {}  # shared by all texts, which may be thousands
+    texts: list[TimedText] = []
+    for step in sorted(borders):
+        spans = tuple(spans_at(parts, step, last_steps))
+        if spans not in fragments:
+            fragments[spans] = Fragment(tuple(_piece(source, start, span, pieces) for span in spans))
+        texts.append(TimedText(step, fragments[spans]))
+    return tuple(texts)
+
+
+def _check_changes(count: int, steps: int, what: str) -> None:
+    if count * steps > MAX_CHANGES:
+        raise ValueError(
+            f"{count} {what} over {steps} steps are too many: their product may be {MAX_CHANGES:,} at most"
+        )
+
+
+def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Piece:
+    if span not in known:
+        place = Span(start + span.start, start + span.end)
+        known[span] = Piece(source[slice(*place)], place)
+    return known[span]
 
 
 def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool) -> int:
@@ -207,14 +235,6 @@ def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool
         number -= 1.0 if is_part else steps
     # int() cuts towards zero; both limits keep it from seeing infinity
     return int(max(min(number * total if is_part else number, total), -1.0))
-
-
-def _fragment(source: str, start: int, spans: Iterable[Span]) -> Fragment:
-    pieces: list[Piece] = []
-    for first, last in spans:
-        span = Span(start + first, start + last)
-        pieces.append(Piece(source[slice(*span)], span))
-    return Fragment(tuple(pieces))
 
 
 def _issues(source: str, parts: Sequence[AndPart], steps: int) -> Iterator[Issue]:

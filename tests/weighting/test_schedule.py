@@ -149,3 +149,17 @@ def test_long_prompts_are_read_in_one_pass(unit: str) -> None:
 @pytest.mark.parametrize("when", ["1e999", "-1e999", "1.0e999", "9" * 400, "0." + "0" * 400 + "1"])
 def test_numbers_of_any_size(when: str) -> None:
     assert schedule(f"[a:b:{when}]", 5)[-1].last_step == 5
+
+
+def test_thousands_of_steps_share_their_texts() -> None:
+    texts = schedule("word " * 10_000 + "[a|b]", 10_000)
+    assert len(texts) == 10_000
+    assert len({id(text.fragment) for text in texts}) == 2
+
+
+def test_more_changes_than_memory_can_hold_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"12000 edits and alternations over 10000 steps are too many"):
+        schedule("[a|b]" * 12_000, 10_000)
+    assert len(schedule("[a|b]" * 12_000, 20)) == 20
+    with pytest.raises(ValueError, match=r"9001 parts between ANDs over 10000 steps are too many"):
+        read_timed("a AND " * 9_000, 10_000)
