@@ -9,7 +9,6 @@ is timed in turn with ours: on ComfyUI's CLIP object, and on our native encoder.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..parity.host_python import own_environment, run_in_host
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .texts import PROMPTS, written
 from .timing import compare
@@ -193,20 +193,13 @@ def _run(place: Place, job: dict[str, Any], temporary: Path) -> tuple[dict[str, 
     job_file, result_file = temporary / "job.json", temporary / "result.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
     result_file.unlink(missing_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     try:
-        done = subprocess.run(
-            [str(place.python), str(SCRIPT), str(job_file), str(result_file)],
-            cwd=place.comfyui,
-            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
+        done = run_in_host(
+            place.python,
+            [SCRIPT, job_file, result_file],
+            folder=place.comfyui,
+            environment={**own_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+            seconds=SECONDS,
         )
     except subprocess.TimeoutExpired:
         return None, f"it took longer than {SECONDS} seconds"

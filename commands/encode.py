@@ -58,17 +58,15 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.chunks import ChunkLayout
     from ..weighting.encode import encode_prompt
-    from ..weighting.towers import Reader, joined, read_for_towers
+    from ..weighting.towers import Reader, joined, layout_of, read_for_towers
     from ..weighting.view import counted, token_table
 
     encoders, source = _encoders(arguments)
     readers: dict[str, Reader] = {}
     for name, encoder in encoders.items():
-        config = encoder.config
-        layout = ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
-        readers[name] = Reader(default_tokenizer(), layout, embeddings_of(arguments, name, config.hidden_dim))
+        embeddings = embeddings_of(arguments, name, encoder.config.hidden_dim)
+        readers[name] = Reader(default_tokenizer(), layout_of(encoder.config), embeddings)
     text = text_of(arguments)
     reads = read_for_towers(dict.fromkeys(readers, text), options_of(arguments), readers)
     first = next(iter(reads))

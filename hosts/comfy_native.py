@@ -16,10 +16,9 @@ from ..encoder.config import TextConfig
 from ..encoder.families import Family, encoders_for
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import Embeddings
 from ..weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
-from ..weighting.towers import Reader, read_for_towers
+from ..weighting.towers import Reader, layout_of, read_for_towers
 from .comfy_embeddings import HostEmbeddings
 
 
@@ -42,11 +41,6 @@ class NativeClip:
             name: Reader(default_tokenizer(), layout_of(encoder.config), _embeddings(name, encoder.config))
             for name, encoder in self.encoders.items()
         }
-
-
-def layout_of(config: TextConfig) -> ChunkLayout:
-    """The chunks of a text tower of ours."""
-    return ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
 
 
 def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .host_python import own_environment, run_in_host
 from .prompts import PROMPTS
 from .subjects import Subject
 
@@ -112,18 +112,12 @@ def run_reference(reference: HostReference, subjects: Sequence[Subject], work: P
     job_file, result_file = work / "job.json", work / "result.safetensors"
     job_file.write_text(json.dumps({**job, "subjects": jobs}), encoding="utf-8")
     try:
-        done = subprocess.run(
-            [str(reference.python), "-B", str(SCRIPTS), str(job_file), str(result_file)],
-            cwd=reference.host,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
+        done = run_in_host(
+            reference.python,
+            ["-B", SCRIPTS, job_file, result_file],
+            folder=reference.host,
+            environment={**own_environment(), "OMP_NUM_THREADS": "1"},
+            seconds=SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise ReferenceFailed(f"stopped after {SECONDS} seconds") from error
@@ -149,9 +143,3 @@ def _version(comfy: Path) -> tuple[int, ...]:
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     found = re.search(r'__version__ = "([\d.]+)', text)
     return tuple(int(part) for part in found[1].strip(".").split(".")) if found else ()
-
-
-def _environment() -> dict[str, str]:
-    """The caller's, without what would lead the reference's Python to our packages, and one thread."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..encoder.config import TextConfig
 from .chunking import ChunkedSection
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
 from .embeddings import Embeddings
@@ -30,6 +31,11 @@ class Reader:
     """The fixed parts of its chunks."""
     embeddings: Embeddings | None = None
     """What prompts can name for it, if anything."""
+
+
+def layout_of(config: TextConfig) -> ChunkLayout:
+    """The chunks of a text tower of ours."""
+    return ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
 
 
 def read_for_towers(

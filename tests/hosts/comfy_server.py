@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import socket
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
+from weighted_clip.parity.host_python import own_environment, run_in_host
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
@@ -63,18 +63,8 @@ class Host:
 
     def run_script(self, script: Path, *arguments: Any, seconds: float = SCRIPT_SECONDS) -> str:
         """Run a Python file in the host's environment with the checkout as working directory; what it wrote."""
-        done = subprocess.run(
-            [str(self.python), str(script), *map(str, arguments)],
-            cwd=self.folder,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-            check=False,
+        done = run_in_host(
+            self.python, [script, *map(str, arguments)], folder=self.folder, environment=_environment(), seconds=seconds
         )
         assert done.returncode == 0, f"{script.name} failed in ComfyUI {self.version}:\n{done.stdout[-6000:]}"
         return done.stdout
@@ -100,16 +90,8 @@ def _environment() -> dict[str, str]:
 
     One thread, unless the caller says otherwise: on a busy machine, several wait for each other most of the time.
     """
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))
-    }
-    return {
-        "OMP_NUM_THREADS": "1",
-        **kept,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONIOENCODING": "utf-8",
-        "HF_HUB_OFFLINE": "1",
-    }
+    kept = {name: value for name, value in own_environment().items() if not name.startswith("PYTEST")}
+    return {"OMP_NUM_THREADS": "1", **kept, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True)
