@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-from .editing import Alternation, Edit, edits_of, read_editing, spans_at
+from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 from .extra_networks import Tag, tag_issues, take_tags
 from .prompt import Fragment, Issue, Piece, Span
 
@@ -120,15 +120,22 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
     bare, tags = take_tags(source)
     parts = split_and(bare.text)
     _check_changes(len(parts), steps, "parts between ANDs")
-    branches = tuple(Branch(part.weight, schedule(bare.text, steps, part.span)) for part in parts)
-    prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, steps)))
+    editings = [read_editing(bare.text[slice(*part.span)]) for part in parts]
+    branches = tuple(
+        Branch(part.weight, _texts(bare.text, part.span.start, editing.parts, steps))
+        for part, editing in zip(parts, editings, strict=True)
+    )
+    prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, editings, steps)))
     return _with_tags(prompt, bare, tags) if tags else prompt
 
 
 def _with_tags(prompt: TimedPrompt, bare: Fragment, tags: tuple[Tag, ...]) -> TimedPrompt:
     """The prompt in places of the text with its tags, and what is to be said of them."""
+    # thousands of steps may share a few texts
+    fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
+    moved = {fragment: bare.part(fragment) for fragment in fragments}
     branches = (
-        replace(branch, texts=tuple(text._replace(fragment=bare.part(text.fragment)) for text in branch.texts))
+        replace(branch, texts=tuple(text._replace(fragment=moved[text.fragment]) for text in branch.texts))
         for branch in prompt.branches
     )
     issues = [*(replace(issue, span=bare.place_of(issue.span)) for issue in prompt.issues), *tag_issues(tags)]
@@ -190,6 +197,19 @@ def schedule(
     """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
+    return _texts(source, start, parts, steps, hires_steps=hires_steps, old_rule=old_rule)
+
+
+def _texts(
+    source: str,
+    start: int,
+    parts: Sequence[Part],
+    steps: int,
+    *,
+    hires_steps: int | None = None,
+    old_rule: bool = False,
+) -> tuple[TimedText, ...]:
+    """The texts of a part of the prompt that begins at ``start`` and is read already; the rest as in `schedule`."""
     edits = edits_of(parts)
     total = steps if hires_steps is None or old_rule else hires_steps
     last_steps = {
@@ -237,8 +257,8 @@ def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool
     return int(max(min(number * total if is_part else number, total), -1.0))
 
 
-def _issues(source: str, parts: Sequence[AndPart], steps: int) -> Iterator[Issue]:
-    for part in parts:
+def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], steps: int) -> Iterator[Issue]:
+    for part, editing in zip(parts, editings, strict=True):
         if part.weight_span is not None and len(parts) == 1:
             written = source[slice(*part.weight_span)]
             message = (
@@ -246,13 +266,11 @@ def _issues(source: str, parts: Sequence[AndPart], steps: int) -> Iterator[Issue
                 "something behind it, a comma for instance, it is text."
             )
             yield Issue("lone-and-weight", message, part.weight_span)
-        yield from _editing_issues(source, part.span, steps)
+        yield from _editing_issues(source[slice(*part.span)], part.span.start, editing, steps)
 
 
-def _editing_issues(source: str, within: Span, steps: int) -> Iterator[Issue]:
-    start, end = within
-    text = source[start:end]
-    parts, culprit = read_editing(text)
+def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iterator[Issue]:
+    parts, culprit = editing
     if culprit is not None and (found := _LOOKS_EDITED.search(text)):
         what = "The backslash" if text[culprit.start] == "\\" else "The “|”"
         where = "stands before the end of a line" if text[culprit.start] == "\\" else "stands in no alternation [a|b]"
