@@ -1,0 +1,51 @@
+"""What the lab needs of a text encoder, wherever that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.towers import Reader
+
+
+class LabError(Exception):
+    """Something the user of the page has to know or do; the message says it."""
+
+
+class LabModel(Protocol):
+    """One loaded model: a text encoder, or several that read the same prompt."""
+
+    @property
+    def title(self) -> str:
+        """What encodes, in a few words: a file's name, or the host's model."""
+        ...
+
+    @property
+    def warning(self) -> str:
+        """What every screen and every exported file must say; empty for real weights."""
+        ...
+
+    def readers(self) -> Mapping[str, Reader]:
+        """What reads prompts for each text tower, by name: ``clip_l``, ``clip_g``, ``clip_h``."""
+        ...
+
+    def encode(self, text: str, options: EncodeOptions) -> Mapping[str, EncodedPrompt]:
+        """Encode a prompt with every tower.
+
+        Args:
+            text: The prompt.
+            options: How to read and weight it.
+
+        Returns:
+            By tower, in the order of `readers`, with equal numbers of rows.
+
+        Raises:
+            LabError: If it cannot be done now, or with these options.
+            ValueError: If an option is out of range.
+        """
+        ...
+
+
+ModelSource = Callable[[], LabModel]
+"""Gives the model to use now; it is asked anew for every request. Raises `LabError` where there is none."""
