@@ -34,6 +34,7 @@ __all__ = [
     "encode_prompt",
     "mask_fn",
     "read_prompt",
+    "without_padding",
 ]
 
 
@@ -87,7 +88,7 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
         weighted = weighted._replace(pooled=encode([raw.ids]).pooled, num_encodings=weighted.num_encodings + 1)
     if read.kept is not None:
-        weighted = _without_padding(weighted, read.kept, read.layout)
+        weighted = without_padding(weighted, read.kept, read.layout)
     return EncodedPrompt(
         hidden=weighted.hidden,
         pooled=weighted.pooled,
@@ -110,8 +111,18 @@ def mask_fn(options: EncodeOptions, layout: ChunkLayout) -> MaskFn:
     return lambda chunks: combine(of_padding(chunks), of_phrases(chunks))
 
 
-def _without_padding(weighted: Weighted, kept: Sequence[int], layout: ChunkLayout) -> Weighted:
-    """The rows of each chunk up to its EOS, or as many as asked for."""
+def without_padding(weighted: Weighted, kept: Sequence[int], layout: ChunkLayout) -> Weighted:
+    """Drop the padding's rows.
+
+    Args:
+        weighted: The result of a scheme.
+        kept: How many rows of each chunk stay.
+        layout: The fixed parts of a chunk.
+
+    Returns:
+        The rows of each chunk up to its EOS, or as many as asked for. All rows and an issue where the scheme has left
+        out others.
+    """
     if weighted.hidden.shape[1] != len(kept) * layout.length:  # a scheme that leaves rows out by itself
         message = "Padding cannot be dropped here, as this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))

@@ -1,0 +1,290 @@
+"""The WebUI's conditioning made by us: for one generation, or for one prompt of the lab.
+
+While the host computes the conditioning of a generation, two methods of its text encoders are replaced on the instance:
+the one that cuts texts into chunks, where all texts are read and encoded at once, and the one that encodes a chunk,
+which then hands out what is there. Both are taken away again whatever happens. The host's caches of conditioning know
+nothing of our settings, so a generation of ours gets caches of its own.
+
+Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
+dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..weighting.embeddings import EmbeddingVector
+from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
+from ..weighting.together import encode_together
+from ..weighting.towers import num_chunks, padded
+from .webui_engines import METHODS, Engine, WebUIError, engines_of, host_option
+
+logger = logging.getLogger(__name__)
+
+CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
+"""Where a generation keeps conditioning: shared with all others, unless replaced."""
+MAX_COMMENTS = 20
+"""Of more problems than this the rest are only counted."""
+INFOTEXT = "Weighted CLIP"
+"""First words of our entries in an image's parameters. The entry of this name alone is the scheme."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The controls of the script, in the order in which the API takes them; new ones are only ever appended."""
+
+    enabled: bool = False
+    scheme: str = "a1111"
+    normalization: str = "none"
+    law: str = "nested"
+    mask_method: str = "attention"
+    padding: str = "attend"
+    syntax: str = "a1111"
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Settings:
+        """The settings from the values of the controls.
+
+        Raises:
+            ValueError: If there are more than there are settings.
+        """
+        names = [field.name for field in fields(cls)]
+        if len(values) > len(names):
+            raise ValueError(f"{INFOTEXT} takes {len(names)} values ({', '.join(names)}), got {len(values)}")
+        return cls(*values)
+
+    def options(self) -> EncodeOptions:
+        """How prompts are read and encoded.
+
+        Raises:
+            ValueError: If a choice is not one of those allowed; the message lists them.
+        """
+        choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
+        return EncodeOptions(**choices, quirks=True)
+
+    def infotext(self) -> dict[str, str]:
+        """What is written into an image's parameters: the scheme, and whatever differs from its default."""
+        entries = {INFOTEXT: self.scheme}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("enabled", "scheme") and value != field.default:
+                entries[infotext_key(field.name)] = value
+        return entries
+
+
+def infotext_key(name: str) -> str:
+    """The key of a setting in an image's parameters.
+
+    >>> infotext_key("mask_method"), infotext_key("scheme")
+    ('Weighted CLIP mask method', 'Weighted CLIP')
+    """
+    return INFOTEXT if name == "scheme" else f"{INFOTEXT} {name.replace('_', ' ')}"
+
+
+def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
+    """What a control becomes when the parameters of an image are pasted.
+
+    Args:
+        name: Of the setting.
+        parameters: Of the image.
+
+    Returns:
+        Its value; None, which changes nothing, where the image was made without us. ``enabled`` is then False.
+    """
+    if name == "enabled":
+        return INFOTEXT in parameters
+    if INFOTEXT not in parameters:
+        return None
+    return parameters.get(infotext_key(name), getattr(Settings, name))
+
+
+def arm(p: Any, values: Sequence[Any]) -> None:
+    """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
+
+    What cannot be done is raised when the host asks for conditioning, as it swallows what is raised here.
+
+    Args:
+        p: The host's generation.
+        values: Of the script's controls, in the order of `Settings`.
+    """
+    if not values[0]:
+        return
+    inner = getattr(p, "get_conds_with_caching", None)
+    if inner is None:
+        _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
+        return
+    for name in CACHES:
+        if hasattr(p, name):
+            setattr(p, name, [None] * len(getattr(p, name)))
+    comments: dict[str, None] = {}
+
+    def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        options = Settings.of(values).options()
+
+        def with_ours(model: Any, prompts: Any, *rest: Any, **named: Any) -> Any:
+            texts = _texts_of(function, prompts, *rest, **named) if options.padding == "drop" else ()
+            engines = engines_of(model)
+            with swapped(engines, _as_host_reads(options, engines), texts) as run:
+                result = function(model, prompts, *rest, **named)
+            if not run.encoded:
+                raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
+            comments.update(dict.fromkeys(run.problems()))
+            return result
+
+        result = inner(with_ours, *args, **kwargs)
+        for text in _at_most(MAX_COMMENTS, comments):
+            _comment(p, f"{INFOTEXT}: {text}")
+        return result
+
+    p.get_conds_with_caching = get_conds
+    with contextlib.suppress(ValueError):  # raised again above
+        p.extra_generation_params.update(Settings.of(values).infotext())
+
+
+class Run:
+    """What was encoded while the encoders were ours."""
+
+    def __init__(self, engines: Mapping[str, Engine], options: EncodeOptions) -> None:
+        self.engines = engines
+        self.options = options
+        self.readers = {tower: engine.reader() for tower, engine in engines.items()}
+        self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
+        """By tower and texts."""
+        self.kept: tuple[int, ...] = ()
+        """Padding ``drop``: rows kept of each chunk of every text."""
+
+    def read(self, texts: Sequence[str]) -> dict[str, list[ReadPrompt]]:
+        """Read texts for all towers, all with the same number of chunks and of rows kept."""
+        reads = {
+            tower: [
+                read_prompt(text, self.options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
+                for text in texts
+            ]
+            for tower, reader in self.readers.items()
+        }
+        longest = max(len(self.kept), *(num_chunks(read) for some in reads.values() for read in some))
+        result = {tower: [padded(read, longest) for read in some] for tower, some in reads.items()}
+        all_kept = [read.kept for some in result.values() for read in some if read.kept is not None]
+        if all_kept:  # of texts that stand in for one another, or side by side, the same rows
+            kept = tuple(map(max, zip(*all_kept, *[self.kept] * bool(self.kept), strict=True)))
+            result = {tower: [read._replace(kept=kept) for read in some] for tower, some in result.items()}
+        return result
+
+    def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
+        """Encode texts for one tower."""
+        key = (tower, tuple(texts))
+        if key not in self.encoded:
+            reads = self.read(texts)[tower]
+            self.encoded[key] = encode_together(reads, self.engines[tower], self.readers[tower].tokenize)
+        return self.encoded[key]
+
+    def problems(self) -> Iterator[str]:
+        """All problems of all texts, a line each."""
+        for prompts in self.encoded.values():
+            for prompt in prompts:
+                yield from (issue.line for issue in prompt.read.issues)
+
+
+@contextlib.contextmanager
+def swapped(engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str] = ()) -> Iterator[Run]:
+    """Make the text encoders of a model ours while the context lasts, for this thread.
+
+    Args:
+        engines: The encoders.
+        options: How to read and encode.
+        texts: With the padding ``drop``: texts whose rows must be the same, beside those encoded together.
+
+    Yields:
+        What is encoded meanwhile.
+    """
+    run = Run(engines, options)
+    texts = list(dict.fromkeys(texts))
+    if texts:
+        run.kept = next(iter(run.read(texts).values()))[0].kept or ()
+    thread = threading.get_ident()
+    try:
+        for tower, engine in run.engines.items():
+            _swap(engine, tower, run, thread)
+        yield run
+    finally:
+        for engine in run.engines.values():
+            for name in METHODS:
+                vars(engine.owner).pop(name, None)
+
+
+def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
+    """The options with what the host's own settings say about reading prompts."""
+    options = replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack)
+    if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
+        return replace(options, syntax="none", chunking="a1111")  # the host's user wants brackets to be text
+    return options
+
+
+def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
+    """Replace the two methods of one engine."""
+    owner = engine.owner
+    process_texts, process_tokens = (getattr(owner, name) for name in METHODS)
+    asked: list[str] = []
+
+    def our_texts(texts: Sequence[str]) -> Any:
+        # the token counters of the page ask at any time
+        if threading.get_ident() != thread:
+            return process_texts(texts)
+        asked[:] = texts
+        reads = run.read(texts)[tower]
+        count = max(sum(chunk.num_content for chunk in read.chunks) for read in reads)
+        # one chunk a text, as all of a text is encoded at once
+        return [[_stand_in(read, engine)] for read in reads], count
+
+    def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
+        if threading.get_ident() != thread:
+            return process_tokens(tokens, multipliers)
+        prompts = run.encode(tower, asked)
+        hidden = torch.cat([prompt.hidden for prompt in prompts])
+        hidden.pooled = torch.cat([prompt.pooled for prompt in prompts])  # pyright: ignore[reportAttributeAccessIssue]
+        engine.fixes_owner.fixes = None
+        return hidden
+
+    owner.process_texts, owner.process_tokens = our_texts, our_tokens
+
+
+def _stand_in(read: ReadPrompt, engine: Engine) -> Any:
+    """What the host takes for a chunk: it reads the names of the embeddings from it, for the image's parameters."""
+    chunk = read.chunks[0]
+    names = dict.fromkeys(t.id.name for c in read.chunks for t in c.tokens if isinstance(t.id, EmbeddingVector))
+    fixes = [(0, engine.database.word_embeddings[name]) for name in names]
+    return SimpleNamespace(tokens=list(chunk.plain_ids), multipliers=list(chunk.weights), fixes=fixes)
+
+
+def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> list[str]:
+    """All texts that a function of the host has encoded, by running it on a model that only writes them down."""
+    texts: list[str] = []
+
+    def get_learned_conditioning(some: Sequence[str]) -> Tensor:
+        texts.extend(some)
+        return torch.zeros(len(some), 1, 1)
+
+    function(SimpleNamespace(get_learned_conditioning=get_learned_conditioning), prompts, *args, **kwargs)
+    return texts
+
+
+def _at_most(count: int, lines: Iterable[str]) -> list[str]:
+    some = list(lines)
+    return some if len(some) <= count else [*some[:count], f"and {len(some) - count} more problems."]
+
+
+def _comment(p: Any, text: str) -> None:
+    """Show a line below the image; where the host cannot, in its console."""
+    if hasattr(p, "comment"):
+        p.comment(text)
+    else:
+        logger.warning(text)

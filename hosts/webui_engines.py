@@ -1,0 +1,360 @@
+"""The WebUI's text encoders as encode functions: those of A1111 and its kin, and those of Forge.
+
+Every pass is the host's own ``encode_with_transformers``, so clip skip, LoRA, precision and low-memory loading are the
+host's too. Attention masks are put into it by hooks on the attention layers, for that one pass.
+
+Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
+dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..encoder.masks import causal_mask, check_mask
+from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
+from ..weighting.chunks import ChunkLayout
+from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
+from ..weighting.scheme_api import Rows
+from ..weighting.towers import Reader
+
+METHODS = ("process_texts", "process_tokens")
+"""What is replaced on an engine for one generation."""
+FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
+
+
+class WebUIError(RuntimeError):
+    """What cannot be done in this WebUI, or with this model; the message says what to do instead."""
+
+
+def engines_of(model: Any) -> dict[str, Engine]:
+    """The CLIP text encoders of a loaded model.
+
+    Args:
+        model: The host's ``sd_model``.
+
+    Returns:
+        By tower (``clip_l``, ``clip_g``, ...), in the order in which the host joins them.
+
+    Raises:
+        WebUIError: If there are none that are known, or others beside them, or another extension has replaced what
+            ours would replace.
+    """
+    owners = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
+    if not owners:
+        embedders = getattr(getattr(model, "conditioner", None), "embedders", None)
+        candidates = list(embedders) if embedders is not None else [getattr(model, "cond_stage_model", None)]
+        owners = [owner for owner in candidates if hasattr(owner, "process_tokens")]
+    others = [name for name in vars(model) if name.startswith("text_processing_engine") and name not in FORGE_NAMES]
+    if others and getattr(model, others[0]) is not None:
+        raise WebUIError(
+            f"Weighted CLIP works with Stable Diffusion 1, 2 and XL. This model ({type(model).__name__}) also has "
+            f"another kind of text encoder ({others[0].removeprefix('text_processing_engine_')}): switch Weighted CLIP "
+            "off for it."
+        )
+    if not owners:
+        raise WebUIError(
+            f"Weighted CLIP finds no CLIP text encoder it knows in this model ({type(model).__name__}): switch it off "
+            "for this model."
+        )
+    engines: dict[str, Engine] = {}
+    for owner in owners:
+        engine = ForgeEngine(owner) if hasattr(owner, "text_encoder") else A1111Engine(owner)
+        engines[engine.tower] = engine
+    if len(engines) != len(owners):
+        raise WebUIError(f"Weighted CLIP cannot tell the {len(owners)} text encoders of this model apart.")
+    return engines
+
+
+class Engine:
+    """One text encoder of the host. Is an encode function."""
+
+    def __init__(self, owner: Any) -> None:
+        """Look at the host's object.
+
+        Args:
+            owner: An object of the host with ``process_texts``, ``process_tokens`` and ``encode_with_transformers``.
+
+        Raises:
+            WebUIError: If it is of an unknown kind or another extension has changed it.
+        """
+        _refuse_replaced(owner)
+        self.owner = owner
+
+    @property
+    def tower(self) -> str:
+        """Name of the tower: ``clip_l``, ``clip_g``, ..."""
+        raise NotImplementedError
+
+    @property
+    def comma_backtrack(self) -> int:
+        """How many tokens back from the end of a chunk a comma may be to be cut at."""
+        raise NotImplementedError
+
+    @property
+    def fixes_owner(self) -> Any:
+        """The host's object whose ``fixes`` say where vectors of embeddings stand."""
+        raise NotImplementedError
+
+    @property
+    def database(self) -> Any:
+        """The host's embeddings."""
+        raise NotImplementedError
+
+    @property
+    def text_model(self) -> Any:
+        """The text model of transformers behind the engine, or None where it is another library's."""
+        raise NotImplementedError
+
+    def reader(self) -> Reader:
+        """What reads prompts for this tower."""
+        owner = self.owner
+        layout = ChunkLayout(owner.chunk_length + 2, owner.id_start, owner.id_end, owner.id_pad, owner.comma_token)
+        return Reader(_HostTokenize(weakref.ref(owner)), layout, _HostEmbeddings(self.database, self.tower))
+
+    def __call__(self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+        """Encode chunks: an `EncodeFn`. Pooled vectors are the host's, or zeros ``[chunks, 1]`` where it has none."""
+        tokens = torch.tensor([[plain_id(token) for token in chunk] for chunk in ids])
+        # the host takes them away during each pass
+        self.fixes_owner.fixes = [list(_fixes(chunk)) for chunk in ids]
+        with self._masked(mask, len(ids), tokens.shape[1], is_causal=is_causal):
+            hidden = self.owner.encode_with_transformers(self._placed(tokens))
+        pooled = getattr(hidden, "pooled", None)
+        return Rows(hidden, hidden.new_zeros(len(ids), 1) if pooled is None else pooled)
+
+    def _placed(self, tokens: Tensor) -> Tensor:
+        """Token ids where the host's encoder wants them."""
+        return tokens
+
+    @contextmanager
+    def _masked(self, mask: Tensor | None, batch: int, length: int, *, is_causal: bool) -> Iterator[None]:
+        """Give every attention layer our mask while the context lasts."""
+        if mask is not None:
+            mask = check_mask(mask, batch, length)
+        if is_causal and (mask is None or bool(mask.all())):
+            yield
+            return
+        if self.text_model is None:
+            raise WebUIError(
+                f"This WebUI runs the text encoder {self.tower} through open_clip, where Weighted CLIP cannot hide "
+                "words or padding. Choose a scheme that hides nothing, such as comfy or a1111, and the padding "
+                "attend; or use Forge."
+            )
+        visible = torch.ones(1, 1, length, dtype=torch.bool) if mask is None else mask
+        if is_causal:
+            visible = visible & causal_mask(length)
+        layers = list(self.text_model.encoder.layers)
+        asked: set[int] = set()
+
+        def give_mask(
+            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            states: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            if "attention_mask" not in kwargs:
+                raise WebUIError("Weighted CLIP does not know how this WebUI's CLIP takes masks: please report it.")
+            hidden = ~visible.expand(batch, length, length).unsqueeze(1).to(states.device)
+            bias = torch.zeros(hidden.shape, dtype=states.dtype, device=states.device)
+            kwargs = {**kwargs, "attention_mask": bias.masked_fill(hidden, torch.finfo(states.dtype).min)}
+            if "causal_attention_mask" in kwargs:
+                kwargs["causal_attention_mask"] = None
+            asked.add(id(module))
+            return args, kwargs
+
+        hooks = [layer.self_attn.register_forward_pre_hook(give_mask, with_kwargs=True) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not asked:
+            raise WebUIError("This WebUI's CLIP was run without asking for Weighted CLIP's masks: please report it.")
+
+
+class ForgeEngine(Engine):
+    """Forge's ``ClassicTextProcessingEngine``."""
+
+    @property
+    def tower(self) -> str:
+        """Name of the tower."""
+        return self.owner.embedding_key
+
+    @property
+    def comma_backtrack(self) -> int:
+        """Forge does not read its setting."""
+        return 20
+
+    @property
+    def fixes_owner(self) -> Any:
+        """Where vectors of embeddings stand."""
+        return self.owner.embeddings
+
+    @property
+    def database(self) -> Any:
+        """Its embeddings."""
+        return self.owner.embeddings
+
+    @property
+    def text_model(self) -> Any:
+        """Its text model."""
+        return _inner_text_model(self.owner.text_encoder.transformer)
+
+
+class A1111Engine(Engine):
+    """A1111's ``FrozenCLIPEmbedderWithCustomWords`` and its kin."""
+
+    def __init__(self, owner: Any) -> None:
+        """Look at the host's object; see `Engine`."""
+        super().__init__(owner)
+        if host_option("use_old_emphasis_implementation", default=False):
+            raise WebUIError(
+                "The setting “Use old emphasis implementation” leaves out what Weighted CLIP replaces: switch that "
+                "setting off, or Weighted CLIP."
+            )
+        if self._token_embedding is None:
+            raise WebUIError(
+                f"The text encoder {type(owner.wrapped).__name__} is no CLIP that Weighted CLIP knows: switch it off "
+                "for this model."
+            )
+
+    @property
+    def tower(self) -> str:
+        """Name of the tower; that of Stable Diffusion 2 is called ``clip_l`` by the host."""
+        return getattr(self._token_embedding, "textual_inversion_key", "clip_l")
+
+    @property
+    def comma_backtrack(self) -> int:
+        """The host's setting."""
+        return int(host_option("comma_padding_backtrack", default=20))
+
+    @property
+    def fixes_owner(self) -> Any:
+        """Where vectors of embeddings stand."""
+        return self.owner.hijack
+
+    @property
+    def database(self) -> Any:
+        """Its embeddings."""
+        return self.owner.hijack.embedding_db
+
+    @property
+    def text_model(self) -> Any:
+        """Its text model."""
+        transformer = getattr(self.owner.wrapped, "transformer", None)
+        return None if transformer is None else _inner_text_model(transformer)
+
+    @property
+    def _token_embedding(self) -> Any:
+        """The host's token embedding: transformers' or open_clip's."""
+        model = self.text_model
+        if model is not None:
+            return model.embeddings.token_embedding
+        return getattr(getattr(self.owner.wrapped, "model", None), "token_embedding", None)
+
+    def _placed(self, tokens: Tensor) -> Tensor:
+        from modules import devices  # pyright: ignore[reportMissingImports]
+
+        return tokens.to(devices.device)
+
+
+@dataclass(frozen=True)
+class _HostTokenize:
+    """The host's tokenizer as a tokenize function; equal for one engine, and does not keep it alive.
+
+    Ids are the host's. Places in the text are those of our own tokenizer; should the ids ever differ, every token gets
+    the whole text as its place.
+    """
+
+    owner: weakref.ref[Any]
+
+    def __call__(self, text: str) -> list[TokenSpan]:
+        text = without_surrogates(text)
+        owner: Any = self.owner()
+        ids = list(owner.tokenize([text])[0])
+        ours = default_tokenizer()(text)
+        if ids == [token.id for token in ours]:
+            return ours
+        return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
+
+
+@dataclass(frozen=True)
+class _HostEmbeddings:
+    """The host's loaded embeddings."""
+
+    database: Any
+    tower: str
+
+    def names(self) -> tuple[str, ...]:
+        """Those that fit the model, and those that do not: a prompt with one says so."""
+        skipped = getattr(self.database, "skipped_embeddings", {})
+        return (
+            *self.database.word_embeddings,
+            *(name for name in skipped if name not in self.database.word_embeddings),
+        )
+
+    def find(self, name: str) -> list[Tensor] | None:
+        """The vectors of an embedding, ``[dim]`` each.
+
+        Raises:
+            EmbeddingError: If it is for another model.
+        """
+        embedding = self.database.word_embeddings.get(name)
+        if embedding is None:
+            raise EmbeddingError(f"The embedding “{name}” is for another model.")
+        vectors = embedding.vec
+        if isinstance(vectors, dict):
+            if self.tower not in vectors:
+                raise EmbeddingError(
+                    f"The embedding “{name}” is for another model: it has vectors for {' and '.join(vectors)}, this "
+                    f"encoder is {self.tower}."
+                )
+            vectors = vectors[self.tower]
+        return list(vectors)
+
+
+def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:
+    """Runs of vectors as the host wants them: the position before the run, and an object with their stack."""
+    position = 0
+    for _, run in groupby(chunk, key=lambda token: isinstance(token, EmbeddingVector)):
+        tokens = list(run)
+        vectors = [token.vector for token in tokens if isinstance(token, EmbeddingVector)]
+        if vectors:
+            yield position - 1, SimpleNamespace(vec=torch.stack(vectors))
+        position += len(tokens)
+
+
+def _inner_text_model(transformer: Any) -> Any:
+    """The part with embeddings, encoder and norm; newer transformers have it at the top."""
+    return getattr(transformer, "text_model", None) or (transformer if hasattr(transformer, "encoder") else None)
+
+
+def _refuse_replaced(owner: Any) -> None:
+    """Raise if another extension has replaced what ours would replace."""
+    for name in METHODS:
+        home = next((cls for cls in type(owner).__mro__ if name in vars(cls)), None)
+        if home is None:
+            raise WebUIError(
+                f"This WebUI's text encoder ({type(owner).__name__}) has no {name}: Weighted CLIP does not know it. "
+                "Switch Weighted CLIP off."
+            )
+        other = vars(owner).get(name) or vars(home)[name]
+        if getattr(other, "__module__", home.__module__) != home.__module__:
+            raise WebUIError(
+                f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
+                "would replace too: switch one of the two off."
+            )
+
+
+def host_option(name: str, *, default: Any) -> Any:
+    """A setting of the host, or the default where it has none of that name."""
+    from modules.shared import opts  # pyright: ignore[reportMissingImports]
+
+    return getattr(opts, name, default)
