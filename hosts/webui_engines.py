@@ -24,7 +24,7 @@ from ..encoder.masks import causal_mask, check_mask
 from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ..weighting.scheme_api import Rows
+from ..weighting.scheme_api import EncoderError, Rows
 from ..weighting.towers import Reader
 
 METHODS = ("process_texts", "process_tokens")
@@ -32,7 +32,7 @@ METHODS = ("process_texts", "process_tokens")
 FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
 
 
-class WebUIError(RuntimeError):
+class WebUIError(EncoderError):
     """What cannot be done in this WebUI, or with this model; the message says what to do instead."""
 
 
@@ -337,7 +337,10 @@ def _inner_text_model(transformer: Any) -> Any:
 
 
 def _refuse_replaced(owner: Any) -> None:
-    """Raise if another extension has replaced what ours would replace."""
+    """Raise if another extension has replaced what ours would replace.
+
+    Ours may be there: the lab looks at the engines while an image is being made.
+    """
     for name in METHODS:
         home = next((cls for cls in type(owner).__mro__ if name in vars(cls)), None)
         if home is None:
@@ -346,7 +349,7 @@ def _refuse_replaced(owner: Any) -> None:
                 "Switch Weighted CLIP off."
             )
         other = vars(owner).get(name) or vars(home)[name]
-        if getattr(other, "__module__", home.__module__) != home.__module__:
+        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.webui"):
             raise WebUIError(
                 f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
                 "would replace too: switch one of the two off."

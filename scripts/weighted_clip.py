@@ -3,34 +3,26 @@
 The WebUI runs this file at its start and at every “Reload UI”. The package around it is loaded once, by path and under
 a name of its own, so that other extensions with folders of the same names are not disturbed.
 """
+# pyright: reportMissingImports=false
 
-import importlib
 import importlib.util
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
-from modules import scripts
+from modules import script_callbacks, scripts, ui_components
 
-NAME = "weighted_clip_webui"
-ROOT = Path(__file__).resolve().parent.parent
+NAME, ROOT = "weighted_clip_webui", Path(__file__).resolve().parent.parent
 
 if NAME not in sys.modules:
     spec = importlib.util.spec_from_file_location(NAME, ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+    assert spec and spec.loader
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(sys.modules[NAME])
-    except BaseException:
-        del sys.modules[NAME]
-        raise
+    spec.loader.exec_module(sys.modules[NAME])
 
-webui = importlib.import_module(f"{NAME}.hosts.webui")
-accordion = importlib.import_module(f"{NAME}.web.lab.accordion")
-
-try:
-    from modules.ui_components import InputAccordion
-except ImportError:
-    InputAccordion = None
+webui, webui_lab = (import_module(f"{NAME}.hosts.{module}") for module in ("webui", "webui_lab"))
+accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
 
 
 class WeightedCLIPScript(scripts.Script):
@@ -38,7 +30,7 @@ class WeightedCLIPScript(scripts.Script):
 
     def title(self):
         """The name in the page and, in lower case, in the API."""
-        return "Weighted CLIP"
+        return webui.INFOTEXT
 
     def show(self, is_img2img):
         """Always there, in txt2img and img2img."""
@@ -46,7 +38,8 @@ class WeightedCLIPScript(scripts.Script):
 
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
-        controls = accordion.build_accordion(self.title(), self.elem_id, InputAccordion)
+        input_accordion = getattr(ui_components, "InputAccordion", None)
+        controls = accordion.build_accordion(self.title(), self.elem_id, input_accordion)
         self.infotext_fields = [(control, partial(webui.pasted, name)) for name, control in controls.items()]
         self.paste_field_names = [webui.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())
@@ -54,3 +47,10 @@ class WeightedCLIPScript(scripts.Script):
     def process(self, p, *values):
         """Before a generation."""
         webui.arm(p, values)
+
+
+def _tabs():
+    return [(page.build_page(webui_lab.loaded_model, run=webui_lab.run_in_queue), webui.INFOTEXT, "weighted_clip")]
+
+
+script_callbacks.on_ui_tabs(_tabs)

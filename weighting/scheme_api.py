@@ -20,6 +20,10 @@ from .embeddings import TokenId
 from .prompt import Issue
 
 
+class EncoderError(RuntimeError):
+    """An encoder that cannot do what it is asked, or is not there; the message tells its user what to do."""
+
+
 class Encoding(Protocol):
     """What an encode function returns."""
 

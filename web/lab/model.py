@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.scheme_api import EncoderError
 from ...weighting.towers import Reader
 
 
-class LabError(Exception):
+class LabError(EncoderError):
     """Something the user of the page has to know or do; the message says it."""
 
 
@@ -41,11 +42,11 @@ class LabModel(Protocol):
             By tower, in the order of `readers`, with equal numbers of rows.
 
         Raises:
-            LabError: If it cannot be done now, or with these options.
+            EncoderError: If it cannot be done now, or with these options.
             ValueError: If an option is out of range.
         """
         ...
 
 
 ModelSource = Callable[[], LabModel]
-"""Gives the model to use now; it is asked anew for every request. Raises `LabError` where there is none."""
+"""Gives the model to use now; it is asked anew for every request. Raises `EncoderError` where there is none."""

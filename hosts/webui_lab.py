@@ -1,0 +1,118 @@
+"""The model that is loaded in the WebUI, as the lab uses it.
+
+Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..encoder.tokenizer import default_tokenizer
+from ..weighting.encode import EncodedPrompt, EncodeOptions
+from ..weighting.towers import Reader
+from .webui import swapped
+from .webui_engines import WebUIError, engines_of, host_option
+
+
+class LoadedModel:
+    """The text encoders of the model in memory. Nothing is loaded for it."""
+
+    warning = ""
+
+    def __init__(self, model: Any) -> None:
+        """Take the host's model.
+
+        Args:
+            model: Its ``sd_model``, or None.
+
+        Raises:
+            WebUIError: If it has text encoders that are not known.
+        """
+        self._model = model
+        self._engines = {} if model is None else engines_of(model)
+
+    @property
+    def title(self) -> str:
+        """Name of the checkpoint."""
+        if self._model is None:
+            return "no model is loaded yet; tokens are CLIP-L's"
+        info = getattr(self._model, "sd_checkpoint_info", None)
+        return f"{getattr(info, 'name_for_extra', None) or type(self._model).__name__}, as loaded in the WebUI"
+
+    def readers(self) -> dict[str, Reader]:
+        """What reads prompts for each text tower."""
+        if self._model is None:
+            return {"clip_l": Reader(default_tokenizer())}
+        return {tower: engine.reader() for tower, engine in self._engines.items()}
+
+    def encode(self, text: str, options: EncodeOptions) -> dict[str, EncodedPrompt]:
+        """Encode a prompt with every tower, by the host itself; in the host's queue only.
+
+        Args:
+            text: The prompt.
+            options: How to read and weight it.
+
+        Returns:
+            By tower.
+
+        Raises:
+            WebUIError: If no model is loaded, or it cannot do this.
+        """
+        if self._model is None:
+            raise WebUIError(
+                "No model is loaded yet: make an image once, then this page uses its text encoder. Tokens, masks and "
+                "conversion work without one."
+            )
+        from modules import devices  # pyright: ignore[reportMissingImports]
+        from modules.prompt_parser import SdConditioning  # pyright: ignore[reportMissingImports]
+
+        with torch.no_grad(), devices.autocast(), swapped(self._engines, options) as run:
+            if hasattr(self._model, "set_clip_skip"):
+                self._model.set_clip_skip(int(host_option("CLIP_stop_at_last_layers", default=1)))
+            self._model.get_learned_conditioning(SdConditioning([text]))
+            return {tower: run.encode(tower, [text])[0] for tower in self._engines}
+
+
+def loaded_model() -> LoadedModel:
+    """The model in memory now.
+
+    Raises:
+        WebUIError: If it has text encoders that are not known.
+    """
+    from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
+
+    model = model_data.sd_model  # the public name would load one
+    is_there = model is not None and hasattr(model, "get_learned_conditioning")
+    return LoadedModel(model if is_there else None)
+
+
+def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function when no image is being made; in Forge on the thread that owns the models.
+
+    Args:
+        function: Whatever needs the model's weights.
+        arguments: Its arguments.
+
+    Returns:
+        What it returns. What it raises is raised here.
+    """
+    from modules.call_queue import wrap_queued_call  # pyright: ignore[reportMissingImports]
+
+    def outcome() -> tuple[Any, BaseException | None]:
+        try:
+            return function(*arguments), None
+        except BaseException as error:
+            return None, error
+
+    try:
+        from modules_forge.main_thread import run_and_wait_result  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        result, error = wrap_queued_call(outcome)()
+    else:
+        result, error = wrap_queued_call(run_and_wait_result)(outcome)
+    if error is not None:
+        raise error
+    return result

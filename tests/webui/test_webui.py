@@ -1,0 +1,357 @@
+"""Conditioning of the WebUI made by us, on stand-ins for its engines: numbers against our native encoder with the same
+weights, and what is left of us afterwards, which must be nothing."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from weighted_clip.encoder.checkpoint import load_text_model
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.webui import INFOTEXT, Settings, arm, infotext_key, pasted
+from weighted_clip.hosts.webui_engines import WebUIError, engines_of
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
+
+from . import fake_webui as fake
+
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a [bowl] (far:0.0) away"
+LONG = "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 9
+KINDS = ("forge", "a1111")
+
+
+def native(tmp_path: Path, clip_skip: int = 1, seed: int = 0) -> TextEncoder:
+    """Our own encoder with the weights of `fake.text_model`."""
+    fake.text_model(seed).save_pretrained(tmp_path / str(seed))
+    model, _ = load_text_model(tmp_path / str(seed) / "model.safetensors")
+    return TextEncoder(model, clip_skip=clip_skip)
+
+
+def expected(encoder: TextEncoder, text: str, **options: Any) -> Tensor:
+    options = {"syntax": "a1111", "scheme": "a1111", **options}
+    read = read_prompt(text, EncodeOptions(**options), default_tokenizer())
+    return encode_prompt(read, encoder, default_tokenizer()).hidden
+
+
+def conditioning(model: Any, *prompts: str, negative: str = "", **settings: Any) -> list[Any]:
+    generation = fake.Generation(model)
+    arm(generation, list({**vars(Settings()), "enabled": True, **settings}.values()))
+    return generation.setup_conds(*prompts, negative=negative)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_is_that_of_the_native_encoder(
+    kind: str, scheme: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    model, encoder = request.getfixturevalue(kind), native(tmp_path)
+    for text in ("", PROMPT, LONG):
+        [ours] = conditioning(model, text, scheme=scheme)
+        torch.testing.assert_close(ours, expected(encoder, text, scheme=scheme), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"padding": "mask"},
+        {"padding": "mask EOS too"},
+        {"padding": "drop"},
+        {"scheme": "masked_blend", "law": "compel"},
+        {"scheme": "masked_blend", "mask_method": "remove", "padding": "mask"},
+        {"scheme": "masked_blend", "mask_method": "token"},
+        {"scheme": "comfy", "normalization": "length+mean", "syntax": "comfy"},
+    ],
+    ids=lambda settings: " ".join(settings.values()),
+)
+def test_every_setting_acts_as_on_the_native_encoder(
+    kind: str, settings: dict[str, str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    model, encoder = request.getfixturevalue(kind), native(tmp_path)
+    for text in (PROMPT, LONG):
+        [ours] = conditioning(model, text, **settings)
+        torch.testing.assert_close(ours, expected(encoder, text, **settings), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clip_skip_of_the_host_holds_for_masked_passes_too(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    model, encoder = request.getfixturevalue(kind), native(tmp_path, clip_skip=2)
+    next(iter(engines_of(model).values())).owner.clip_skip = 2
+    [ours] = conditioning(model, PROMPT, scheme="masked_blend", padding="mask")
+    theirs = expected(encoder, PROMPT, scheme="masked_blend", padding="mask")
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_of_a1111_is_that_of_all_texts_of_a_prompt(kind: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(kind)
+    texts = ["a (cat:1.5) on a mat", "a (dog:0.5) on a mat, " * 20, "plain"]
+    [ours] = conditioning(model, "=>".join(texts))
+    assert ours.shape == (3, 154, fake.WIDTH)
+
+    tokenize, options = default_tokenizer(), EncodeOptions(syntax="a1111", scheme="a1111")
+    empty = read_prompt("", options, tokenize).chunks[0]
+    chunks = [read_prompt(text, options, tokenize).chunks for text in texts]
+    engine = next(iter(engines_of(model).values())).owner
+    for column in range(2):
+        some = [chunk[column] if column < len(chunk) else empty for chunk in chunks]
+        with torch.no_grad():
+            plain = engine.encode_with_transformers(torch.tensor([chunk.ids for chunk in some])).double()
+        scaled = plain * torch.tensor([chunk.weights for chunk in some]).double().unsqueeze(-1)
+        theirs = scaled * (plain.mean() / scaled.mean())
+        torch.testing.assert_close(ours[:, 77 * column :][:, :77].double(), theirs, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_of_the_host_are_read_and_named(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model, encoder = request.getfixturevalue(kind), native(tmp_path)
+    engine = next(iter(engines_of(model).values()))
+    vectors = torch.randn(3, fake.WIDTH, generator=torch.Generator().manual_seed(7))
+    engine.database.add("my style", vectors)
+    engine.database.add("both", {"clip_l": vectors[:1], "clip_g": vectors[:2]})
+
+    class Known:
+        def names(self) -> tuple[str, ...]:
+            return ("my style", "both")
+
+        def find(self, name: str) -> list[Tensor]:
+            return list(vectors if name == "my style" else vectors[:1])
+
+    text = "a cat in (my style:0.5) and both"
+    for scheme in ("a1111", "masked_blend"):
+        options = EncodeOptions(syntax="a1111", scheme=scheme)
+        read = read_prompt(text, options, default_tokenizer(), embeddings=Known())
+        theirs = encode_prompt(read, encoder, default_tokenizer()).hidden
+        [ours] = conditioning(model, text, scheme=scheme)
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
+        assert engine.owner.used_embeddings == ["my style", "both"]
+        assert engine.fixes_owner.fixes is None
+
+
+def test_an_embedding_for_another_model_is_told(forge: fake.ForgeModel) -> None:
+    database = forge.text_processing_engine.embeddings
+    database.skipped_embeddings["wide"] = SimpleNamespace(name="wide")
+    database.add("only-g", {"clip_g": torch.zeros(1, fake.WIDTH)})
+    generation = fake.Generation(forge)
+    arm(generation, [True])
+    generation.setup_conds("a wide only-g cat")
+    told = "\n".join(generation.comments)
+    assert "“wide” is for another model" in told
+    assert "“only-g” is for another model: it has vectors for clip_g, this encoder is clip_l" in told
+
+
+@pytest.mark.parametrize("kind", ["forge_xl", "a1111_xl"])
+def test_both_encoders_of_sdxl_are_ours(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model = request.getfixturevalue(kind)
+    for text in (PROMPT, LONG):
+        [ours] = conditioning(model, text, scheme="comfy")
+        parts = [expected(native(tmp_path, seed=seed), text, scheme="comfy") for seed in (0, 1)]
+        torch.testing.assert_close(ours["crossattn"], torch.cat(parts, dim=-1), atol=2e-5, rtol=0)
+        [stock] = fake.get_learned_conditioning(model, [text.replace("(", "").replace(")", "")], 20)
+        assert ours["vector"].shape == stock["vector"].shape
+
+
+def test_towers_get_equally_many_chunks_though_only_one_knows_an_embedding(forge_xl: fake.ForgeXLModel) -> None:
+    forge_xl.text_processing_engine_l.embeddings.add("long", torch.zeros(70, fake.WIDTH))
+    [ours] = conditioning(forge_xl, "a long cat and a dog in a bowl on a mat")
+    assert ours["crossattn"].shape == (1, 154, 2 * fake.WIDTH)
+
+
+def test_open_clip_cannot_hide_and_says_so(a1111_xl: fake.A1111XLModel) -> None:
+    for settings in ({"scheme": "masked_blend"}, {"padding": "mask"}):
+        with pytest.raises(WebUIError, match="clip_g through open_clip, where Weighted CLIP cannot hide"):
+            conditioning(a1111_xl, PROMPT, **settings)
+    conditioning(a1111_xl, "nothing to fade", scheme="masked_blend")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "forge_xl", "a1111_xl"])
+def test_nothing_is_left_after_success_and_error(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = request.getfixturevalue(kind)
+    owners = [engine.owner for engine in engines_of(model).values()]
+    before = [dict(vars(owner)) for owner in owners]
+    plain = fake.Generation(model).setup_conds(PROMPT)
+
+    def is_plain() -> bool:
+        monkeypatch.setattr(fake.Generation, "cached_c", [None, None, None])
+        now = fake.Generation(model).setup_conds(PROMPT)
+        pairs = zip(plain, now, strict=True)
+        return all(
+            all(torch.equal(a[key], b[key]) for key in a) if isinstance(a, dict) else torch.equal(a, b)
+            for a, b in pairs
+        )
+
+    conditioning(model, PROMPT)
+    for owner, known in zip(owners, before, strict=True):
+        assert set(vars(owner)) - {"used_embeddings"} == set(known) - {"used_embeddings"}
+    assert is_plain()
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no room for one more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("weighted_clip.hosts.webui.encode_together", fail)
+        with pytest.raises(RuntimeError, match="no room for one more"):
+            conditioning(model, PROMPT)
+    for owner in owners:
+        assert not {"process_texts", "process_tokens"} & set(vars(owner))
+    text_models = [engine.text_model for engine in engines_of(model).values() if engine.text_model is not None]
+    assert not any(layer.self_attn._forward_pre_hooks for text in text_models for layer in text.encoder.layers)
+    assert is_plain()
+
+
+def test_caches_are_never_shared_with_plain_generations(forge: fake.ForgeModel) -> None:
+    [plain] = fake.Generation(forge).setup_conds(PROMPT)
+    cached = list(fake.Generation.cached_c)
+    [ours] = conditioning(forge, PROMPT)
+    assert not torch.equal(plain, ours)
+    assert all(a is b for a, b in zip(cached, fake.Generation.cached_c, strict=True))
+    [again] = fake.Generation(forge).setup_conds(PROMPT)
+    assert again is plain
+    [other] = conditioning(forge, PROMPT, scheme="comfy")
+    assert not torch.equal(ours, other)
+
+
+def test_script_that_is_off_touches_nothing(forge: fake.ForgeModel) -> None:
+    generation = fake.Generation(forge)
+    before = dict(vars(generation))
+    arm(generation, list(vars(Settings()).values()))
+    assert vars(generation) == before
+    assert not generation.extra_generation_params
+
+
+def test_token_counters_of_other_threads_get_the_hosts_own_chunks(
+    forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = forge.text_processing_engine
+    counts: list[int] = []
+
+    def count(*args: Any) -> Any:
+        thread = threading.Thread(target=lambda: counts.append(engine.process_texts(["one two three"])[1]))
+        thread.start()
+        thread.join()
+        return original(*args)
+
+    from weighted_clip.hosts import webui
+
+    original = webui.encode_together
+    monkeypatch.setattr(webui, "encode_together", count)
+    conditioning(forge, PROMPT)
+    assert set(counts) == {3}
+
+
+def test_dropped_padding_leaves_the_same_rows_to_all_prompts_of_a_batch(forge: fake.ForgeModel) -> None:
+    texts = ["a cat", "a (red:1.2) cat on a mat=>a dog", LONG]
+    conds = conditioning(forge, *texts, padding="drop")
+    assert {cond.shape[1] for cond in conds} == {conds[-1].shape[1]}
+    assert conds[-1].shape[1] < 154
+    [alone] = conditioning(forge, "a cat", padding="drop")
+    assert alone.shape[1] == 4
+    torch.testing.assert_close(conds[0][:, :4], alone, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("padding", ["attend", "drop"])
+def test_problems_are_shown_below_the_image_once(forge: fake.ForgeModel, padding: str) -> None:
+    generation = fake.Generation(forge)
+    arm(generation, [True, "a1111", "none", "nested", "attention", padding])
+    generation.setup_conds("a ((cat:1.2)=>a ((cat:1.2)")
+    assert len(generation.comments) == 1
+    assert next(iter(generation.comments)).startswith("Weighted CLIP: at ")
+
+
+def test_many_problems_are_counted(forge: fake.ForgeModel) -> None:
+    generation = fake.Generation(forge)
+    arm(generation, [True, "a1111"])
+    generation.setup_conds("a ) " * 40)
+    assert len(generation.comments) == 21
+    assert list(generation.comments)[-1] == "Weighted CLIP: and 20 more problems."
+
+
+def test_setting_emphasis_none_makes_brackets_text(
+    forge: fake.ForgeModel, host_options: SimpleNamespace, tmp_path: Path
+) -> None:
+    host_options.emphasis = "None"
+    [ours] = conditioning(forge, PROMPT)
+    theirs = expected(native(tmp_path), PROMPT, syntax="none", scheme="unweighted", chunking="a1111")
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
+
+
+def test_comma_setting_counts_in_a1111_and_not_in_forge(
+    a1111: fake.A1111Model, forge: fake.ForgeModel, host_options: SimpleNamespace, tmp_path: Path
+) -> None:
+    host_options.comma_padding_backtrack = 0
+    text = "word " * 70 + ", " + "other " * 20
+    for model, backtrack in ((a1111, 0), (forge, 20)):
+        [ours] = conditioning(model, text)
+        theirs = expected(native(tmp_path), text, comma_backtrack=backtrack)
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
+
+
+def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
+    with pytest.raises(ValueError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
+        conditioning(forge, PROMPT, scheme="A1111")
+    generation = fake.Generation(forge)
+    arm(generation, [True, *["a1111"] * 9])
+    with pytest.raises(ValueError, match=r"takes 7 values .*got 10"):
+        generation.setup_conds(PROMPT)
+    assert not generation.extra_generation_params
+
+
+def test_unknown_models_and_changed_engines_are_refused(
+    forge: fake.ForgeModel, a1111: fake.A1111Model, host_options: SimpleNamespace
+) -> None:
+    with pytest.raises(WebUIError, match=r"no CLIP text encoder it knows in this model \(SimpleNamespace\)"):
+        conditioning(SimpleNamespace(cond_stage_model=None), PROMPT)
+    forge.__dict__["text_processing_engine_t5"] = object()
+    with pytest.raises(WebUIError, match=r"another kind of text encoder \(t5\): switch Weighted CLIP off"):
+        conditioning(forge, PROMPT)
+
+    def theirs(tokens: Any, multipliers: Any) -> Any:
+        raise AssertionError
+
+    a1111.cond_stage_model.process_tokens = theirs
+    with pytest.raises(WebUIError, match=r"Another extension \(.*test_webui\) has replaced process_tokens"):
+        conditioning(a1111, PROMPT)
+    del a1111.cond_stage_model.process_tokens
+    host_options.use_old_emphasis_implementation = True
+    with pytest.raises(WebUIError, match="Use old emphasis implementation"):
+        conditioning(a1111, PROMPT)
+
+
+def test_a_host_that_does_not_ask_is_noticed(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake.ForgeModel, "get_learned_conditioning", lambda self, texts: torch.zeros(1, 77, 4))
+    with pytest.raises(WebUIError, match="encoded without asking"):
+        conditioning(forge, PROMPT)
+
+
+def test_a_host_without_the_way_in_is_told() -> None:
+    comments: list[str] = []
+    generation = SimpleNamespace(comment=comments.append, extra_generation_params={})
+    arm(generation, [True])
+    assert "is not used" in comments[0]
+    assert not generation.extra_generation_params
+
+
+def test_settings_go_into_the_parameters_and_come_back(forge: fake.ForgeModel) -> None:
+    settings = Settings(True, "masked_blend", "mean", "compel", "remove", "mask", "comfy")
+    generation = fake.Generation(forge)
+    arm(generation, list(vars(settings).values()))
+    parameters = generation.extra_generation_params
+    assert parameters[INFOTEXT] == "masked_blend"
+    assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
+
+    short = Settings(True).infotext()
+    assert short == {INFOTEXT: "a1111"}
+    assert Settings(**{name: pasted(name, short) for name in vars(settings)}) == Settings(True)
+
+    foreign = {"Steps": "20"}
+    assert pasted("enabled", foreign) is False
+    assert {pasted(name, foreign) for name in vars(settings) if name != "enabled"} == {None}
+    assert infotext_key("mask_method") == "Weighted CLIP mask method"
