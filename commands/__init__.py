@@ -6,12 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-SAMPLE_PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
-SAMPLE_COMMAND = ["encode", SAMPLE_PROMPT, "--scheme", "masked_blend", "--name", "sample"]
+DEFAULT_COMMAND = ["lab"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; without one, encode a sample prompt.
+    """Run a command; without one, start the lab.
 
     Args:
         arguments: What follows the program's name; the process's own by default.
@@ -20,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, or 1 after a problem that was explained on the error stream.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given or SAMPLE_COMMAND)
+    options = _parser().parse_args(given or DEFAULT_COMMAND)
     try:
         return options.run(options)
     except (ValueError, OSError) as error:
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from .. import benchmarks, parity
-    from . import encode, reading
+    from . import encode, lab, reading
 
     parser = argparse.ArgumentParser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -45,4 +44,5 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=benchmarks.run)
 
     encode.add_command(commands)
+    lab.add_command(commands)
     return parser

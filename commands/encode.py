@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .loading import add_loading_options, device_of, dtype_of
 from .reading import add_reading_options, embeddings_of, options_of, text_of
 
 if TYPE_CHECKING:
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
 
     from ..encoder.text_model import TextEncoder
     from ..weighting.encode import EncodedPrompt, ReadPrompt
-    from ..weighting.scheme_api import Rows
-
-RANDOM_WARNING = (
-    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
-    "mean nothing. Give real ones with --weights FILE.safetensors"
-)
 
 
 def add_command(commands: Any) -> None:
@@ -45,11 +40,7 @@ def add_command(commands: Any) -> None:
         "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
     )
     encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
-    encode.add_argument(
-        "--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1); SD 2.x, SDXL: from 2"
-    )
-    encode.add_argument("--dtype", choices=["fp32", "fp16", "bf16"], default="fp32")
-    encode.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
     encode.add_argument("--name", default="prompt", help="first part of the files' names (prompt)")
     encode.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
@@ -58,6 +49,7 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.tokenizer import default_tokenizer
+    from ..web.export import write_conditioning
     from ..weighting.encode import encode_prompt
     from ..weighting.towers import Reader, joined, layout_of, read_for_towers
     from ..weighting.view import counted, token_table
@@ -89,7 +81,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{name}: {prompt.read.options.scheme}, {count} encoded -> {rows} rows of {dim}, weights: {source}")
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    files = [_write_tensors(arguments, joined(encoded), text, source)]
+    files = [arguments.out / f"{arguments.name}.safetensors"]
+    about = {"weights": source, "clip_skip": str(arguments.clip_skip)}
+    write_conditioning(files[0], joined(encoded), text, options_of(arguments), about)
     if arguments.pictures:
         files += _write_pictures(arguments, reads[first], encoders[first], masks[0])
     print("wrote " + "\n      ".join(map(str, files)))
@@ -110,34 +104,20 @@ def _watched(encoder: TextEncoder, read: ReadPrompt, masks: list[Tensor | None])
 
 def _encoders(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
     """The encoders by tower and, in words, where their weights come from."""
-    import torch
-
     from ..encoder.checkpoint import load_text_models, seeded_text_model
     from ..encoder.families import encoders_for
+    from ..web.lab.native import RANDOM_WARNING
 
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype]
-    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"this PyTorch ({torch.__version__}) finds no CUDA device; use --device cpu")
+    dtype, device = dtype_of(arguments), device_of(arguments)
     if arguments.weights is None:
         print(f"*** {RANDOM_WARNING} ***\n", file=sys.stderr)
-        models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(arguments.device)}
+        models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(device)}
         source = f"random, seed {arguments.seed} (no meaning)"
     else:
-        models, report = load_text_models(arguments.weights, dtype=dtype, device=arguments.device)
+        models, report = load_text_models(arguments.weights, dtype=dtype, device=device)
         print(f"{report}\n")
         source = f"{report.file} ({report.layout})"
     return encoders_for(models, arguments.clip_skip)[1], source
-
-
-def _write_tensors(arguments: argparse.Namespace, rows: Rows, text: str, source: str) -> Path:
-    from safetensors.torch import save_file
-
-    path = arguments.out / f"{arguments.name}.safetensors"
-    metadata = {name: str(value) for name, value in vars(options_of(arguments)).items()}
-    metadata |= {"prompt": text, "weights": source, "clip_skip": str(arguments.clip_skip)}
-    tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
-    save_file(tensors, path, metadata=metadata)
-    return path
 
 
 def _write_pictures(arguments: argparse.Namespace, read: ReadPrompt, encoder: TextEncoder, mask: Any) -> list[Path]:

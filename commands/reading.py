@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .loading import add_embeddings_option, embedding_folders
 
 if TYPE_CHECKING:
     from ..weighting.embeddings import Embeddings
@@ -53,9 +54,7 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--normalization", choices=NORMALIZATIONS, default="none", help="changes the weights first")
     parser.add_argument("--strict", action="store_true", help="refuse what the program of that syntax refuses")
     parser.add_argument("--quirks", action="store_true", help="chunking a1111: reproduce the WebUI where it is wrong")
-    parser.add_argument(
-        "--embeddings", type=Path, action="append", metavar="DIR", help="folder of textual-inversion .safetensors files"
-    )
+    add_embeddings_option(parser)
 
 
 def text_of(arguments: argparse.Namespace) -> str:
@@ -79,10 +78,8 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
     """
     from ..weighting.embeddings import EmbeddingFolder
 
-    for folder in arguments.embeddings or ():
-        if not folder.is_dir():
-            raise ValueError(f"--embeddings {folder}: there is no such folder")
-    return EmbeddingFolder(arguments.embeddings, tower, dim) if arguments.embeddings else None
+    folders = embedding_folders(arguments)
+    return EmbeddingFolder(folders, tower, dim) if folders else None
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

@@ -12,17 +12,22 @@ from typing import Any
 
 import pytest
 
-from .comfy_server import CACHE_FOLDER, ComfyServer, Host, find_hosts, make_models, running_server
+from .comfy_server import CACHE_FOLDER, CACHE_VERSION, ComfyServer, Host, find_hosts, make_models, running_server
+from .make_checkpoint import write_more_embeddings
 from .parity import Figures, write_parity
 from .stock import StockOutputs, run_stock
+from .webui_server import WebUIHost, find_webuis
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
+NO_WEBUI = "no WebUI: give --hosts DIR (a folder with a checkout of Forge or A1111 and its venv)"
 FIGURES = pytest.StashKey[Figures]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses a host on each ComfyUI there is."""
+    """Run every test that uses a host on each ComfyUI there is, or each WebUI."""
+    if "webui_host" in metafunc.fixturenames:
+        _run_on_webuis(metafunc)
     if "host" not in metafunc.fixturenames:
         return
     folder = metafunc.config.getoption("--hosts")
@@ -33,6 +38,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         hosts = [pytest.param(host, id=f"ComfyUI {host.version}") for host in found]
         hosts = hosts or [pytest.param(None, id="none found")]
     metafunc.parametrize("host", hosts, indirect=True, scope="session")
+
+
+def _run_on_webuis(metafunc: pytest.Metafunc) -> None:
+    folder = metafunc.config.getoption("--hosts")
+    hosts: list[Any] = [
+        pytest.param(host, id=f"{host.kind} {host.version}")
+        for host in (find_webuis(Path(folder).resolve()) if folder is not None else ())
+    ]
+    hosts = hosts or [pytest.param(None, marks=pytest.mark.skip(reason=NO_WEBUI), id="no WebUI")]
+    metafunc.parametrize("webui_host", hosts, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +63,26 @@ def host(request: pytest.FixtureRequest) -> Host:
 def models(host: Host, request: pytest.FixtureRequest) -> Path:
     """The folder with the seeded models; kept in --hosts for the next run."""
     return make_models(host, Path(request.config.getoption("--hosts")).resolve() / CACHE_FOLDER)
+
+
+@pytest.fixture(scope="session")
+def webui_host(request: pytest.FixtureRequest) -> WebUIHost:
+    """A WebUI checkout with its virtual environment."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def webui_models(request: pytest.FixtureRequest) -> Path:
+    """The folder with the seeded models, which only a ComfyUI can make."""
+    folder = Path(request.config.getoption("--hosts")).resolve()
+    models = folder / CACHE_FOLDER / f"models-{CACHE_VERSION}"
+    if not (models / "complete").exists():
+        hosts = find_hosts(folder)
+        if not hosts:
+            pytest.skip(f"the seeded models are not in {folder}, and there is no ComfyUI to make them with")
+        make_models(hosts[-1], folder / CACHE_FOLDER)
+    write_more_embeddings(models)
+    return models
 
 
 @pytest.fixture(scope="session")
