@@ -8,15 +8,21 @@ the activation and the id of padding, comes from the tower's released config.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
-from .config import CLIP_L, Activation, TextConfig
+from .config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
 from .layouts import PROJECTION_NAME, FoundTower
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
 from .text_model import TextModel
+from .vision_model import VisionModel
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -155,8 +161,21 @@ def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torc
     Returns:
         The model, in evaluation mode without gradients.
     """
+    return _seeded(TextModel, config, seed).to(dtype)
+
+
+def seeded_vision_model(
+    config: VisionConfig = VISION_TOWERS["L/14"], *, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> VisionModel:
+    """As `seeded_text_model`, for an image tower."""
+    return _seeded(VisionModel, config, seed).to(dtype)
+
+
+def _seeded(kind: Callable[[Any], Model], config: TextConfig | VisionConfig, seed: int) -> Model:
     generator = torch.Generator().manual_seed(seed)
-    model = _empty_model(config).to_empty(device="cpu")
+    with torch.device("meta"):
+        model = kind(config)
+    model.to_empty(device="cpu")
     for name, parameter in model.named_parameters():
         if "layer_norm" not in name:
             parameter.data.uniform_(-0.09, 0.09, generator=generator)  # standard deviation 0.05; faster than normal
@@ -164,7 +183,7 @@ def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torc
             parameter.data.normal_(1.0, 0.2, generator=generator)
         else:
             parameter.data.normal_(0.0, 0.1, generator=generator)
-    return model.to(dtype).eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def _read_towers(
@@ -180,18 +199,16 @@ def _read_towers(
         config = file.config(tower)
         if activation is not None:
             config = replace(config, activation=activation)
-        model = models[tower.name] = _empty_model(config)
-        sources = file.sources(tower, model)
-        tensors = {name: file.tensor(source) for name, source in sources.items()}
-        model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
-        model.to(device).eval().requires_grad_(False)
+        with torch.device("meta"):
+            model = models[tower.name] = TextModel(config)
+        dtypes, used = load_weights(file, tower, model, dtype, device)
         report = TowerReport(
             tower=tower.name,
             layout=tower.place.layout,
             config=config,
             is_activation_given=activation is not None,
-            dtypes=tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
-            used=tuple(dict.fromkeys(source.key for source in sources.values())),
+            dtypes=dtypes,
+            used=used,
             missing=() if config.projection_dim else (PROJECTION_NAME,),
         )
         reports.append(report)
@@ -199,6 +216,27 @@ def _read_towers(
     return models, LoadReport(file.path.name, tuple(reports), tuple(sorted(set(file.shapes) - used)))
 
 
-def _empty_model(config: TextConfig) -> TextModel:
-    with torch.device("meta"):
-        return TextModel(config)
+def load_weights(
+    file: TensorFile, tower: FoundTower, model: nn.Module, dtype: torch.dtype, device: torch.device | str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Fill a model that was made without memory from a tower of a file.
+
+    Args:
+        file: The file.
+        tower: Which tower.
+        model: On the device ``meta``; afterwards on ``device``, in evaluation mode without gradients.
+        dtype: Type of the model's weights.
+        device: Where it shall be.
+
+    Returns:
+        Types the used tensors had in the file, and their keys.
+
+    Raises:
+        CheckpointError: If the tensors do not fit.
+    """
+    sources = file.sources(tower, model)
+    tensors = {name: file.tensor(source) for name, source in sources.items()}
+    model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
+    model.to(device).eval().requires_grad_(False)
+    dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))
+    return dtypes, tuple(dict.fromkeys(source.key for source in sources.values()))

@@ -1,15 +1,15 @@
-"""Sizes and constants of CLIP text encoders.
+"""Sizes and constants of CLIP's text and image encoders.
 
-Owns the numbers that tell one text encoder from another. Knows nothing of weights or files; ``checkpoint.py`` reads a
+Owns the numbers that tell one encoder from another. Knows nothing of weights or files; ``checkpoint.py`` reads a
 config off a file's shapes.
 
 Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14; for the OpenCLIP
-encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0.
+encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0, which has the others' too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Activation = Literal["quick_gelu", "gelu"]
@@ -90,3 +90,62 @@ Source: ``ViT-bigG-14.json`` and ``tokenizer.py`` of open_clip 3.3.0.
 
 TOWERS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_BIGG, "clip_h": OPENCLIP_H}
 """The released text towers by the names that ComfyUI gives them, in the order in which models join their rows."""
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Sizes of one CLIP image encoder. The defaults are CLIP ViT-L/14.
+
+    Raises:
+        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or ``image_size`` of
+            ``patch_size``.
+    """
+
+    image_size: int = 224
+    """Pixels along each side of the square image."""
+    patch_size: int = 14
+    """Pixels along each side of a patch, of which the image is made up."""
+    hidden_dim: int = 1024
+    """d: width of a patch's hidden state."""
+    num_heads: int = 16
+    """h: attention heads in each layer."""
+    num_layers: int = 24
+    """N: encoder layers."""
+    mlp_dim: int = 4096
+    """Inner width of the per-patch MLP."""
+    activation: Activation = "quick_gelu"
+    """Non-linearity of the MLP."""
+    layer_norm_eps: float = 1e-5
+    """epsilon added to the variance in every LayerNorm."""
+    projection_dim: int | None = 768
+    """Width of the projected pooled vector; None when the checkpoint carries no projection."""
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size", "hidden_dim", "num_heads", "num_layers", "mlp_dim"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
+        if self.image_size % self.patch_size:
+            raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        if self.activation not in ("quick_gelu", "gelu"):
+            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
+
+    @property
+    def grid(self) -> int:
+        """Patches along each side."""
+        return self.image_size // self.patch_size
+
+
+_BASE = VisionConfig(hidden_dim=768, num_heads=12, num_layers=12, mlp_dim=3072, projection_dim=512)
+
+VISION_TOWERS = {
+    "B/32": replace(_BASE, patch_size=32),
+    "B/16": replace(_BASE, patch_size=16),
+    "L/14": VisionConfig(),
+    "L/14@336": VisionConfig(image_size=336),
+    "H/14": VisionConfig(hidden_dim=1280, num_layers=32, mlp_dim=5120, activation="gelu", projection_dim=1024),
+    "bigG/14": VisionConfig(hidden_dim=1664, num_layers=48, mlp_dim=8192, activation="gelu", projection_dim=1280),
+}
+"""The released image encoders by the names in use. B and L are OpenAI's, H and bigG OpenCLIP's."""

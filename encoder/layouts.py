@@ -1,8 +1,8 @@
-"""Where CLIP text towers sit in files, and what their parameters are called there.
+"""Where CLIP's towers sit in files, and what their parameters are called there.
 
 Owns the tables of prefixes and key names; ``tensor_file.py`` reads files by them. A table goes from a file's key to our
 parameter name, with ``{}`` for the number of a layer. Two things are not told by names alone: OpenCLIP stacks query,
-key and value into one tensor, which is called ``qkv_proj`` here, and stores its text projection transposed.
+key and value into one tensor, which is called ``qkv_proj`` here, and stores its projections transposed.
 
 Source: key names as found in files of openai/clip-vit-large-patch14 and Stable Diffusion 1.5, as written by open_clip
 3.3.0, and as ComfyUI 0.29 and Forge take them from Stable Diffusion 2.x and SDXL checkpoints.
@@ -23,31 +23,36 @@ KeyTable = Mapping[str, str]
 """A file's key, without its prefix, to our parameter name."""
 
 TOKEN_NAME = "embeddings.token_embedding.weight"
+POSITION_NAME = "embeddings.position_embedding.weight"
 PROJECTION_NAME = "text_projection.weight"
+CLASS_NAME = "embeddings.class_embedding"
+PATCH_NAME = "embeddings.patch_embedding.weight"
+VISUAL_PROJECTION_NAME = "visual_projection.weight"
 
 _THIRDS = ("q_proj", "k_proj", "v_proj")
-_TRANSPOSED = "text_projection"
+_TRANSPOSED = ("text_projection", "visual.proj")
 _LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 
+_BLOCK = tuple(
+    f"encoder.layers.{{}}.{part}.{kind}"
+    for part in (
+        "layer_norm1",
+        *(f"self_attn.{third}" for third in _THIRDS),
+        "self_attn.out_proj",
+        "layer_norm2",
+        "mlp.fc1",
+        "mlp.fc2",
+    )
+    for kind in ("weight", "bias")
+)
 _OWN = (
     TOKEN_NAME,
-    "embeddings.position_embedding.weight",
-    *(
-        f"encoder.layers.{{}}.{part}.{kind}"
-        for part in (
-            "layer_norm1",
-            *(f"self_attn.{third}" for third in _THIRDS),
-            "self_attn.out_proj",
-            "layer_norm2",
-            "mlp.fc1",
-            "mlp.fc2",
-        )
-        for kind in ("weight", "bias")
-    ),
+    POSITION_NAME,
+    *_BLOCK,
     "final_layer_norm.weight",
     "final_layer_norm.bias",
 )
-_PROJECTION: KeyTable = {"text_projection.weight": PROJECTION_NAME, _TRANSPOSED: PROJECTION_NAME}
+_PROJECTION: KeyTable = {"text_projection.weight": PROJECTION_NAME, "text_projection": PROJECTION_NAME}
 
 HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_PROJECTION)
 """transformers before 5; the projection stands beside the tower, and transposed in old files of ComfyUI's CLIPSave."""
@@ -55,26 +60,66 @@ HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_P
 TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
 """transformers from 5 on, which dropped ``text_model.``; our own names."""
 
+_OPENCLIP_BLOCK: KeyTable = {
+    f"transformer.resblocks.{{}}.{theirs}": f"encoder.layers.{{}}.{ours}"
+    for theirs, ours in {
+        "ln_1.weight": "layer_norm1.weight",
+        "ln_1.bias": "layer_norm1.bias",
+        "attn.in_proj_weight": "self_attn.qkv_proj.weight",
+        "attn.in_proj_bias": "self_attn.qkv_proj.bias",
+        "attn.out_proj.weight": "self_attn.out_proj.weight",
+        "attn.out_proj.bias": "self_attn.out_proj.bias",
+        "ln_2.weight": "layer_norm2.weight",
+        "ln_2.bias": "layer_norm2.bias",
+        "mlp.c_fc.weight": "mlp.fc1.weight",
+        "mlp.c_fc.bias": "mlp.fc1.bias",
+        "mlp.c_proj.weight": "mlp.fc2.weight",
+        "mlp.c_proj.bias": "mlp.fc2.bias",
+    }.items()
+}
+
 OPENCLIP: KeyTable = {
     "token_embedding.weight": TOKEN_NAME,
-    "positional_embedding": "embeddings.position_embedding.weight",
-    "transformer.resblocks.{}.ln_1.weight": "encoder.layers.{}.layer_norm1.weight",
-    "transformer.resblocks.{}.ln_1.bias": "encoder.layers.{}.layer_norm1.bias",
-    "transformer.resblocks.{}.attn.in_proj_weight": "encoder.layers.{}.self_attn.qkv_proj.weight",
-    "transformer.resblocks.{}.attn.in_proj_bias": "encoder.layers.{}.self_attn.qkv_proj.bias",
-    "transformer.resblocks.{}.attn.out_proj.weight": "encoder.layers.{}.self_attn.out_proj.weight",
-    "transformer.resblocks.{}.attn.out_proj.bias": "encoder.layers.{}.self_attn.out_proj.bias",
-    "transformer.resblocks.{}.ln_2.weight": "encoder.layers.{}.layer_norm2.weight",
-    "transformer.resblocks.{}.ln_2.bias": "encoder.layers.{}.layer_norm2.bias",
-    "transformer.resblocks.{}.mlp.c_fc.weight": "encoder.layers.{}.mlp.fc1.weight",
-    "transformer.resblocks.{}.mlp.c_fc.bias": "encoder.layers.{}.mlp.fc1.bias",
-    "transformer.resblocks.{}.mlp.c_proj.weight": "encoder.layers.{}.mlp.fc2.weight",
-    "transformer.resblocks.{}.mlp.c_proj.bias": "encoder.layers.{}.mlp.fc2.bias",
+    "positional_embedding": POSITION_NAME,
+    **_OPENCLIP_BLOCK,
     "ln_final.weight": "final_layer_norm.weight",
     "ln_final.bias": "final_layer_norm.bias",
     **_PROJECTION,
 }
 """OpenAI's release and open_clip, which can also be told to make the projection a linear layer."""
+
+_OWN_VISION: KeyTable = {
+    CLASS_NAME: CLASS_NAME,
+    PATCH_NAME: PATCH_NAME,
+    POSITION_NAME: POSITION_NAME,
+    "pre_layrnorm.weight": "pre_layer_norm.weight",  # as the program misspells it
+    "pre_layrnorm.bias": "pre_layer_norm.bias",
+    **{name: name for name in _BLOCK},
+    "post_layernorm.weight": "post_layer_norm.weight",
+    "post_layernorm.bias": "post_layer_norm.bias",
+}
+_VISUAL_PROJECTION: KeyTable = {"visual_projection.weight": VISUAL_PROJECTION_NAME}
+
+HUGGING_FACE_VISION: KeyTable = {f"vision_model.{key}": name for key, name in _OWN_VISION.items()} | dict(
+    _VISUAL_PROJECTION
+)
+"""transformers, for an image tower with its projection or beside a text tower."""
+
+TRANSFORMERS_5_VISION: KeyTable = {**_OWN_VISION, **_VISUAL_PROJECTION}
+"""transformers from 5 on, for an image tower alone."""
+
+OPENCLIP_VISION: KeyTable = {
+    "visual.class_embedding": CLASS_NAME,
+    "visual.conv1.weight": PATCH_NAME,
+    "visual.positional_embedding": POSITION_NAME,
+    "visual.ln_pre.weight": "pre_layer_norm.weight",
+    "visual.ln_pre.bias": "pre_layer_norm.bias",
+    **{f"visual.{key}": name for key, name in _OPENCLIP_BLOCK.items()},
+    "visual.ln_post.weight": "post_layer_norm.weight",
+    "visual.ln_post.bias": "post_layer_norm.bias",
+    "visual.proj": VISUAL_PROJECTION_NAME,
+}
+"""OpenAI's release and open_clip."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +164,14 @@ PLACES = (
         for tower in TOWERS
     ),
 )
-"""Every place in use, best known first."""
+"""Every place of a text tower in use, best known first."""
+
+VISION_PLACES = (
+    Place("", HUGGING_FACE_VISION, "Hugging Face image model"),
+    Place("", OPENCLIP_VISION, "OpenAI or OpenCLIP model"),
+    Place("", TRANSFORMERS_5_VISION, "Hugging Face image model (transformers 5)"),
+)
+"""Every place of an image tower in use."""
 
 
 class Source(NamedTuple):
@@ -140,10 +192,10 @@ class Source(NamedTuple):
 
 
 class FoundTower(NamedTuple):
-    """A text tower in a file."""
+    """A tower in a file."""
 
     name: str
-    """ComfyUI's name for it: ``clip_l``, ``clip_g`` or ``clip_h``."""
+    """ComfyUI's name for a text tower: ``clip_l``, ``clip_g`` or ``clip_h``; ``vision`` for an image tower."""
     place: Place
     """Where it is."""
     layers: tuple[str, ...]
@@ -162,7 +214,7 @@ class FoundTower(NamedTuple):
         third = next((index for index, part in enumerate(_THIRDS) if f".{part}." in pattern), None)
         stacked = pattern if third is None else pattern.replace(_THIRDS[third], "qkv_proj")
         candidates = [
-            Source(self.place.prefix + key.format(number), third if own != pattern else None, key == _TRANSPOSED)
+            Source(self.place.prefix + key.format(number), third if own != pattern else None, key in _TRANSPOSED)
             for key, own in self.place.table.items()
             if own in (pattern, stacked)
         ]
@@ -183,22 +235,37 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     found: dict[str, FoundTower] = {}
     seen: set[str] = set()
     for place in PLACES:
-        key = _token_key(place)
+        key = _key_of(place, TOKEN_NAME)
         if key not in shapes or key in seen:
             continue
         width = shapes[key][-1] if shapes[key] else 0
         if place.width in (None, width):
             seen.add(key)
             name = place.tower or _tower_of_width(width)
-            prefix = _layer_prefix(place)
-            layers = {key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)}
-            found.setdefault(name, FoundTower(name, place, tuple(layers)))
+            found.setdefault(name, FoundTower(name, place, _layers_in(shapes, place)))
     return [found[name] for name in TOWERS if name in found]
 
 
-def _token_key(place: Place) -> str:
-    """The key by which a tower is recognised: that of its token embedding."""
-    return place.prefix + next(key for key, name in place.table.items() if name == TOKEN_NAME)
+def find_vision_tower(shapes: Shapes) -> FoundTower | None:
+    """The image tower in a file, or None.
+
+    Args:
+        shapes: The file's keys and shapes.
+    """
+    for place in VISION_PLACES:
+        if _key_of(place, CLASS_NAME) in shapes:
+            return FoundTower("vision", place, _layers_in(shapes, place))
+    return None
+
+
+def _key_of(place: Place, name: str) -> str:
+    """The key of a parameter of a tower; of its token or class embedding, by which it is recognised."""
+    return place.prefix + next(key for key, own in place.table.items() if own == name)
+
+
+def _layers_in(shapes: Shapes, place: Place) -> tuple[str, ...]:
+    prefix = _layer_prefix(place)
+    return tuple({key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)})
 
 
 def _layer_prefix(place: Place) -> str:

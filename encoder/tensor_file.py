@@ -1,4 +1,4 @@
-"""A safetensors file as the text towers that are in it, with everything checked that can be wrong with it.
+"""A safetensors file as the towers that are in it, with everything checked that can be wrong with it.
 
 Owns what is said of files that cannot be used. ``layouts.py`` knows the keys, ``checkpoint.py`` makes models of what is
 read here. Pickled files are refused: loading one can run code.
@@ -6,6 +6,7 @@ read here. Pickled files are refused: loading one can run code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,11 +15,22 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from .config import CLIP_L, HEAD_DIM, TOWERS, TextConfig
-from .layouts import PROJECTION_NAME, TOKEN_NAME, FoundTower, Shapes, Source, find_towers
-from .text_model import TextModel
+from .config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
+from .layouts import (
+    CLASS_NAME,
+    PATCH_NAME,
+    POSITION_NAME,
+    PROJECTION_NAME,
+    TOKEN_NAME,
+    VISUAL_PROJECTION_NAME,
+    FoundTower,
+    Shapes,
+    Source,
+    find_towers,
+    find_vision_tower,
+)
 
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
 
@@ -58,11 +70,7 @@ class TensorFile:
         """Sizes as the shapes have them, the rest as the tower was released."""
 
         def size(name: str, axis: int) -> int:
-            source = tower.source(name, self.shapes)
-            shape = self._shape(source)
-            if len(shape) != 2:
-                raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)}, expected two axes")
-            return shape[1 - axis] if source.is_transposed else shape[axis]
+            return self._size(tower, name, axis, num_axes=2)
 
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0)
@@ -74,24 +82,68 @@ class TensorFile:
             raise CheckpointError(
                 f"{self.path}: key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
-        num_layers = len(tower.layers)
-        for index in range(num_layers):
-            if str(index) not in tower.layers:
-                raise CheckpointError(
-                    f"{self.path}: layer {index} of {num_layers} is missing; the file looks incomplete"
-                )
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         return replace(
             TOWERS[tower.name],
             hidden_dim=width,
             num_heads=width // HEAD_DIM,
-            context_length=size("embeddings.position_embedding.weight", 0),
-            num_layers=num_layers,
+            context_length=size(POSITION_NAME, 0),
+            num_layers=self._num_layers(tower),
             mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0),
             projection_dim=size(PROJECTION_NAME, 0) if is_projected else None,
         )
 
-    def sources(self, tower: FoundTower, model: TextModel) -> dict[str, Source]:
+    def vision_tower(self) -> FoundTower:
+        """The image tower in it."""
+        found = find_vision_tower(self.shapes)
+        if found:
+            return found
+        hint = " It is a CLIP without its image half." if find_towers(self.shapes) else ""
+        raise CheckpointError(
+            f"{self.path}: no CLIP image encoder in it.{hint} A whole CLIP is wanted, such as the model.safetensors of "
+            "openai/clip-vit-large-patch14"
+        )
+
+    def vision_config(self, tower: FoundTower) -> VisionConfig:
+        """Sizes as the shapes have them, the rest as the encoder of that width was released."""
+
+        def size(name: str, axis: int, num_axes: int = 2) -> int:
+            return self._size(tower, name, axis, num_axes=num_axes)
+
+        width, patch_size = size(CLASS_NAME, 0, 1), size(PATCH_NAME, 3, 4)
+        released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
+        if released is None and (width < HEAD_DIM or width % HEAD_DIM):
+            key = tower.source(CLASS_NAME, self.shapes).key
+            raise CheckpointError(f"{self.path}: key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
+        num_patches = size(POSITION_NAME, 0) - 1
+        grid = math.isqrt(max(num_patches, 0))
+        if grid < 1 or grid**2 != num_patches:
+            key = tower.source(POSITION_NAME, self.shapes).key
+            raise CheckpointError(
+                f"{self.path}: key {key!r} has {num_patches + 1} positions, expected 1 and those of a square of patches"
+            )
+        is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
+        return VisionConfig(
+            image_size=grid * patch_size,
+            patch_size=patch_size,
+            hidden_dim=width,
+            num_heads=released.num_heads if released else width // HEAD_DIM,
+            num_layers=self._num_layers(tower),
+            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0),
+            activation=released.activation if released else "quick_gelu",
+            projection_dim=size(VISUAL_PROJECTION_NAME, 0) if is_projected else None,
+        )
+
+    def scale(self, key: str) -> float | None:
+        """A number that the file has under a key, or None."""
+        if key not in self.shapes:
+            return None
+        tensor = self.tensor(Source(key, None, is_transposed=False))
+        if tensor.numel() != 1:
+            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(tensor.shape)}, expected one number")
+        return float(tensor)
+
+    def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, Source]:
         """Where each parameter of the model is, with the right shape."""
         sources = {name: tower.source(name, self.shapes) for name, _ in model.named_parameters()}
         for name, parameter in model.named_parameters():
@@ -105,7 +157,7 @@ class TensorFile:
         for key in self.shapes:
             if key.startswith(tower.layer_prefix) and key not in known:
                 raise CheckpointError(
-                    f"{self.path}: key {key!r} is in no layer of a plain CLIP text encoder; the file may be quantised, "
+                    f"{self.path}: key {key!r} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
                 )
         return sources
@@ -129,6 +181,24 @@ class TensorFile:
                 f"{self.path}: key {source.key!r} holds {bad} values that are NaN or infinite, of {tensor.numel()}"
             )
         return tensor.T.contiguous() if source.is_transposed else tensor
+
+    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int) -> int:
+        """Length of an axis of a parameter of ours."""
+        source = tower.source(name, self.shapes)
+        shape = self._shape(source)
+        if len(shape) != num_axes:
+            wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
+            raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)}, expected {wanted}")
+        return shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
+
+    def _num_layers(self, tower: FoundTower) -> int:
+        """How many layers a tower has, none of them missing."""
+        for index in range(len(tower.layers)):
+            if str(index) not in tower.layers:
+                raise CheckpointError(
+                    f"{self.path}: layer {index} of {len(tower.layers)} is missing; the file looks incomplete"
+                )
+        return len(tower.layers)
 
     def _shape(self, source: Source) -> tuple[int, ...]:
         if source.key not in self.shapes:

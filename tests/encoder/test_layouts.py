@@ -231,7 +231,7 @@ def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
 )
 def test_layers_with_more_in_them_than_clip_has_are_refused(tmp_path: Path, naming: Naming, key: str) -> None:
     tensors = naming(dict(small_model("clip_l").state_dict()), "") | {key: torch.ones(1)}
-    with pytest.raises(CheckpointError, match=rf"key '{key}' is in no layer of a plain CLIP text encoder"):
+    with pytest.raises(CheckpointError, match=rf"key '{key}' is in no layer of a plain CLIP encoder"):
         load_text_model(write(tmp_path / "more.safetensors", tensors))
 
 

@@ -1,0 +1,119 @@
+"""A whole CLIP: text tower, image tower, and the scale that their similarity was trained with.
+
+Source: A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .checkpoint import load_weights
+from .config import Activation
+from .tensor_file import CheckpointError, open_tensor_file
+from .text_model import TextModel
+from .vision_model import VisionModel
+
+DEFAULT_LOGIT_SCALE = 100.0
+"""1 / temperature of OpenAI's models, at which its training was capped."""
+
+
+@dataclass(frozen=True)
+class FullClip:
+    """Both towers, ending in one space."""
+
+    text: TextModel
+    """With its projection."""
+    vision: VisionModel
+    """With its projection, of the same width."""
+    logit_scale: float = DEFAULT_LOGIT_SCALE
+    """What cosines are multiplied by before a softmax: 1 / temperature."""
+    name: str = ""
+    """Name of the file."""
+
+    @torch.no_grad()
+    def text_features(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Encode chunks of token ids.
+
+        Args:
+            ids: 77 for each text.
+
+        Returns:
+            ``[texts, p]``, float32, each of length 1 (equation 64), on the CPU.
+        """
+        device = self.text.final_layer_norm.weight.device
+        projected = self.text(torch.tensor(ids, device=device)).projected
+        return functional.normalize(projected.float(), dim=-1).cpu()
+
+    @torch.no_grad()
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """Encode preprocessed images.
+
+        Args:
+            pixels: ``[images, 3, image_size, image_size]``, normalised.
+
+        Returns:
+            ``[images, p]``, float32, each of length 1 (equation 64), on the CPU.
+
+        Raises:
+            ValueError: If the images have another shape.
+        """
+        device = self.vision.post_layer_norm.weight.device
+        projected = self.vision(pixels.to(device)).projected
+        assert projected is not None
+        return functional.normalize(projected.float(), dim=-1).cpu()
+
+
+def load_full_clip(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    activation: Activation | None = None,
+) -> FullClip:
+    """Read both towers of a safetensors file.
+
+    Args:
+        path: The file.
+        dtype: Type of the weights and of the arithmetic.
+        device: Where the model shall be.
+        activation: Non-linearity of both towers. None: quick_gelu for B and L, gelu for H and bigG, as OpenAI and
+            OpenCLIP released them. OpenCLIP's own B and L mostly have gelu, which no file tells.
+
+    Returns:
+        The model, in evaluation mode without gradients.
+
+    Raises:
+        CheckpointError: If the file cannot be used, or lacks one half or a projection.
+    """
+    with open_tensor_file(Path(path)) as file:
+        seen, read = file.vision_tower(), file.towers()[0]
+        vision_config, text_config = file.vision_config(seen), file.config(read)
+        text_config = replace(text_config, activation=vision_config.activation)
+        if activation is not None:
+            text_config = replace(text_config, activation=activation)
+            vision_config = replace(vision_config, activation=activation)
+        for half, config in (("text", text_config), ("image", vision_config)):
+            if config.projection_dim is None:
+                raise CheckpointError(
+                    f"{path}: its {half} encoder has no projection, so texts and images cannot be compared. "
+                    "Checkpoints of Stable Diffusion 1.x leave it out; load a whole CLIP, such as the "
+                    "model.safetensors of openai/clip-vit-large-patch14"
+                )
+        if text_config.projection_dim != vision_config.projection_dim:
+            raise CheckpointError(
+                f"{path}: its text encoder ends {text_config.projection_dim} wide and its image encoder "
+                f"{vision_config.projection_dim} wide: they are not of one model"
+            )
+        with torch.device("meta"):
+            text, vision = TextModel(text_config), VisionModel(vision_config)
+        load_weights(file, read, text, dtype, device)
+        load_weights(file, seen, vision, dtype, device)
+        scale = file.scale("logit_scale")
+    return FullClip(text, vision, DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale), Path(path).name)

@@ -1,0 +1,110 @@
+"""Images as CLIP's image tower wants them: brought to its size, and normalised.
+
+8-bit images go through Pillow and come out as from transformers' CLIPImageProcessor, to the bit. Float images, as hosts
+have them, stay tensors and come within one 8-bit step of that.
+
+Source: preprocessing of A. Radford et al., 2021, as in transformers 5.23 ``CLIPImageProcessor`` (Pillow).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+Crop = Literal["center", "letterbox", "stretch"]
+CROPS: tuple[Crop, ...] = get_args(Crop)
+"""How an image becomes square, default first: cut at both ends of its long side; bars along it; squeezed."""
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+"""Of the training images, by channel."""
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""Likewise. OpenCLIP's models have the same two."""
+
+
+def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
+    """Prepare images for the image tower.
+
+    Args:
+        images: A PIL image, a list of them, or a host's IMAGE: float ``[images, height, width, channels]`` in 0..1,
+            of 1 (grey), 3 or 4 channels. Alpha is left out, as the reference does.
+        size: Pixels along each side of the result.
+        crop: One of `CROPS`. Bars have the mean colour, which is 0 once normalised.
+
+    Returns:
+        Float32 ``[images, 3, size, size]``, normalised.
+
+    Raises:
+        ValueError: If the images have another form, or the crop is unknown.
+
+    >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
+    (1, 3, 14, 14)
+    """
+    if crop not in CROPS:
+        raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {crop!r}")
+    if isinstance(images, Tensor):
+        return _preprocess_tensor(images, size, crop)
+    images = [images] if isinstance(images, Image.Image) else list(images)
+    if not images or not all(isinstance(image, Image.Image) for image in images):
+        kinds = ", ".join(sorted({type(image).__name__ for image in images})) or "none"
+        raise ValueError(f"images must be PIL images or a float tensor, got {kinds}")
+    return torch.stack([_preprocess_pil(image, size, crop) for image in images])
+
+
+def _preprocess_pil(image: Image.Image, size: int, crop: Crop) -> Tensor:
+    """``[3, size, size]``."""
+    resized = image.convert("RGB")
+    width, height = _target(resized.width, resized.height, size, crop)
+    resized = resized.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(resized)  # [height, width, 3], 8-bit
+    left, top = (width - size) // 2, (height - size) // 2
+    if crop == "center":
+        pixels = pixels[top : top + size, left : left + size]
+    # in these types and this order, so that the last bits are the reference's
+    scaled = (pixels.astype(np.float64) * (1 / 255)).astype(np.float32)
+    normed = (scaled - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    result = torch.from_numpy(normed).permute(2, 0, 1).contiguous()
+    return _with_bars(result, size) if crop == "letterbox" else result
+
+
+def _preprocess_tensor(images: Tensor, size: int, crop: Crop) -> Tensor:
+    """``[images, height, width, channels]`` to ``[images, 3, size, size]``."""
+    if images.ndim != 4 or images.shape[-1] not in (1, 3, 4) or 0 in images.shape or not images.is_floating_point():
+        raise ValueError(
+            "images must be float [images, height, width, 1, 3 or 4 channels] in 0..1, got "
+            f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
+        )
+    pixels = images[..., :3].float().clamp(0, 1).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+    width, height = _target(pixels.shape[3], pixels.shape[2], size, crop)
+    for shape in ((pixels.shape[2], width), (height, width)):  # first along, then down, as Pillow
+        if pixels.shape[2:] != shape:
+            pixels = functional.interpolate(pixels, shape, mode="bicubic", antialias=True, align_corners=False)
+            pixels = (pixels * 255).round().clamp(0, 255) / 255  # in 8 bits after each, as Pillow too
+    if crop == "center":
+        left, top = (width - size) // 2, (height - size) // 2
+        pixels = pixels[:, :, top : top + size, left : left + size]
+    mean, std = (torch.tensor(values, device=pixels.device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    normed = (pixels - mean) / std
+    return _with_bars(normed, size) if crop == "letterbox" else normed
+
+
+def _target(width: int, height: int, size: int, crop: Crop) -> tuple[int, int]:
+    """Width and height to resize to."""
+    if crop == "stretch":
+        return size, size
+    short, long = min(width, height), max(width, height)
+    # int(), not round(), as the reference
+    other = int(size * long / short) if crop == "center" else max(1, int(size * short / long))
+    first, second = (size, other) if crop == "center" else (other, size)
+    return (first, second) if width <= height else (second, first)
+
+
+def _with_bars(pixels: Tensor, size: int) -> Tensor:
+    """``[..., height, width]`` in the middle of ``[..., size, size]``; what is added is 0, the mean colour."""
+    height, width = pixels.shape[-2:]
+    left, top = (size - width) // 2, (size - height) // 2
+    return functional.pad(pixels, (left, size - width - left, top, size - height - top))

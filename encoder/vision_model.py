@@ -1,0 +1,98 @@
+"""CLIP's image tower: preprocessed images in; hidden states, pooled and projected vectors out.
+
+A vision transformer: the image is cut into patches, each patch is mapped to one vector, a class vector is put in front,
+and the blocks of the text tower run over all of them, without a mask.
+
+Shapes: b = images, g = patches along a side, s = 1 + g * g positions, d = hidden_dim, p = projection_dim.
+
+Source: A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021; A. Radford et al., "Learning Transferable Visual
+Models From Natural Language Supervision", 2021; docs/lecture.md Definitions 5.2 to 5.8 for the blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .config import VisionConfig
+from .layers import Encoder
+
+
+class VisionOutput(NamedTuple):
+    """What the image tower computes from one batch of images."""
+
+    hidden: Tensor
+    """``[b, s, d]``: the last layer, not normed; the class vector's row first."""
+    pooled: Tensor
+    """``[b, d]``: the class vector's row of the last layer, through the post norm."""
+    projected: Tensor | None
+    """``[b, p]``: pooled times the projection; None without one."""
+    hidden_states: tuple[Tensor, ...]
+    """H_0 (embeddings after the pre norm) to H_N, each ``[b, s, d]``."""
+
+
+class PatchEmbeddings(nn.Module):
+    """A vector for each patch, a class vector in front, and a learned position for each."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.class_embedding = nn.Parameter(torch.zeros(config.hidden_dim))
+        self.patch_embedding = nn.Conv2d(3, config.hidden_dim, config.patch_size, config.patch_size, bias=False)
+        self.position_embedding = nn.Embedding(config.grid**2 + 1, config.hidden_dim)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """``[b, 3, image_size, image_size]`` to ``[b, s, d]``."""
+        patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)  # [b, d, g, g] -> [b, g * g, d]
+        first = self.class_embedding.expand(len(pixels), 1, -1)
+        return torch.cat([first, patches], dim=1) + self.position_embedding.weight
+
+
+class VisionModel(nn.Module):
+    """CLIP image encoder.
+
+    >>> config = VisionConfig(image_size=28, hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16, projection_dim=6)
+    >>> output = VisionModel(config)(torch.zeros(1, 3, 28, 28))
+    >>> tuple(output.hidden.shape), tuple(output.projected.shape)
+    ((1, 5, 8), (1, 6))
+    """
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = PatchEmbeddings(config)
+        self.pre_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.encoder = Encoder(
+            config.num_layers,
+            config.hidden_dim,
+            config.num_heads,
+            config.mlp_dim,
+            config.activation,
+            config.layer_norm_eps,
+        )
+        self.post_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.visual_projection = (
+            None if config.projection_dim is None else nn.Linear(config.hidden_dim, config.projection_dim, bias=False)
+        )
+
+    def forward(self, pixels: Tensor) -> VisionOutput:
+        """Encode images.
+
+        Args:
+            pixels: ``[b, 3, image_size, image_size]``, normalised as ``images.py`` does.
+
+        Returns:
+            A `VisionOutput`.
+
+        Raises:
+            ValueError: If the images have another shape.
+        """
+        size = self.config.image_size
+        if pixels.ndim != 4 or pixels.shape[1:] != (3, size, size):
+            raise ValueError(f"images must be [images, 3, {size}, {size}], got {list(pixels.shape)}")
+        embedded = self.pre_layer_norm(self.embeddings(pixels.to(self.embeddings.class_embedding.dtype)))
+        states = self.encoder(embedded, None, is_causal=False)
+        pooled = self.post_layer_norm(states[-1][:, 0])  # [b, s, d] -> [b, d]
+        projected = None if self.visual_projection is None else self.visual_projection(pooled)
+        return VisionOutput(states[-1], pooled, projected, tuple(states))
