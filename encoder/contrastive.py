@@ -1,0 +1,224 @@
+"""CLIP's objective: the similarity of texts and images, and the symmetric contrastive loss over a batch of pairs.
+
+Works on the two towers' projected features, whatever made them. Also over several processes, where every rank's
+negatives are the features of all ranks.
+
+Source: docs/lecture.md Definition 6.1 (equations 64 to 68); for the temperature A. Radford et al., "Learning
+Transferable Visual Models From Natural Language Supervision", 2021, section 2.5.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+
+Over = Literal["texts", "images", "none"]
+"""What probabilities add up to 1 over."""
+
+INITIAL_TEMPERATURE = 0.07
+"""τ at the start of CLIP's training."""
+
+MIN_TEMPERATURE = 0.01
+"""CLIP never scales a cosine by more than 100."""
+
+MAX_LOGIT_SCALE = math.log(100)
+"""The same bound on ln(1/τ)."""
+
+
+def normalized(features: Tensor) -> Tensor:
+    """Features at length 1 (equation 64).
+
+    Args:
+        features: ``[..., dim]``, float. Half precision is computed and returned in float32.
+
+    Returns:
+        ``[..., dim]``, float32 or float64. A vector of zeros has no direction and stays as it is.
+    """
+    return functional.normalize(_widened(features), dim=-1)
+
+
+def similarity(text_features: Tensor, image_features: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """Cosine of each text with each image, divided by the temperature (equations 64 and 65).
+
+    Args:
+        text_features: ``[texts, dim]``, float, of any length: they are normalised here.
+        image_features: ``[images, dim]``, likewise.
+        temperature: τ, above 0; at 1 the result is the cosine, from -1 to 1.
+
+    Returns:
+        S, ``[texts, images]``, float32, or float64 if a feature is. Half precision is computed in float32, under
+        autocast too.
+
+    Raises:
+        ValueError: If the features are no matrices of the same width, or ``temperature`` is not above 0.
+    """
+    _check_features(text_features, image_features)
+    if not isinstance(temperature, Tensor) and not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    with _without_autocast(text_features.device):
+        texts, images = normalized(text_features), normalized(image_features)
+        wide = torch.promote_types(texts.dtype, images.dtype)
+        return texts.to(wide) @ images.to(wide).T / temperature
+
+
+def probabilities(scores: Tensor, over: Over) -> Tensor:
+    """Softmax of a similarity matrix over its texts or its images (the fractions in equations 66 and 67).
+
+    Args:
+        scores: S, ``[texts, images]``, as `similarity` gives it.
+        over: ``images``: for each text, how probable each image is. ``texts``: for each image, how probable each text
+            is. ``none``: the scores as they are.
+
+    Returns:
+        ``[texts, images]``. For ``images`` rows add up to 1, for ``texts`` columns.
+
+    Raises:
+        ValueError: If ``scores`` is no matrix or ``over`` is none of these.
+    """
+    if scores.ndim != 2:
+        raise ValueError(f"scores must be [texts, images], got shape {list(scores.shape)}")
+    axes = {"texts": 0, "images": 1, "none": None}
+    if over not in axes:
+        raise ValueError(f"over must be one of: {', '.join(axes)}; got {over!r}")
+    axis = axes[over]
+    return scores if axis is None else _widened(scores).softmax(axis)
+
+
+class ContrastiveLoss(nn.Module):
+    """Symmetric contrastive loss with a learnable temperature (Definition 6.1, equations 64 to 68).
+
+    **Temperature.** What is learned is ``logit_scale`` = ln(1/τ), a single number, as in CLIP's checkpoints. It starts
+    at ln(1/0.07). The loss never uses more than ln 100. Call `clamp_temperature` after every optimizer step, as CLIP's
+    training does: a parameter beyond the bound gets no gradient, and would stay there.
+
+    **Several processes.** Where torch.distributed is initialised with more than one rank, each rank gives its own
+    pairs, the same number on every rank. `forward` fetches the features of all ranks and returns the loss of this
+    rank's own texts and images against all of them. Of the joint batch,
+
+    - the loss is the *mean* of the ranks' losses;
+    - the gradient of a parameter (tower weights, ``logit_scale``) is the *mean* over the ranks of its gradients. That
+      is what DistributedDataParallel does, if this module is within it; else the caller averages ``logit_scale.grad``;
+    - the gradient of a feature is that on its own rank divided by the number of ranks, as there it comes from the
+      *sum* of all ranks' losses.
+
+    Forward and backward are collective: every rank has to run both, equally often.
+    """
+
+    def __init__(self, temperature: float = INITIAL_TEMPERATURE) -> None:
+        """Start at a temperature.
+
+        Args:
+            temperature: τ, from 0.01.
+
+        Raises:
+            ValueError: If it is lower.
+        """
+        super().__init__()
+        if not MIN_TEMPERATURE <= temperature < math.inf:
+            raise ValueError(f"temperature must be at least {MIN_TEMPERATURE}, got {temperature}")
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+
+    @property
+    def temperature(self) -> Tensor:
+        """τ, the lecture's temperature, as the loss uses it: a tensor of shape ``[]``, at least 0.01."""
+        return torch.exp(-_widened(self.logit_scale).clamp(max=MAX_LOGIT_SCALE))
+
+    @torch.no_grad()
+    def clamp_temperature(self) -> None:
+        """Put ``logit_scale`` back to at most ln 100. To be called after every optimizer step."""
+        self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
+
+    def forward(self, text_features: Tensor, image_features: Tensor) -> Tensor:
+        """The loss of a batch of pairs.
+
+        Args:
+            text_features: ``[batch, dim]``, float: the projected text features, normalised or not.
+            image_features: ``[batch, dim]``, float: row i is the image of text i.
+
+        Returns:
+            Shape ``[]``, float32 or float64, in nats. Over several processes this rank's part; see the class.
+
+        Raises:
+            ValueError: If the features are not two matrices of the same shape with at least one pair, or ranks have
+                features of different shapes.
+        """
+        _check_features(text_features, image_features)
+        batch = len(text_features)
+        if batch != len(image_features) or batch == 0:
+            raise ValueError(
+                "every text needs its image, and there must be at least one pair; got text features of shape "
+                f"{list(text_features.shape)} and image features of shape {list(image_features.shape)}"
+            )
+        text_features, image_features = _widened(text_features), _widened(image_features)
+        all_texts, all_images, first = _of_all_ranks(text_features, image_features)
+        own = first + torch.arange(batch, device=text_features.device)
+        text_to_image = similarity(text_features, all_images, self.temperature)  # [batch, all]: S_ij over j
+        image_to_text = similarity(all_texts, image_features, self.temperature).T  # [batch, all]: S_ji over j
+        # (66), (67) and their mean (68)
+        return (functional.cross_entropy(text_to_image, own) + functional.cross_entropy(image_to_text, own)) / 2
+
+
+class _AllGather(torch.autograd.Function):
+    """Every rank's tensor, with gradients: that of a rank's tensor is the sum over all ranks' losses.
+
+    torch.distributed.nn.functional.all_gather is the same, but deprecated since torch 2.13.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        """``[...]`` to ``[ranks, ...]``."""
+        own = own.contiguous()
+        everyone = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(everyone, own)
+        return torch.stack(everyone)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        """``[ranks, ...]`` to ``[...]``."""
+        total = grad_outputs[0].clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total)
+        return total[distributed.get_rank()]
+
+
+def _of_all_ranks(texts: Tensor, images: Tensor) -> tuple[Tensor, Tensor, int]:
+    """All ranks' text and image features, ``[all, dim]`` each, and where this rank's rows begin."""
+    is_alone = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1
+    if is_alone:
+        return texts, images, 0
+    shape = torch.tensor(texts.shape, device=texts.device)
+    shapes = [torch.empty_like(shape) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(shapes, shape)
+    if any(other.tolist() != shape.tolist() for other in shapes):
+        each = ", ".join(f"{other.tolist()} on rank {rank}" for rank, other in enumerate(shapes))
+        raise ValueError(
+            "every rank must give features of the same shape, so that the mean over the ranks is that over all pairs "
+            f"(DataLoader: drop_last=True); got {each}"
+        )
+    everyone = cast("Tensor", _AllGather.apply(torch.stack([texts, images])))  # [ranks, 2, batch, dim]
+    all_texts, all_images = everyone.transpose(0, 1).flatten(1, 2)  # [2, all, dim]
+    return all_texts, all_images, distributed.get_rank() * len(texts)
+
+
+def _check_features(text_features: Tensor, image_features: Tensor) -> None:
+    shapes = list(text_features.shape), list(image_features.shape)
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
+        raise ValueError(
+            f"text features must be [texts, dim] and image features [images, dim] of the same dim, "
+            f"got {shapes[0]} and {shapes[1]}"
+        )
+
+
+def _widened(values: Tensor) -> Tensor:
+    """Half precision as float32; the rest as it is."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast would compute the matrix product in half precision again."""
+    # other devices have no autocast in every torch that we run on
+    return torch.autocast(device.type, enabled=False) if device.type in ("cpu", "cuda") else nullcontext()

@@ -1,0 +1,194 @@
+"""The masks of DALL·E's sparse transformer: row, column, transposed column, convolutional; and which layer has which.
+
+A sequence is a caption of ``text_length`` positions and behind it the tokens of an image in raster order: row by row,
+each from left to right. All masks agree on the text. Text reads text causally and no image; image tokens read all text.
+They differ in what an image token reads of the image, which is always itself and some of the tokens before it.
+
+Shape and polarity are those of ``masks.py``: bool, ``[1, query, key]``, True = may be attended. Explained with a
+picture in docs/masks.md.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .masks import causal_mask
+
+LayerMask = Literal["row", "column", "convolutional"]
+"""What a layer attends. ``column`` is `column_mask`, or `transposed_column_mask` on transposed states, with the same
+result."""
+
+KERNEL_SIZE = 11
+"""Rows and columns of the kernel in DALL·E itself."""
+
+
+def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
+    """An image token reads back in raster order to the token above it (Figure 11a).
+
+    That is itself and as many tokens before it as a row has columns. The paper's extent counts the token itself: it
+    is 5 for rows of 4, "so that the last token being attended to is the one in the same column of the previous row".
+
+    Args:
+        text_length: Positions of text, 0 or more.
+        grid: ``(rows, columns)`` of the image.
+
+    Returns:
+        ``[1, s, s]``, bool, with s = text_length + rows * columns.
+
+    Raises:
+        ValueError: If ``text_length`` is negative, or ``grid`` is not two numbers from 1.
+
+    >>> row_mask(0, (2, 2)).int().tolist()
+    [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
+    """
+    rows, columns = _checked(text_length, grid)
+    return _behind_text(text_length, _distances(rows * columns) <= columns)
+
+
+def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
+    """An image token reads itself and the tokens above it in its column (Figure 11b).
+
+    Args:
+        text_length: As in `row_mask`.
+        grid: As in `row_mask`.
+
+    Returns:
+        ``[1, s, s]``, bool, as `row_mask`.
+
+    Raises:
+        ValueError: As in `row_mask`.
+
+    >>> column_mask(0, (2, 2)).int().tolist()
+    [[[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]]
+    """
+    rows, columns = _checked(text_length, grid)
+    return _behind_text(text_length, _distances(rows * columns) % columns == 0)
+
+
+def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
+    """The column mask for states whose image is transposed, so that it stands column by column (Figure 11c).
+
+    The tokens of a column are neighbours then, and what is attended lies in dense blocks instead of scattered cells.
+    With ``order = transposed_order(text_length, grid)`` it is ``column_mask(...)[:, order][:, :, order]``. Attention
+    under it on ``hidden[:, order]`` gives what attention under the column mask gives on ``hidden``, in that order. The
+    text does not move: both masks have the same rows and columns for it.
+
+    Args:
+        text_length: As in `row_mask`.
+        grid: ``(rows, columns)`` of the image as it is before it is transposed.
+
+    Returns:
+        ``[1, s, s]``, bool, as `row_mask`.
+
+    Raises:
+        ValueError: As in `row_mask`.
+
+    >>> transposed_column_mask(0, (2, 2)).int().tolist()
+    [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
+    """
+    rows, columns = _checked(text_length, grid)
+    column = torch.arange(rows * columns) // rows
+    return _behind_text(text_length, column.unsqueeze(1) == column)
+
+
+def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
+    """The order of positions that transposes the image and leaves the text where it is.
+
+    ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with
+    ``(columns, rows)`` takes them back.
+
+    Args:
+        text_length: As in `row_mask`.
+        grid: ``(rows, columns)`` of the image before.
+
+    Returns:
+        ``[s]``, int64: for each new position the old one.
+
+    Raises:
+        ValueError: As in `row_mask`.
+
+    >>> transposed_order(1, (2, 3)).tolist()
+    [0, 1, 4, 2, 5, 3, 6]
+    """
+    rows, columns = _checked(text_length, grid)
+    image = torch.arange(rows * columns).reshape(rows, columns).T.flatten()
+    return torch.cat([torch.arange(text_length), text_length + image])
+
+
+def convolutional_mask(text_length: int, grid: Sequence[int], *, kernel_size: int = KERNEL_SIZE) -> Tensor:
+    """An image token reads the square around it, as far as that lies before it in raster order (Figure 11d).
+
+    The square wraps around as the row mask does. Its cell ``down`` rows and ``right`` columns away is the token
+    ``down * columns + right`` places away in raster order. So what sticks out of the image to the right comes in again
+    at the left, one row further down, and what sticks out to the left at the right, one row further up. This is a
+    convolution over the sequence of image tokens, where nothing comes before the first.
+
+    Args:
+        text_length: As in `row_mask`.
+        grid: As in `row_mask`.
+        kernel_size: Rows and columns of the square, an odd number; 3 in the figure, 11 in the model.
+
+    Returns:
+        ``[1, s, s]``, bool, as `row_mask`.
+
+    Raises:
+        ValueError: As in `row_mask`, or if ``kernel_size`` is not an odd number from 1.
+
+    >>> convolutional_mask(0, (2, 2), kernel_size=1).int().tolist()
+    [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]
+    """
+    rows, columns = _checked(text_length, grid)
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be an odd number from 1, so that it has a middle, got {kernel_size}")
+    reach = torch.arange(kernel_size) - kernel_size // 2
+    kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the middle to each cell
+    return _behind_text(text_length, torch.isin(_distances(rows * columns), kernel))
+
+
+def layer_schedule(num_layers: int) -> list[LayerMask]:
+    """Which mask each layer has: the last the convolutional one, of the others 2, 6, 10, ... the column one.
+
+    Args:
+        num_layers: Attention layers, 64 in DALL·E.
+
+    Returns:
+        One name for each layer, the first layer's first.
+
+    Raises:
+        ValueError: If there is no layer.
+
+    >>> layer_schedule(8)
+    ['row', 'column', 'row', 'row', 'row', 'column', 'row', 'convolutional']
+    """
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    before = range(1, num_layers)  # the paper counts layers from 1
+    return [*("column" if (index - 2) % 4 == 0 else "row" for index in before), "convolutional"]
+
+
+def _checked(text_length: int, grid: Sequence[int]) -> tuple[int, int]:
+    if text_length < 0:
+        raise ValueError(f"text_length must be at least 0 positions, got {text_length}")
+    if len(grid) != 2 or min(grid) < 1:
+        raise ValueError(f"grid must be (rows, columns) of the image, both at least 1, got {tuple(grid)}")
+    return grid[0], grid[1]
+
+
+def _distances(num_tokens: int) -> Tensor:
+    """``[query, key]``: how many places before the query a key stands in raster order; below 0 where it comes later."""
+    place = torch.arange(num_tokens)
+    return place.unsqueeze(1) - place
+
+
+def _behind_text(text_length: int, image: Tensor) -> Tensor:
+    """Put ``[image query, image key]`` behind a text that everything may read, and take the future away."""
+    length = text_length + len(image)
+    mask = torch.ones(1, length, length, dtype=torch.bool)
+    mask[:, text_length:, text_length:] = image
+    return mask & causal_mask(length)
