@@ -121,6 +121,7 @@ def _hosts(
         save_model(model, work / hosts.WEIGHTS)
         embeddings = write_embeddings(work / "ours", work / hosts.EMBEDDINGS)
         native = _native(model, subjects, step, embeddings)
+        through_comfyui: dict[str, Mapping[str, Tensor]] = {}
         for reference in HOST_REFERENCES:
             if not found[reference]:
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
@@ -131,7 +132,7 @@ def _hosts(
                     fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
                     yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
                 else:
-                    yield from _one_host(instance, asked, native, work, step, kept, versions)
+                    yield from _one_host(instance, asked, native, work, step, kept, versions, through_comfyui)
 
 
 def _one_host(
@@ -142,16 +143,25 @@ def _one_host(
     step: int,
     kept: dict[str, Tensor],
     versions: dict[str, str],
+    through_comfyui: dict[str, Mapping[str, Tensor]] | None = None,
 ) -> Iterator[Line]:
-    """A reference's lines; what it computed goes into ``kept``, its versions into ``versions``."""
+    """A reference's lines; what it computed goes into ``kept``, its versions into ``versions``.
+
+    What our nodes make of other references' prompts in ComfyUI goes into ``through_comfyui``, by its label, and comes
+    out of it when those references run.
+    """
     name = REFERENCES[instance.module]
     _say(f"{name} in {instance.host.name}, {len(subjects)} ways of weighting ...")
     try:
-        output = hosts.run_reference(instance, subjects, work, step)
+        is_comfyui = instance.module == "comfyui" and through_comfyui is not None
+        guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
+        output = hosts.run_reference(instance, subjects, work, step, guests)
     except hosts.ReferenceFailed as error:
         yield Absence(name, str(error), is_failure=True)
         return
     label = _label(instance, output.about)
+    if is_comfyui and through_comfyui is not None:
+        through_comfyui[label] = output.hidden
     kept.update({key: tensor for key, tensor in output.hidden.items() if not key.startswith("host/")})
     versions[label] = ", ".join(f"{part} {version}" for part, version in output.about.items())
     is_numpy_2 = instance.module in hosts.PEERS and not output.about["numpy"].startswith(("0.", "1."))
@@ -161,9 +171,17 @@ def _one_host(
             continue
         yield _compared(label, subject, output.hidden, native, step)
         if subject.host_limit is not None:
-            through_host = [output.hidden[f"host/{key}"] for key in _keys(subject, step)]
-            line = _compared(label, subject, output.hidden, {subject.key: through_host}, step)
+            line = _compared(label, subject, output.hidden, _through_host(subject, output.hidden, step), step)
             yield replace(line, encoder="the host's", limit=subject.host_limit)
+        if subject.comfyui_limit is not None:
+            for other, hidden in (through_comfyui or {}).items():
+                line = _compared(label, subject, output.hidden, _through_host(subject, hidden, step), step)
+                yield replace(line, encoder=f"{other}'s", limit=subject.comfyui_limit)
+
+
+def _through_host(subject: Subject, hidden: Mapping[str, Tensor], step: int) -> Native:
+    """What our way through a host's encoder gave, among all that ran in it."""
+    return {subject.key: [hidden[f"host/{key}"] for key in _keys(subject, step)]}
 
 
 def _label(instance: hosts.HostReference, about: Mapping[str, str]) -> str:

@@ -83,7 +83,9 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
     return found
 
 
-def run_reference(reference: HostReference, subjects: Sequence[Subject], work: Path, step: int) -> HostOutput:
+def run_reference(
+    reference: HostReference, subjects: Sequence[Subject], work: Path, step: int, guests: Sequence[Subject] = ()
+) -> HostOutput:
     """Let a reference encode the prompts of some subjects.
 
     Args:
@@ -91,6 +93,7 @@ def run_reference(reference: HostReference, subjects: Sequence[Subject], work: P
         subjects: What.
         work: Folder for the job and its result, with `WEIGHTS` and `EMBEDDINGS` in it.
         step: 1 for every prompt, n for every n-th.
+        guests: Subjects of other references: only our way is run, through this reference's encoder.
 
     Returns:
         Its `HostOutput`.
@@ -101,10 +104,11 @@ def run_reference(reference: HostReference, subjects: Sequence[Subject], work: P
     from safetensors import safe_open
 
     jobs: list[dict[str, Any]] = []
-    for subject in subjects:
+    for subject in (*subjects, *guests):
         prompts = PROMPTS[subject.prompts][::step]
-        jobs.append({"key": subject.key, "settings": subject.settings, "prompts": prompts})
-        if subject.host_limit is not None:
+        if subject not in guests:
+            jobs.append({"key": subject.key, "settings": subject.settings, "prompts": prompts})
+        if subject in guests or subject.host_limit is not None:
             settings = {"way": "weighted_clip", "options": subject.options}
             jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
     paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder, "pack": PACK}
@@ -125,7 +129,8 @@ def run_reference(reference: HostReference, subjects: Sequence[Subject], work: P
         raise ReferenceFailed("\n".join(done.stdout.splitlines()[-12:]))
     with safe_open(result_file, framework="pt") as file:
         about: dict[str, str] = dict(sorted(file.metadata().items()))
-        return HostOutput(about, {key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+        # copies: the next reference writes its result over the file that safetensors reads from
+        return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
 
 
 def _children(folder: Path) -> list[Path]:

@@ -29,8 +29,9 @@ command compares with the libraries that are installed. It fails if a difference
 - A difference is the largest absolute one between hidden states, which are between -7 and 7.
 - Both sides run on one thread: a mean is summed in one part for each thread, and Forge on one thread differs from
   Forge on two by up to 4.4e-5 in `a1111` on these prompts.
-- "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes
-  compute with the host's CLIP, in the same process as the reference.
+- "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes,
+  or our script in Forge, compute with the host's CLIP, in the same process as the reference. "ComfyUI's" beside Forge
+  is a prompt in both hosts: Forge's own encoding, and that of our nodes in ComfyUI.
 - The scheme `a1111_global_norm` multiplies by a ratio of two means. Each is small beside the values it is a mean of, so
   a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
 - Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because

@@ -6,7 +6,7 @@ Limits are on the largest absolute difference of hidden states, which are betwee
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LIMIT = 1e-5
@@ -14,6 +14,9 @@ LIMIT = 1e-5
 RATIO_LIMIT = 3e-5
 """The same after the scheme multiplied everything by a ratio of two means. Each is small beside what it is a mean of,
 so an encoder's rounding moves the ratio by more. With the host's own encoder the limit is `LIMIT`."""
+
+TWO_HOSTS_LIMIT = 1e-4
+"""Between two hosts, each with its own encoder and its own torch."""
 
 AFFECTED_BY_NUMPY_2 = frozenset({"compel", "comfy++", "down_weight"})
 """Styles of the two packs that find words through numpy.unique's inverse, which has another shape since numpy 2."""
@@ -37,6 +40,8 @@ class Subject:
     """Largest difference allowed between the reference and our native encoder."""
     host_limit: float | None = None
     """The same for our way through the reference's own encoder; None where there is none."""
+    comfyui_limit: float | None = None
+    """The same for what our node makes of the prompt in ComfyUI; None where that is not compared."""
 
     @property
     def key(self) -> str:
@@ -110,15 +115,23 @@ def _peer(reference: str, styles: dict[str, str], on_host: Collection[str]) -> l
 
 def _forge() -> list[Subject]:
     emphases = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
-    subjects = [
-        Subject("forge", emphasis, "a1111", {"emphasis": emphasis}, {"syntax": "a1111", "scheme": scheme})
-        for emphasis, scheme in emphases.items()
-    ]
-    literal = {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}
-    subjects.append(Subject("forge", "None", "a1111", {"emphasis": "None"}, literal))
+
+    def subject(emphasis: str, options: dict[str, Any]) -> Subject:
+        return Subject(
+            "forge", emphasis, "a1111", {"emphasis": emphasis}, options, host_limit=0.0, comfyui_limit=TWO_HOSTS_LIMIT
+        )
+
+    subjects = [subject(emphasis, {"syntax": "a1111", "scheme": scheme}) for emphasis, scheme in emphases.items()]
+    subjects.append(subject("None", {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}))
     for family, quirks in (("embeddings", {}), ("embeddings moved", {"quirks": True})):
         subjects += [
-            Subject("forge", f"{plain.name}, {family}", family, plain.settings, {**plain.options, **quirks})
+            replace(
+                plain,
+                name=f"{plain.name}, {family}",
+                prompts=family,
+                options={**plain.options, **quirks},
+                comfyui_limit=None,
+            )
             for plain in subjects[: len(emphases)]
         ]
     return subjects

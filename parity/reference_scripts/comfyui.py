@@ -8,10 +8,9 @@ Settings: ``{"way": "stock"}``, or ``{"way": "weighted_clip", "options": {...}}`
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
+
+from pack import PACK, load_pack
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
@@ -52,16 +51,7 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 
 def ours(job: dict[str, Any], clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """What our nodes make of the prompt with this CLIP."""
-    name = "weighted_clip"
-    if name not in sys.modules:
-        root = Path(job["pack"])
-        spec = importlib.util.spec_from_file_location(
-            name, root / "__init__.py", submodule_search_locations=[str(root)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    host = importlib.import_module(f"{name}.hosts.comfy")
-    choices = importlib.import_module(f"{name}.weighting.encode").EncodeOptions(**options)
+    load_pack(job)
+    host = importlib.import_module(f"{PACK}.hosts.comfy")
+    choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
     return host.encode_text(clip, prompt, choices).conditioning[0][0]

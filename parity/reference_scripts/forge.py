@@ -1,18 +1,22 @@
 """stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
 
-Settings: ``emphasis``, a name of the WebUI's option. ``modules.shared`` is replaced by the one option that the engine
-reads, because the real one starts the user interface.
+Settings: ``emphasis``, a name of the WebUI's option; or ``{"way": "weighted_clip", "options": {...}}`` for our script's
+way through the same engine. ``modules.shared`` is replaced by the one option that the engine reads, because the real
+one starts the user interface.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from pack import PACK, load_pack
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
@@ -40,8 +44,19 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     assert engine.embeddings.word_embeddings.keys() == names, engine.embeddings.skipped_embeddings
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
+        if settings.get("way") == "weighted_clip":
+            return ours(job, engine, settings["options"], prompt)
         options.emphasis = settings["emphasis"]
         return engine([prompt])
 
     found = re.search(r"version = '(.+)'", Path("modules_forge", "forge_version.py").read_text(encoding="utf-8"))
     return {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}, encode
+
+
+def ours(job: dict[str, Any], engine: Any, options: dict[str, Any], prompt: str) -> Any:
+    """What our script makes of the prompt with this engine."""
+    load_pack(job)
+    webui = importlib.import_module(f"{PACK}.hosts.webui")
+    choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
+    with webui.swapped(webui.engines_of(SimpleNamespace(text_processing_engine=engine)), choices):
+        return engine([prompt])
