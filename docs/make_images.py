@@ -69,6 +69,7 @@ def main() -> None:
         ),
         "hidden": hidden("a red cat, a blue dog"),
         "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
+        "sparse-masks": pictures.draw_sparse_masks(),
     }
     save(drawn, FOLDER)
     some = ("comfy", "a1111", "compel", "masked_blend")

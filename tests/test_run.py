@@ -109,6 +109,14 @@ def test_every_stand_alone_requirement_is_pinned(run: ModuleType) -> None:
         assert "==" in line.partition(";")[0], line
 
 
+def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
+    lab = {line.partition("==")[0].lower() for line in run.read_requirements(ROOT / "requirements-lab.txt")}
+    both = [line.partition("==")[0].lower() for line in run.read_requirements(ROOT / "requirements-dev.txt")]
+    only_dev = both[len(run.read_requirements(ROOT / "requirements-lab.txt")) :]
+    assert "gradio" in lab
+    assert lab.isdisjoint(only_dev)
+
+
 def test_project_depends_on_what_requirements_txt_lists(run: ModuleType, project: dict) -> None:
     assert project["project"]["dependencies"] == run.read_requirements(ROOT / "requirements.txt")
 

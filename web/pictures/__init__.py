@@ -7,18 +7,29 @@ characters or emoji get drawn as themselves.
 
 from .architecture import Block, architecture_blocks, num_parameters
 from .architecture_drawing import draw_architecture
+from .change_axes import RowChange, SchemeRow
+from .changes import draw_changes
 from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
 from .masks import draw_mask, draw_masks
+from .ranking import draw_ranking
+from .similarity import draw_similarity
+from .sparse import draw_sparse_masks
 from .tokens import draw_tokens
 
 __all__ = [
     "Block",
+    "RowChange",
+    "SchemeRow",
     "architecture_blocks",
     "draw_architecture",
+    "draw_changes",
     "draw_encoding_masks",
     "draw_figure_masks",
     "draw_mask",
     "draw_masks",
+    "draw_ranking",
+    "draw_similarity",
+    "draw_sparse_masks",
     "draw_tokens",
     "mask_labels",
     "num_parameters",

@@ -1,0 +1,81 @@
+"""The command ``lab``: the Prompt Lab on this computer, in a browser. It needs gradio."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .loading import add_embeddings_option, add_loading_options, device_of, dtype_of, embedding_folders
+
+if TYPE_CHECKING:
+    from ..web.lab.model import LabModel
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    lab = commands.add_parser("lab", help="study a prompt in the browser; what runs without a command")
+    weights = lab.add_mutually_exclusive_group()
+    weights.add_argument(
+        "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
+    )
+    weights.add_argument(
+        "--models", type=Path, metavar="DIR", help="folder “models” of ComfyUI or the WebUI, to take weights from"
+    )
+    weights.add_argument(
+        "--download", action="store_true", help="fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once"
+    )
+    lab.add_argument("--model", metavar="NAME", help="which file of --models (the first with a text encoder)")
+    add_embeddings_option(lab)
+    add_loading_options(lab)
+    lab.add_argument("--port", type=int, metavar="N", help="of the page's address (7867, or the next one free)")
+    lab.add_argument("--no-browser", dest="browser", action="store_false", help="only print the page's address")
+    lab.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..web.lab.model import LabError
+    from ..web.lab.server import serve
+
+    model = model_of(arguments)
+    if model.warning:
+        print(f"*** {model.warning} ***\n", file=sys.stderr)
+    else:
+        print(f"Weights: {model.title}")
+    try:
+        serve(lambda: model, port=arguments.port, open_browser=arguments.browser)
+    except LabError as error:
+        raise ValueError(str(error)) from error
+    return 0
+
+
+def model_of(arguments: argparse.Namespace) -> LabModel:
+    """The model among the arguments: a file, one of a folder, Hugging Face's cache, or else random weights.
+
+    Args:
+        arguments: Of the command.
+
+    Returns:
+        The model, not loaded yet.
+
+    Raises:
+        ValueError: If it cannot be had.
+    """
+    from ..web.lab import places
+    from ..web.lab.native import Settings, file_model, random_model
+
+    if arguments.model is not None and arguments.models is None:
+        raise ValueError(f"--model {arguments.model}: say where it is with --models DIR, or use --weights FILE")
+    embeddings = embedding_folders(arguments)
+    path = arguments.weights
+    if arguments.models is not None:
+        models = places.model_folder(arguments.models)
+        path = places.chosen_file(models, arguments.model)
+        embeddings = embeddings or models.embeddings
+        for file_name, file in models.files.items():
+            print(f"{'*' if file == path else ' '} {file_name}")
+    elif path is None:
+        path = places.hub_file(download=arguments.download)
+    settings = Settings(embeddings, arguments.clip_skip, dtype_of(arguments), device_of(arguments))
+    return random_model(settings) if path is None else file_model(path, settings)

@@ -1,0 +1,212 @@
+"""Schemes beside the unweighted encoding: how much each row of a prompt changes in length and in direction."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...weighting.chunking import ChunkedSection
+from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.schemes import SCHEMES
+from ...weighting.towers import num_chunks
+from ...weighting.view import counted
+from ..pictures.change_axes import RowChange, SchemeRow
+from ..pictures.changes import draw_changes
+from ..pictures.figures import mask_labels
+from .model import LabError, LabModel
+from .study import chunk_of
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one scheme made of a prompt, beside its unweighted encoding."""
+
+    scheme: str
+    """Its name in `SCHEMES`."""
+    number: int
+    """Which one it is, counted from 1 ..."""
+    total: int
+    """... of how many."""
+    changes: tuple[tuple[RowChange | None, ...], ...]
+    """For each chunk of the prompt and each of its positions the change of its row; None where the scheme has no such
+    row. No chunks where nothing can be compared."""
+    message: str
+    """What one has to know to read the changes, or why there are none; often empty."""
+    issues: tuple[str, ...]
+    """What the scheme could not do as asked, on top of what is known from reading the prompt."""
+    num_encodings: int
+    """How many chunks went through the encoder for it."""
+    seconds: float
+    """How long that took."""
+
+
+def compare(model: LabModel, text: str, options: EncodeOptions, schemes: Sequence[str]) -> Iterator[Comparison]:
+    """Encode a prompt by several schemes, one after another, and measure each against the unweighted encoding.
+
+    Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
+    are taken in float64. Padding that is dropped is compared all the same, as dropping changes no row that stays.
+
+    Args:
+        model: What encodes.
+        text: The prompt.
+        options: How to read it; their scheme does not matter.
+        schemes: Keys of `SCHEMES`.
+
+    Yields:
+        A result as soon as a scheme is done, in their order. One that fails on its own says so in its message.
+
+    Raises:
+        LabError: If there is no scheme or an unknown one, or the prompt cannot be encoded at all.
+    """
+    unknown = [scheme for scheme in schemes if scheme not in SCHEMES]
+    if unknown or not schemes:
+        got = ", ".join(map(repr, unknown)) or "none"
+        raise LabError(f"choose schemes to compare among {', '.join(SCHEMES)}; got {got}")
+    options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
+    _encoded(model, "", replace(options, scheme="unweighted"))  # so that the first time does not count the loading
+    plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"))
+    known = set(plain.read.issues) - {issue for issue in plain.read.issues if issue.code == "ignored-weights"}
+    for number, scheme in enumerate(schemes, 1):
+        try:
+            if scheme == "unweighted":
+                encoded, seconds = plain, plain_seconds
+            else:
+                encoded, seconds = _encoded(model, text, replace(options, scheme=scheme))
+        except LabError as error:
+            yield Comparison(scheme, number, len(schemes), (), str(error), (), 0, 0.0)
+            continue
+        changes, message = row_changes(plain, encoded)
+        lines = tuple(issue.line for issue in encoded.read.issues if issue not in known)
+        yield Comparison(scheme, number, len(schemes), changes, message, lines, encoded.num_encodings, seconds)
+
+
+def draw_comparison(
+    comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0, *, warning: str = ""
+) -> Image.Image:
+    """Draw one chunk of a comparison as a chart.
+
+    Args:
+        comparisons: As `compare` gives them, also if not all are there yet.
+        read: The prompt.
+        chunk: Which of its chunks, from 0.
+        warning: The model's; drawn in if there is one.
+
+    Returns:
+        The picture, RGB, 1100 pixels wide.
+
+    Raises:
+        LabError: If there is no such chunk, or nothing to compare.
+    """
+    shown = chunk_of(read, chunk)
+    if not comparisons:
+        raise LabError("there is nothing to draw: no scheme was compared")
+    end = shown.num_content + 2
+    labels = mask_labels(shown, read.prompt.source)[:end]
+    rows = [_scheme_row(comparison, chunk, end) for comparison in comparisons]
+    title = f"chunk {chunk + 1} of {len(read.chunks)}" if len(read.chunks) > 1 else ""
+    return draw_changes(rows, labels, shown.weights[:end], title=title, warning=warning)
+
+
+def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
+    """The change of each row of a prompt.
+
+    Args:
+        plain: Its unweighted encoding, with all rows.
+        weighted: Another encoding of it.
+
+    Returns:
+        As `Comparison.changes`, and a message.
+    """
+    read = plain.read
+    length = read.layout.length
+    num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
+    places: dict[int, int] | None = None  # from a row of the plain encoding to one of the other
+    if num_rows == num_plain:
+        places = {row: row for row in range(num_plain)}
+    elif num_rows == len(inner := _rows_without_seams(read)) and _is_unmixed(read.sections):
+        places = {row: index for index, row in enumerate(inner)}
+    if places is None or num_plain != num_chunks(read) * length:
+        return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
+    message = ""
+    if not _is_unmixed(read.sections):
+        message = "Prompts are blended here: each row is a mixture of the tokens at its place in all of them."
+    elif len(places) < num_plain:
+        message = f"It leaves out {num_plain - len(places)} rows between chunks."
+    kept = sorted(places)
+    measured = _measured(plain.hidden[0, kept], weighted.hidden[0, [places[row] for row in kept]])
+    by_row = dict(zip(kept, measured, strict=True))
+    starts = _first_rows(read)
+    return tuple(tuple(by_row.get(start + place) for place in range(length)) for start in starts), message
+
+
+def _is_unmixed(sections: Sequence[ChunkedSection]) -> bool:
+    return all(len(section.prompts) == 1 for section in sections)
+
+
+def _num_chunks(sections: Sequence[ChunkedSection]) -> list[int]:
+    """Chunks that each section has in the result."""
+    return [max(map(len, section.prompts)) for section in sections]
+
+
+def _first_rows(read: ReadPrompt) -> list[int]:
+    """For each chunk, the row of an encoding with all rows at which it starts; prompts of a blend share theirs."""
+    ends = accumulate(_num_chunks(read.sections), initial=0)
+    return [
+        (first + index) * read.layout.length
+        for section, first in zip(read.sections, ends, strict=False)
+        for prompt in section.prompts
+        for index in range(len(prompt))
+    ]
+
+
+def _rows_without_seams(read: ReadPrompt) -> list[int]:
+    """The rows that the scheme ``lpw`` keeps: of each section all but the BOS and EOS between its chunks."""
+    rows: list[int] = []
+    first = 0
+    for count in _num_chunks(read.sections):
+        end = first + count * read.layout.length
+        inner = (row for row in range(first, end) if row % read.layout.length not in (0, read.layout.length - 1))
+        rows += [first, *inner, end - 1]
+        first = end
+    return rows
+
+
+def _measured(plain: Tensor, weighted: Tensor) -> list[RowChange]:
+    """The change of each row, ``[rows, dim]`` both."""
+    before, after = plain.detach().cpu().double(), weighted.detach().cpu().double()
+    old, new = before.norm(dim=-1, keepdim=True), after.norm(dim=-1, keepdim=True)
+    # unlike the arc cosine of a product, this keeps its digits where the angle is small
+    apart, together = before / old - after / new, before / old + after / new
+    degrees = torch.rad2deg(2 * torch.atan2(apart.norm(dim=-1), together.norm(dim=-1)))
+    ratios = (new / old).squeeze(-1)
+    return [
+        RowChange(ratio, angle if math.isfinite(angle) else None)
+        for ratio, angle in zip(ratios.tolist(), degrees.tolist(), strict=True)
+    ]
+
+
+def _encoded(model: LabModel, text: str, options: EncodeOptions) -> tuple[EncodedPrompt, float]:
+    """What the first tower makes of a prompt, and how many seconds that took."""
+    began = time.perf_counter()
+    try:
+        encoded = next(iter(model.encode(text, options).values()))
+    except ValueError as error:
+        raise LabError(str(error)) from error
+    return encoded, time.perf_counter() - began
+
+
+def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
+    """A line of the chart."""
+    taken = f"{comparison.seconds:.1f} s" if comparison.seconds >= 1 else f"{comparison.seconds * 1000:.0f} ms"
+    notes = [f"{counted(comparison.num_encodings, 'chunk')} encoded", taken]
+    notes += [counted(len(comparison.issues), "problem")] if comparison.issues else []
+    if not comparison.changes:
+        return SchemeRow(comparison.scheme, (), (), comparison.message)
+    return SchemeRow(comparison.scheme, comparison.changes[chunk][:end], tuple(notes), comparison.message)

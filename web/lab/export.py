@@ -1,0 +1,35 @@
+"""A prompt's conditioning as a file to take away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from ...weighting.options import EncodeOptions
+from ...weighting.towers import joined
+from ..export import write_conditioning
+from .model import LabError, LabModel
+
+
+def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
+    """Encode a prompt into a safetensors file.
+
+    Args:
+        model: What encodes.
+        text: The prompt.
+        options: How to read and weight it.
+        path: Of the file; one that is there is replaced.
+
+    Raises:
+        LabError: If the prompt cannot be encoded or the file not be written.
+    """
+    try:
+        rows = joined(model.encode(text, options))
+    except ValueError as error:
+        raise LabError(str(error)) from error
+    about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
+    try:
+        write_conditioning(path, rows, text, options, about)
+    except (OSError, SafetensorError, UnicodeError) as error:
+        raise LabError(f"{path.name} cannot be written: {error}") from error

@@ -1,0 +1,172 @@
+"""The attention masks of one chunk of a prompt as pictures: each on its own, and the product that the encoder gets.
+
+Source: docs/masks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...encoder.masks import causal_mask, combine
+from ...weighting.chunks import Token, TokenChunk
+from ...weighting.embeddings import TokenId
+from ...weighting.encode import ReadPrompt, encode_prompt
+from ...weighting.hiding import hidden_mask_fn
+from ...weighting.padding import padding_mask_fn
+from ...weighting.scheme_api import MaskFn, Rows
+from ..pictures.figures import SHOWN_PADDING, mask_labels
+from ..pictures.masks import draw_mask, draw_masks
+from .study import chunk_of
+
+PADDING_CAPTIONS = {
+    "attend": "Padding hides nothing: every position may attend PAD, as Stable Diffusion was trained.",
+    "mask": "PAD is hidden from every position; EOS stays visible.",
+    "mask EOS too": "PAD is hidden from every position, and so is EOS where it has the same id.",
+    "drop": "Padding hides nothing from the encoder: its rows are left out of the result afterwards.",
+}
+"""What each padding option does to the mask."""
+
+SHOWN_VERSIONS = ((16, 4), (40, 2))
+"""How many further masks stand side by side: up to so many positions, so many masks; beyond, one."""
+
+
+class MaskPicture(NamedTuple):
+    """One mask as a picture."""
+
+    title: str
+    """What it is; drawn above it too."""
+    caption: str
+    """What it hides from whom; not drawn."""
+    image: Image.Image
+    """RGB."""
+
+
+def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
+    """Draw the masks of one chunk.
+
+    Args:
+        read: The prompt.
+        limit: Positions shown at most; those behind a little padding are never shown.
+        chunk: Which of its chunks, from 0.
+
+    Returns:
+        The causal mask, that of the padding, that of the hidden phrases if any of them is in the chunk, and their
+        product; then, if the scheme blends in encodings that hide further words, the masks of the first of these.
+
+    Raises:
+        LabError: If there is no such chunk.
+        ValueError: If ``limit`` is below 1.
+    """
+    shown = chunk_of(read, chunk)
+    labels = mask_labels(shown, read.prompt.source)
+    visible = min(len(labels), shown.num_content + 2 + SHOWN_PADDING, limit)
+    pictures = [
+        MaskPicture(title, caption, draw_mask(mask, labels, title=title, visible=visible))
+        for title, caption, mask in chunk_masks(read, shown)
+    ]
+    versions = further_masks(read, shown)
+    if versions:
+        count = next((number for positions, number in SHOWN_VERSIONS if visible <= positions), 1)
+        drawn = [(f"version {number}", mask) for number, mask in enumerate(versions[:count], 1)]
+        caption = f"{read.options.scheme} also encodes this chunk with further words hidden, and blends the results."
+        if len(versions) > len(drawn):
+            caption += f" Of {len(versions)} such versions {len(drawn)} {'is' if len(drawn) == 1 else 'are'} shown."
+        pictures.append(MaskPicture("further encodings", caption, draw_masks(drawn, labels, visible=visible)))
+    return pictures
+
+
+def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Tensor]]:
+    """The masks of one chunk, with titles and captions as in `mask_pictures`.
+
+    Args:
+        read: The prompt.
+        chunk: One of its chunks.
+
+    Returns:
+        Title, caption and mask of each, ``[1, 77, 77]``, bool, True = may be attended.
+    """
+    options, length = read.options, read.layout.length
+    everything = torch.ones(1, length, length, dtype=torch.bool)
+
+    def of_chunk(mask_fn: MaskFn) -> Tensor:
+        mask = mask_fn([chunk])
+        return everything if mask is None else mask.expand(1, length, length)
+
+    causal = causal_mask(length) if options.is_causal else everything
+    padding = of_chunk(padding_mask_fn(options.padding, read.layout))
+    phrases = of_chunk(hidden_mask_fn(options))
+    causal_caption = (
+        "Each position may attend itself and what stands before it; all that follows is hidden from it."
+        if options.is_causal
+        else "Causality is off: every position may attend every other, which CLIP was not trained for."
+    )
+    masks = [("causal mask", causal_caption, causal), ("padding mask", PADDING_CAPTIONS[options.padding], padding)]
+    if any(token.is_hidden for token in chunk.tokens):
+        masks.append(("hidden phrases", _hidden_caption(read, chunk), phrases))
+    product = combine(causal, padding, phrases)
+    assert product is not None
+    if torch.equal(product, causal):
+        told = "Here that is causality alone." if options.is_causal else "Here nothing is hidden."
+    else:
+        told = "Here more is hidden than by causality." if options.is_causal else "Here something is hidden."
+    return [*masks, ("product", f"What the encoder gets: a cell is open where all masks are. {told}", product)]
+
+
+def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
+    """The different masks of those encodings of a chunk in which the scheme hides more than the prompt itself asks for.
+
+    Args:
+        read: The prompt.
+        chunk: One of its chunks.
+
+    Returns:
+        Each ``[77, 77]``, bool, causality included; none for schemes that hide nothing.
+    """
+    causal = causal_mask(read.layout.length)
+    own = chunk_masks(read, chunk)[-1][2][0]
+    found: dict[bytes, Tensor] = {}
+
+    def record(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+        for row, one in zip(ids, () if mask is None else mask, strict=mask is not None):
+            if tuple(row) == chunk.ids:
+                seen = one & causal[0] if is_causal else one.expand(read.layout.length, -1)
+                found[seen.numpy().tobytes()] = seen
+        return Rows(torch.ones(len(ids), read.layout.length, 1), torch.ones(len(ids), 1))
+
+    encode_prompt(read, record, _one_token)
+    return [mask for mask in found.values() if bool((own & ~mask).any())]
+
+
+def _one_token(text: str) -> list[tuple[int, int, int]]:
+    """A tokenizer for what is not looked at: the filler, and the raw text of a pooled vector."""
+    return [(0, 0, len(text))]
+
+
+def _hidden_caption(read: ReadPrompt, chunk: TokenChunk) -> str:
+    hidden = _texts(read, chunk, lambda token: token.is_hidden)
+    subject = f"{' and '.join(hidden)} {'is' if len(hidden) == 1 else 'are'} hidden from"
+    if read.options.hidden_from == "everything":
+        return f"{subject} every position, {'its' if len(hidden) == 1 else 'their'} own included."
+    if read.options.hidden_from == "padding rows only":
+        return f"{subject} the padding behind the prompt; its words still see it all."
+    blind = _texts(read, chunk, lambda token: token.is_blind)
+    return f"{subject} {' and '.join(blind) or 'nothing in this chunk'}; all else still sees it."
+
+
+def _texts(read: ReadPrompt, chunk: TokenChunk, is_meant: Callable[[Token], bool]) -> list[str]:
+    """The stretches of text of the tokens that are meant, quoted."""
+    texts: list[str] = []
+    for meant, group in groupby(chunk.content, is_meant):
+        text, end = "", 0
+        for span in dict.fromkeys(token.span for token in group if meant and token.span):
+            # brackets and weights between two tokens are no part of a phrase
+            text += (" " if text and span.start > end else "") + read.prompt.source[span.start : span.end]
+            end = span.end
+        texts += [f"“{text}”"] if text else []
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,166 @@
+"""Our own encoder as the lab's model: from a file, from a host's folder of models, from Hugging Face, or random.
+
+Only a file's header is read at first, which tells its towers and their sizes and so all that reading a prompt takes.
+The weights are loaded when something is encoded for the first time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...encoder.checkpoint import load_text_models, seeded_text_model
+from ...encoder.config import CLIP_L, TextConfig
+from ...encoder.families import encoders_for
+from ...encoder.tensor_file import open_tensor_file
+from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.embeddings import EmbeddingFolder
+from ...weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
+from ...weighting.towers import Reader, layout_of, read_for_towers
+from .model import LabError
+
+RANDOM_WARNING = (
+    "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
+    "mean nothing. Give real ones with --weights FILE.safetensors"
+)
+"""What is said wherever there are no real weights."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is loaded."""
+
+    embeddings: tuple[Path, ...] = ()
+    """Folders of textual inversions."""
+    clip_skip: int = 1
+    """1 = last layer; families that never read it take their own."""
+    dtype: torch.dtype = torch.float32
+    """Of the weights and the arithmetic."""
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+
+
+class NativeLabModel:
+    """Our own text encoders; a `LabModel`."""
+
+    def __init__(
+        self,
+        title: str,
+        configs: Mapping[str, TextConfig],
+        load: Callable[[], Mapping[str, TextModel]],
+        settings: Settings,
+        *,
+        warning: str = "",
+    ) -> None:
+        """Say what it is; nothing is loaded yet.
+
+        Args:
+            title: What encodes, in a few words.
+            configs: Of its towers, by name.
+            load: Gives the towers, on the device that the settings name.
+            settings: How.
+            warning: What every screen and every exported file must say.
+
+        Raises:
+            ValueError: If the clip skip is out of range.
+        """
+        for config in configs.values():
+            check_clip_skip(settings.clip_skip, config.num_layers)
+        self.title = title if settings.clip_skip == 1 else f"{title}, clip skip {settings.clip_skip}"
+        self.warning = warning
+        self._load = load
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._encoders: Mapping[str, TextEncoder] | None = None
+        self._readers = {name: _reader(name, config, settings.embeddings) for name, config in configs.items()}
+
+    def readers(self) -> Mapping[str, Reader]:
+        """What reads prompts for each text tower, by name."""
+        return self._readers
+
+    def encode(self, text: str, options: EncodeOptions) -> Mapping[str, EncodedPrompt]:
+        """Encode a prompt with every tower; the first call loads the weights.
+
+        Args:
+            text: The prompt.
+            options: How to read and weight it.
+
+        Returns:
+            By tower, with equal numbers of rows.
+
+        Raises:
+            LabError: If the weights cannot be loaded.
+            ValueError: If an option is out of range.
+        """
+        encoders = self._loaded()
+        reads = read_for_towers(dict.fromkeys(self._readers, text), options, self._readers)
+        return {name: encode_prompt(read, encoders[name], self._readers[name].tokenize) for name, read in reads.items()}
+
+    def _loaded(self) -> Mapping[str, TextEncoder]:
+        with self._lock:
+            if self._encoders is None:
+                try:
+                    self._encoders = encoders_for(self._load(), self._settings.clip_skip)[1]
+                except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: memory
+                    raise LabError(f"{self.title} cannot be loaded: {error}") from error
+            return self._encoders
+
+
+def file_model(path: Path, settings: Settings) -> NativeLabModel:
+    """The text encoders of a safetensors file.
+
+    Args:
+        path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
+        settings: How to load them.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: If the file is missing or holds no text encoder.
+        ValueError: If the clip skip is out of range.
+    """
+    with open_tensor_file(path) as file:
+        towers = file.towers()
+        configs = {tower.name: file.config(tower) for tower in towers}
+    layouts = ", ".join(dict.fromkeys(tower.place.layout for tower in towers))
+    return NativeLabModel(
+        f"{path.name} ({layouts})",
+        configs,
+        lambda: load_text_models(path, dtype=settings.dtype, device=settings.device)[0],
+        settings,
+    )
+
+
+def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
+    """CLIP-L with seeded random weights, and the warning that they mean nothing.
+
+    Args:
+        settings: How to load it.
+        config: Sizes.
+        seed: Of the weights.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the clip skip is out of range.
+    """
+    return NativeLabModel(
+        f"random weights, seed {seed} (no meaning)",
+        {"clip_l": config},
+        lambda: {"clip_l": seeded_text_model(config, seed=seed, dtype=settings.dtype).to(settings.device)},
+        settings,
+        warning=RANDOM_WARNING,
+    )
+
+
+def _reader(tower: str, config: TextConfig, folders: Iterable[Path]) -> Reader:
+    folders = list(folders)
+    embeddings = EmbeddingFolder(folders, tower, config.hidden_dim) if folders else None
+    return Reader(default_tokenizer(), layout_of(config), embeddings)

@@ -1,0 +1,142 @@
+"""Where the stand-alone lab finds weights: folders of ComfyUI and of the WebUI, and the cache of Hugging Face.
+
+Source: the folders of ComfyUI 0.29.0 and Forge 2.0.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...encoder.tensor_file import CheckpointError, open_tensor_file
+
+MODEL_FOLDERS = ("text_encoders", "clip", "text_encoder", "checkpoints", "Stable-diffusion")
+"""Where the hosts keep files with text encoders, those with nothing else first."""
+SUFFIX = ".safetensors"
+MAX_LISTED = 20
+"""Names in a message at most."""
+
+HUB_REPOSITORY = "openai/clip-vit-large-patch14"
+HUB_FILE = "model.safetensors"
+"""OpenAI's release of CLIP ViT-L/14, text and image tower, 1.7 GB."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A host's folder of models."""
+
+    folder: Path
+    """What was given."""
+    files: dict[str, Path]
+    """By their path from the folder, with ``/``; in the order in which they are tried."""
+    embeddings: tuple[Path, ...]
+    """The host's folders of textual inversions, those that are there."""
+
+
+def model_folder(folder: Path) -> ModelFolder:
+    """Look into a host's folder of models.
+
+    Args:
+        folder: ``models`` of ComfyUI or of the WebUI, or the folder that it is in.
+
+    Returns:
+        What is there.
+
+    Raises:
+        ValueError: If it is no such folder, or there is no file of weights in it.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"--models {folder}: there is no such folder")
+    bases = [base for base in (folder, folder / "models") if base.is_dir()]
+    places = [base / name for base in bases for name in MODEL_FOLDERS if (base / name).is_dir()]
+    if not places:
+        there = _listed(sorted(path.name for path in folder.iterdir()))
+        raise ValueError(
+            f"--models {folder}: no folder of models: none of {', '.join(MODEL_FOLDERS)} is in it, as in ComfyUI's or "
+            f"the WebUI's folder “models”; in it are {there}"
+        )
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for place in places
+        for path in sorted(place.rglob("*"))
+        if path.suffix.lower() == SUFFIX and path.is_file()
+    }
+    if not files:
+        names = _listed([place.relative_to(folder).as_posix() for place in places])
+        raise ValueError(f"--models {folder}: there is no {SUFFIX} file in {names}")
+    roots = (*bases, folder.resolve().parent) if folder.resolve().name == "models" else bases
+    embeddings = tuple(root / "embeddings" for root in roots if (root / "embeddings").is_dir())
+    return ModelFolder(folder, files, embeddings)
+
+
+def chosen_file(models: ModelFolder, name: str | None) -> Path:
+    """The file to use.
+
+    Args:
+        models: What there is.
+        name: Its path from the folder, its name, or that without suffix. None: the first with a text encoder in it.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ValueError: If there is none, or several of that name.
+    """
+    if name is None:
+        return _first_readable(models)
+    wanted = name.replace("\\", "/")
+    if wanted in models.files:
+        return models.files[wanted]
+    found = [key for key, path in models.files.items() if wanted in (path.name, path.stem, key.removesuffix(SUFFIX))]
+    if len(found) == 1:
+        return models.files[found[0]]
+    if found:
+        raise ValueError(f"--model {name}: there are several of that name, say which one: {_listed(found)}")
+    raise ValueError(f"--model {name}: not in {models.folder}; there are {_listed(list(models.files))}")
+
+
+def _first_readable(models: ModelFolder) -> Path:
+    problems: list[str] = []
+    for name, path in models.files.items():
+        try:
+            with open_tensor_file(path) as file:
+                for tower in file.towers():
+                    file.config(tower)
+            return path
+        except CheckpointError as error:
+            problems.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+    raise ValueError(f"--models {models.folder}: no file in it has a CLIP text encoder. {' '.join(problems[:5])}")
+
+
+def hub_file(*, download: bool) -> Path | None:
+    """OpenAI's release of CLIP ViT-L/14 in the cache of Hugging Face.
+
+    Args:
+        download: Fetch it where it is not there yet. That is 1.7 GB, so nothing is fetched without being asked for.
+
+    Returns:
+        The file, or None if it is not there.
+
+    Raises:
+        ValueError: If it cannot be fetched.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        if download:
+            raise ValueError("--download needs huggingface_hub, which is not installed") from error
+        return None
+    cached = huggingface_hub.try_to_load_from_cache(HUB_REPOSITORY, HUB_FILE)
+    if isinstance(cached, str):
+        return Path(cached)
+    if not download:
+        return None
+    try:
+        return Path(huggingface_hub.hf_hub_download(HUB_REPOSITORY, HUB_FILE))
+    except OSError as error:
+        raise ValueError(f"--download: {HUB_FILE} of {HUB_REPOSITORY} cannot be fetched: {error}") from error
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return (", ".join(names[:MAX_LISTED]) or "no files") + more

@@ -1,0 +1,92 @@
+"""What became of a prompt, as the page shows it: the prompt read for a model, and its tokens as a table.
+
+No model has to be loaded for any of it. ``masks.py`` draws the masks, ``comparing.py`` compares schemes, ``export.py``
+writes files.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...weighting.chunks import TokenChunk
+from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.towers import read_for_towers
+from ...weighting.view import view
+from .model import LabError, LabModel
+
+HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from")
+"""Columns of the table of tokens."""
+
+
+class TokenTable(NamedTuple):
+    """The tokens of a prompt, a row for each."""
+
+    headers: tuple[str, ...]
+    """`HEADERS`."""
+    rows: list[list[str | int | float]]
+    """Chunk and position from 1; the id, or an embedding's vector as in ``name[0]``; the text as typed; the final
+    weight; the number of its word; who shall not see it, empty where all may."""
+    num_more: int
+    """How many more tokens there are."""
+
+
+def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
+    """Read a prompt for the first text tower of a model.
+
+    Args:
+        model: Whose tokenizers and embeddings.
+        text: The prompt.
+        options: How.
+
+    Returns:
+        The prompt, with as many chunks as its longest tower makes of it.
+
+    Raises:
+        LabError: If an option is out of range, or in strict mode where the reference refuses the prompt.
+    """
+    readers = model.readers()
+    try:
+        reads = read_for_towers(dict.fromkeys(readers, text), options, readers)
+    except ValueError as error:
+        raise LabError(str(error)) from error
+    return next(iter(reads.values()))
+
+
+def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
+    """The tokens of a prompt as a table.
+
+    Args:
+        read: The prompt.
+        limit: Rows at most.
+
+    Returns:
+        The first rows, and how many are left out.
+    """
+    rows: list[list[str | int | float]] = []
+    words: dict[int, int] = {}  # those without tokens do not count
+    for number, (chunk, shown) in enumerate(zip(read.chunks, view(read)["chunks"], strict=True), 1):
+        for position, (token, data) in enumerate(zip(chunk.content, shown["tokens"], strict=True), 1):
+            name = data["embedding"] if data["id"] is None else data["id"]
+            weight = float(f"{token.weight:.6g}")
+            hidden_from = read.options.hidden_from if token.is_hidden else ""
+            word = words.setdefault(token.word, len(words) + 1)
+            rows.append([number, position, name, data["text"], weight, word, hidden_from])
+    return TokenTable(HEADERS, rows[:limit], max(0, len(rows) - limit))
+
+
+def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
+    """A chunk of a prompt.
+
+    Args:
+        read: The prompt.
+        chunk: Its number, from 0.
+
+    Returns:
+        The chunk.
+
+    Raises:
+        LabError: If there is none of that number.
+    """
+    if not 0 <= chunk < len(read.chunks):
+        raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(read.chunks)}")
+    return read.chunks[chunk]

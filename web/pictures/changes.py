@@ -1,0 +1,250 @@
+"""A chart of what weighting schemes do to the rows of a prompt: change of length and of direction, a line per scheme.
+
+Draws numbers that it is given; ``web/lab/comparing.py`` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PIL import Image
+
+from .canvas import Canvas, shorten, wrap
+from .change_axes import Axes, SchemeRow, angle_text, axes_of, ratio_text
+from .fonts import text_width
+from .strip import weight_text
+from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color
+
+MAX_COLUMNS = 18
+"""Tokens beside one another; more go into further blocks below."""
+MAX_COLUMN_WIDTH = 84
+GUTTER = 212
+"""Room for the schemes' names and the axes, in pixels."""
+AXIS_WIDTH = 66
+"""The part of it for the axes."""
+LABEL_SIZE = 14.0
+NAME_SIZE = 15.0
+VALUE_SIZE = 11.5
+NOTE_SIZE = 12.0
+MAX_LABEL_HEIGHT = 110
+"""Of upright labels, in pixels; longer ones are cut with an ellipsis."""
+LENGTH_HEIGHT = 84
+"""Of the panel of lengths; its zero line is in the middle."""
+ANGLE_HEIGHT = 60
+"""Of the panel of angles; its zero line is at the bottom."""
+VALUE_ROOM = 16
+"""Free space for a number at the end of a bar."""
+HALF_LENGTH = LENGTH_HEIGHT / 2 - VALUE_ROOM
+FULL_ANGLE = ANGLE_HEIGHT - VALUE_ROOM - 6
+"""Of the longest bars."""
+SCHEME_GAP = 20
+"""Between schemes, with a line in it."""
+MESSAGE_LINE = 17
+TEXT_HEIGHT = 58
+"""Of name and notes, at least."""
+
+HEADING = "Change of each token's row against the unweighted encoding"
+LEGEND = (
+    "length: of the row, as a multiple of that of the unweighted row, on a logarithmic axis. angle: between the two, "
+    "in degrees. No bar: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left out: "
+    "the scheme has no such row."
+)
+UNCHANGED = "No row changes."
+
+
+def draw_changes(
+    rows: Sequence[SchemeRow],
+    labels: Sequence[str],
+    weights: Sequence[float],
+    *,
+    title: str = "",
+    warning: str = "",
+    width: int = 1100,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw the chart.
+
+    Args:
+        rows: Its lines, at least one.
+        labels: Of the tokens.
+        weights: Theirs; 1.0 is neutral.
+        title: What is shown of the prompt, behind the heading.
+        warning: What has to be known before a number is believed.
+        width: Of the picture, in pixels.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB; its height follows.
+
+    Raises:
+        ValueError: If labels, weights and changes are not equally many, or the theme is unknown.
+    """
+    colors = theme_named(theme)
+    if len(weights) != len(labels) or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
+        raise ValueError("there must be rows, and as many weights and changes in each as labels")
+    rows = [_told(row) for row in rows]
+    sheet = _Sheet(labels, weights, width)
+    warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
+    legend = wrap(LEGEND, width - 2 * MARGIN, NOTE_SIZE)
+    header = TITLE_SIZE + 10 + (len(warning_lines) * 19 + 17 if warning else 0)
+    heights = [sheet.label_height(block) + sum(map(sheet.row_height, rows)) for block in sheet.blocks]
+    canvas = Canvas(width, header + sum(heights) + len(legend) * 18 + 2 * MARGIN + 4, colors.background)
+    _draw_header(canvas, title, warning_lines, colors)
+    axes = axes_of(rows)
+    top = MARGIN + header
+    for block, height in zip(sheet.blocks, heights, strict=True):
+        sheet.draw_labels(canvas, block, top, colors)
+        y = top + sheet.label_height(block)
+        for row in rows:
+            sheet.draw_row(canvas, row, block, y, axes, colors)
+            y += sheet.row_height(row)
+        top += height
+    for number, line in enumerate(legend):
+        canvas.text(MARGIN, top + 12 + number * 18, line, colors.muted, size=NOTE_SIZE)
+    return canvas.image()
+
+
+def _told(row: SchemeRow) -> SchemeRow:
+    """A row that changes nothing, told in words instead of bars."""
+    if not row.changes or not all(c and not ratio_text(c.ratio) and not angle_text(c.angle) for c in row.changes):
+        return row
+    return row._replace(changes=(), message=f"{UNCHANGED} {row.message}".strip())
+
+
+def _blocks(count: int) -> list[range]:
+    """Columns in blocks of nearly equal size.
+
+    >>> _blocks(20)
+    [range(0, 10), range(10, 20)]
+    """
+    number = max(1, -(-count // MAX_COLUMNS))
+    size = -(-count // number)
+    return [range(start, min(start + size, count)) for start in range(0, max(1, count), max(1, size))]
+
+
+class _Sheet:
+    """Where columns and lines stand, and drawing into them."""
+
+    def __init__(self, labels: Sequence[str], weights: Sequence[float], width: int) -> None:
+        self.labels, self.weights, self.width = labels, weights, width
+        self.blocks = _blocks(len(labels))
+        self.left = MARGIN + GUTTER
+        self.column = min(MAX_COLUMN_WIDTH, (width - MARGIN - self.left) / max(1, max(map(len, self.blocks))))
+        self.is_upright = any(text_width(label, LABEL_SIZE) > self.column - 6 for label in labels)
+
+    def label_height(self, block: range) -> float:
+        """Of the tokens' texts and weights above a block."""
+        if not self.is_upright:
+            return 66
+        texts = (shorten(self.labels[place], MAX_LABEL_HEIGHT, LABEL_SIZE) for place in block)
+        return 54 + max((text_width(text, LABEL_SIZE) for text in texts), default=0)
+
+    def row_height(self, row: SchemeRow) -> float:
+        """Of a scheme with its bars and message, and the gap below."""
+        bars = LENGTH_HEIGHT + ANGLE_HEIGHT if row.changes else 0
+        return max(TEXT_HEIGHT, bars + len(self.message_lines(row)) * MESSAGE_LINE) + SCHEME_GAP
+
+    def message_lines(self, row: SchemeRow) -> list[str]:
+        """Its message, broken to fit beside its name."""
+        return wrap(row.message, self.width - MARGIN - self.left, NOTE_SIZE) if row.message else []
+
+    def centre(self, block: range, place: int) -> float:
+        """Of a token's column."""
+        return self.left + (place - block.start + 0.5) * self.column
+
+    def draw_labels(self, canvas: Canvas, block: range, top: float, colors: Theme) -> None:
+        """Texts and weights of a block's tokens."""
+        bottom = top + self.label_height(block) - 20
+        for place in block:
+            x, label, weight = self.centre(block, place), self.labels[place], self.weights[place]
+            if self.is_upright:
+                label = shorten(label, MAX_LABEL_HEIGHT, LABEL_SIZE)
+                canvas.upright_text(x, bottom - 24, label, colors.text, size=LABEL_SIZE)
+            else:
+                canvas.text(x, bottom - 32, label, colors.text, size=LABEL_SIZE, align="center")
+            if weight != 1.0:
+                fill, text = weight_color(weight, colors), weight_text(weight)
+                half = max(15.0, text_width(text, VALUE_SIZE) / 2 + 6)
+                canvas.box(x - half, bottom - 18, x + half, bottom, fill=fill, radius=5)
+                canvas.text(x, bottom - 9, text, readable(fill, colors.text), size=VALUE_SIZE, align="center")
+        canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
+
+    def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float, axes: Axes, colors: Theme) -> None:
+        """One scheme's part of a block."""
+        canvas.box(MARGIN, top - 11, self.width - MARGIN, top - 10, fill=colors.line)
+        name = shorten(row.name, GUTTER - AXIS_WIDTH, NAME_SIZE, bold=True)
+        canvas.text(MARGIN, top + 8, name, colors.text, size=NAME_SIZE, bold=True)
+        for number, note in enumerate(row.notes):
+            canvas.text(MARGIN, top + 29 + number * 17, note, colors.muted, size=NOTE_SIZE)
+        zero, floor = top + LENGTH_HEIGHT / 2, top + LENGTH_HEIGHT + ANGLE_HEIGHT
+        if row.changes:
+            self._draw_axes(canvas, block, zero, floor, axes, colors)
+        for place in block if row.changes else ():
+            x, change = self.centre(block, place), row.changes[place]
+            if change is None:
+                self._draw_value(canvas, x, zero, "left out", colors)
+            else:
+                self._draw_length(canvas, x, zero, change.ratio, axes, colors)
+                self._draw_angle(canvas, x, floor, change.angle, axes, colors)
+        y = floor + 16 if row.changes else top + 8
+        for number, line in enumerate(self.message_lines(row)):
+            canvas.text(self.left, y + number * MESSAGE_LINE, line, colors.muted, size=NOTE_SIZE)
+
+    def _draw_axes(self, canvas: Canvas, block: range, zero: float, floor: float, axes: Axes, colors: Theme) -> None:
+        right = self.left + self.column * len(block)
+        pale = mix(colors.background, colors.line, 0.6)
+        for y, text, fill in (
+            (zero - HALF_LENGTH, f"×{axes.length_top:g}", pale),
+            (zero, "×1", colors.line),
+            (zero + HALF_LENGTH, f"×{1 / axes.length_top:.2g}", pale),
+            (floor - FULL_ANGLE, f"{axes.angle_top:g}°", pale),
+            (floor, "0°", colors.line),
+        ):
+            canvas.box(self.left, y - 0.5, right, y + 0.5, fill=fill)
+            canvas.text(self.left - 6, y, text, colors.muted, size=VALUE_SIZE, align="right")
+        for text, middle in (("length", zero), ("angle", floor - FULL_ANGLE / 2)):
+            bottom = middle + text_width(text, VALUE_SIZE) / 2
+            canvas.upright_text(self.left - 56, bottom, text, colors.muted, size=VALUE_SIZE)
+
+    def _draw_length(self, canvas: Canvas, x: float, zero: float, ratio: float, axes: Axes, colors: Theme) -> None:
+        text = ratio_text(ratio)
+        if not text:
+            return
+        share = axes.length_share(ratio)
+        end = zero - share * HALF_LENGTH
+        fill = colors.up if share > 0 else colors.down
+        canvas.box(x - self._half, min(zero, end), x + self._half, max(zero, end), fill=fill)
+        self._draw_value(canvas, x, end - 8.5 if share > 0 else end + 8.5, text, colors)
+
+    def _draw_angle(
+        self, canvas: Canvas, x: float, floor: float, angle: float | None, axes: Axes, colors: Theme
+    ) -> None:
+        text = angle_text(angle)
+        if not text:
+            return
+        end = floor - axes.angle_share(angle or 0.0) * FULL_ANGLE
+        canvas.box(x - self._half, end, x + self._half, floor, fill=colors.accent)
+        self._draw_value(canvas, x, end - 8.5, text, colors)
+
+    @property
+    def _half(self) -> float:
+        """Half of a bar's width."""
+        return min(15.0, self.column * 0.3)
+
+    def _draw_value(self, canvas: Canvas, x: float, y: float, text: str, colors: Theme) -> None:
+        """A number that covers the lines behind it."""
+        half = text_width(text, VALUE_SIZE) / 2 + 2
+        canvas.box(x - half, y - 6, x + half, y + 6, fill=colors.background)
+        canvas.text(x, y, text, colors.text, size=VALUE_SIZE, align="center")
+
+
+def _draw_header(canvas: Canvas, title: str, warning: Sequence[str], colors: Theme) -> None:
+    width = canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, HEADING, colors.text, size=TITLE_SIZE - 2, bold=True)
+    if title:
+        canvas.text(MARGIN + width + 14, MARGIN + TITLE_SIZE / 2 + 1, title, colors.muted, size=LABEL_SIZE)
+    top = MARGIN + TITLE_SIZE + 10
+    if warning:
+        fill = mix(colors.background, colors.problem, 0.1)
+        canvas.box(MARGIN, top, canvas.width - MARGIN, top + len(warning) * 19 + 9, fill=fill, radius=5)
+    for number, line in enumerate(warning):
+        canvas.text(MARGIN + 10, top + 14 + number * 19, line, colors.problem, size=LABEL_SIZE)
