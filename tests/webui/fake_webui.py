@@ -45,9 +45,10 @@ class TokenEmbedding(nn.Module):
         self.owner = [owner]  # no submodule
 
     def forward(self, ids: Tensor) -> Tensor:
-        fixes, self.owner[0].fixes = self.owner[0].fixes, None
+        fixes: list[Any] = self.owner[0].fixes or []
+        self.owner[0].fixes = None
         result = self.wrapped(ids).clone()
-        for row, some in enumerate(fixes or ()):
+        for row, some in enumerate(fixes):
             for offset, embedding in some:
                 vectors = (
                     embedding.vec[self.textual_inversion_key] if isinstance(embedding.vec, dict) else embedding.vec

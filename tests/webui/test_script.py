@@ -1,7 +1,9 @@
 """The WebUI's entry, executed as the host executes it: as a file, again at every “Reload UI”, and never imported."""
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -86,25 +88,21 @@ def test_file_stays_small() -> None:
 def test_controls_are_settings_in_order_and_paste_themselves(
     script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, has_input_accordion: bool
 ) -> None:
-    class InputAccordion(gr.Checkbox):
+    used: list[Any] = []
+
+    @contextlib.contextmanager
+    def input_accordion(value: bool, *, label: str, elem_id: str) -> Iterator[gr.Checkbox]:
         """As the host's: a switch that is a container too."""
-
-        def __init__(self, value: bool, *, label: str, elem_id: str) -> None:
-            super().__init__(value, label=label, elem_id=elem_id)
-
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *args: object) -> None:
-            del args
+        used.append(gr.Checkbox(value, label=label, elem_id=elem_id))
+        yield used[0]
 
     if has_input_accordion:
-        monkeypatch.setattr(sys.modules["modules.ui_components"], "InputAccordion", InputAccordion, raising=False)
+        monkeypatch.setattr(sys.modules["modules.ui_components"], "InputAccordion", input_accordion, raising=False)
     webui = script["webui"]
     one = script["WeightedCLIPScript"]()
     with gr.Blocks():
         controls = one.ui(False)
-    assert isinstance(controls[0], InputAccordion) is has_input_accordion
+    assert used == ([controls[0]] if has_input_accordion else [])
     defaults = vars(webui.Settings())
     assert [control.value for control in controls] == list(defaults.values())
     assert [control.elem_id.rpartition("clip_")[2] for control in controls] == list(defaults)
