@@ -8,13 +8,15 @@ Source: preprocessing of A. Radford et al., 2021, as in transformers 5.23 ``CLIP
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
@@ -41,6 +43,7 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
     Raises:
         ValueError: If the images have another form, or the crop is unknown.
 
+    >>> from PIL import Image
     >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
     (1, 3, 14, 14)
     """
@@ -48,6 +51,8 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
         raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {crop!r}")
     if isinstance(images, Tensor):
         return _preprocess_tensor(images, size, crop)
+    from PIL import Image
+
     images = [images] if isinstance(images, Image.Image) else list(images)
     if not images or not all(isinstance(image, Image.Image) for image in images):
         kinds = ", ".join(sorted({type(image).__name__ for image in images})) or "none"
@@ -57,6 +62,8 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
 
 def _preprocess_pil(image: Image.Image, size: int, crop: Crop) -> Tensor:
     """``[3, size, size]``."""
+    from PIL import Image
+
     resized = image.convert("RGB")
     width, height = _target(resized.width, resized.height, size, crop)
     resized = resized.resize((width, height), Image.Resampling.BICUBIC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .a1111 import WeightedCLIPA1111Encode
 from .convert import WeightedCLIPConvert
+from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSimilarity
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
 from .loras import WeightedCLIPLoadPromptLoras
@@ -23,6 +24,9 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPInspect,
         WeightedCLIPLoad,
         WeightedCLIPLoadPromptLoras,
+        WeightedCLIPLoadFull,
+        WeightedCLIPRerank,
+        WeightedCLIPSimilarity,
     )
 }
 """Permanent ids, which saved workflows store, to classes."""
@@ -37,4 +41,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "WeightedCLIPInspect": "Inspect Prompt",
     "WeightedCLIPLoad": "Load CLIP Encoder (native)",
     "WeightedCLIPLoadPromptLoras": "Load LoRAs from Prompt",
+    "WeightedCLIPLoadFull": "Load CLIP (text + image)",
+    "WeightedCLIPRerank": "Rerank by CLIP",
+    "WeightedCLIPSimilarity": "CLIP Similarity Matrix",
 }

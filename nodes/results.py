@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,6 +109,31 @@ def _encoding_line(name: str, prompt: EncodedPrompt) -> str:
     rows, dim = prompt.hidden.shape[1:]
     chunks = counted(prompt.num_encodings, "chunk")
     return f"{name}: {prompt.read.options.scheme}, {chunks} encoded -> {rows} rows of {dim}"
+
+
+def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
+    """The same result with a picture shown on the node, as the stock Preview Image shows one.
+
+    Args:
+        result: ComfyUI's result.
+        picture: What to show; saved among the host's temporary files.
+
+    Returns:
+        ComfyUI's result.
+    """
+    import folder_paths
+
+    with tempfile.NamedTemporaryFile(
+        prefix="weighted-clip-", suffix=".png", dir=_made(folder_paths.get_temp_directory()), delete=False
+    ) as file:
+        picture.save(file, "PNG")
+    image = {"filename": Path(file.name).name, "subfolder": "", "type": "temp"}
+    return {**result, "ui": {**result["ui"], "images": [image]}}
+
+
+def _made(folder: str) -> str:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def to_image(picture: Image.Image) -> Tensor:

@@ -64,6 +64,9 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPConvert": ["text", "from", "to"],
         "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
         "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device"],
+        "WeightedCLIPLoadFull": ["file", "dtype", "device", "activation"],
+        "WeightedCLIPRerank": ["clip_full", "images", "text", "keep", "crop", "syntax"],
+        "WeightedCLIPSimilarity": ["clip_full", "images", "texts", "softmax", "temperature", "crop", "syntax"],
     }  # fmt: skip
 
 

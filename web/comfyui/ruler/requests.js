@@ -72,6 +72,10 @@ const RULES = {
     texts: TEXT,
     options: (value) => ({ syntax: value("syntax"), chunking: value("chunking") }),
   },
+  WeightedCLIPRerank: {
+    texts: TEXT,
+    options: (value) => ({ syntax: value("syntax"), scheme: "unweighted", chunking: "comfy word" }),
+  },
   WeightedCLIPConvert: { texts: TEXT, options: (value) => ({ syntax: value("from") }) },
   WeightedCLIPMaskControl: {
     texts: TEXT,

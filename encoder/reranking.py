@@ -1,0 +1,126 @@
+"""Choosing the best of many images for a text: features within a memory budget, and the order of scores.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.6; A. Radford et al., 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .config import VisionConfig
+from .full_clip import FullClip
+from .images import Crop, preprocess
+from .vision_model import VisionModel
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MEMORY_BUDGET = 512 * 1024**2
+"""Bytes that a batch of images may take beside the model and the images themselves."""
+MAX_BATCH = 64
+"""Larger batches gain nothing."""
+
+
+def image_features(
+    clip: FullClip,
+    images: Tensor | Iterable[Image.Image],
+    crop: Crop = "center",
+    *,
+    memory_budget: int = MEMORY_BUDGET,
+    on_progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Encode images, as many at a time as the memory budget allows.
+
+    Args:
+        clip: The model.
+        images: A host's IMAGE, float ``[images, height, width, channels]`` in 0..1; or PIL images, of any sizes, which
+            are fetched one after another.
+        crop: How an image becomes square; one of `CROPS`.
+        memory_budget: Bytes for one batch; one image is always encoded.
+        on_progress: Called with the number of images done after each batch. What it raises ends the work.
+
+    Returns:
+        ``[images, p]``, float32, each of length 1, on the CPU; ``[0, p]`` for no images.
+
+    Raises:
+        ValueError: If the images have another form.
+    """
+    features: list[Tensor] = []
+    count = 0
+    for pixels in _batches(images, clip.vision, crop, memory_budget):
+        features.append(clip.image_features(pixels))
+        count += len(features[-1])
+        if on_progress is not None:
+            on_progress(count)
+    return torch.cat(features) if features else torch.zeros(0, clip.vision.config.projection_dim or 0)
+
+
+def best(scores: Sequence[float] | Tensor, keep: int) -> list[int]:
+    """Which of several scores are the highest.
+
+    Args:
+        scores: One for each image; NaN counts as lowest.
+        keep: How many to choose, from 1; all where there are no more.
+
+    Returns:
+        Their indices, highest first; of equal scores the earlier comes first.
+
+    Raises:
+        ValueError: If ``keep`` is less than 1.
+
+    >>> best([0.2, 0.5, 0.5, 0.1], 3)
+    [1, 2, 0]
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, got {keep}")
+    values = torch.as_tensor(scores, dtype=torch.float64).nan_to_num(
+        nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf
+    )
+    order: list[int] = values.argsort(descending=True, stable=True).tolist()
+    return order[:keep]
+
+
+def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int) -> int:
+    """Memory that encoding one image takes at its largest, roughly.
+
+    Args:
+        config: Of the image tower.
+        itemsize: Bytes of one number of its arithmetic.
+        height: Of the image as it comes.
+        width: Likewise.
+
+    Returns:
+        Bytes: the states of all layers, the widest layer's inner values, and the image while it is made smaller.
+    """
+    positions = config.grid**2 + 1
+    states = (config.num_layers + 1) * positions * config.hidden_dim
+    inner = positions * (2 * config.mlp_dim + 6 * config.hidden_dim)
+    # float32, before, between and after the two passes of resizing
+    pixels = 3 * 4 * (2 * height * width + 3 * config.image_size * max(height, config.image_size))
+    return (states + inner) * itemsize + pixels
+
+
+def _batches(
+    images: Tensor | Iterable[Image.Image], vision: VisionModel, crop: Crop, memory_budget: int
+) -> Iterator[Tensor]:
+    """Prepared images, ``[batch, 3, image_size, image_size]``, as many at a time as the budget allows."""
+    config = vision.config
+    itemsize = next(vision.parameters()).element_size()
+
+    def size(height: int, width: int) -> int:
+        return max(1, min(MAX_BATCH, memory_budget // bytes_per_image(config, itemsize, height, width)))
+
+    if isinstance(images, Tensor):
+        # what is no batch of images is refused by name where it is prepared
+        parts = images.split(size(images.shape[1], images.shape[2])) if images.ndim == 4 else [images]
+        yield from (preprocess(part, config.image_size, crop) for part in parts if len(part) or part.ndim != 4)
+        return
+    # made smaller one by one, so that no more than one of them is held at its own size
+    rest = (preprocess([image], config.image_size, crop) for image in images)
+    while batch := list(islice(rest, size(config.image_size, config.image_size))):
+        yield torch.cat(batch)

@@ -1,0 +1,104 @@
+"""A whole CLIP as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..encoder.full_clip import FullClip, load_full_clip
+from ..encoder.images import Crop
+from ..encoder.reranking import image_features
+from ..encoder.tokenizer import default_tokenizer
+from ..weighting.features import TextFeatures, text_features
+from ..weighting.towers import layout_of
+
+
+@dataclass(frozen=True)
+class HostedClip:
+    """What a WEIGHTED_CLIP_FULL link carries."""
+
+    clip: FullClip
+    """Both towers."""
+    patcher: Any
+    """The host's ModelPatcher round them."""
+
+
+def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> HostedClip:
+    """Read a whole CLIP and hand its memory to the host.
+
+    Args:
+        path: A safetensors file.
+        dtype: Type of the weights and of the arithmetic.
+        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
+        activation: As in `load_full_clip`.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: If the file cannot be used.
+    """
+    import comfy.model_management as model_management
+    from comfy.model_patcher import ModelPatcher
+
+    clip = load_full_clip(path, dtype=dtype, activation=activation)
+    cpu = torch.device("cpu")
+    load_device = model_management.text_encoder_device() if device == "auto" else cpu
+    offload_device = model_management.text_encoder_offload_device() if device == "auto" else cpu
+    towers = torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision})
+    return HostedClip(clip, ModelPatcher(towers, load_device=load_device, offload_device=offload_device))
+
+
+def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:
+    """The vectors of some texts.
+
+    Args:
+        hosted: The model; its memory is asked of the host.
+        texts: Any strings.
+        syntax: How weights are written in them, to be left out.
+
+    Returns:
+        One for each.
+    """
+    import comfy.model_management as model_management
+
+    model_management.load_models_gpu([hosted.patcher])
+    clip = hosted.clip
+    layout = layout_of(clip.text.config)
+    return [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+
+
+def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:
+    """The vectors of a host's IMAGE, with the host's progress bar; ends when the host interrupts.
+
+    Args:
+        hosted: The model; its memory is asked of the host.
+        images: ``[images, height, width, channels]``, float, 0..1.
+        crop: How an image becomes square.
+
+    Returns:
+        ``[images, p]``, each of length 1.
+
+    Raises:
+        ValueError: If there are no images.
+    """
+    import comfy.model_management as model_management
+    import comfy.utils
+
+    if not len(images):
+        raise ValueError("there are no images to compare: the batch is empty")
+    bar = comfy.utils.ProgressBar(len(images))
+
+    def on_progress(count: int) -> None:
+        bar.update_absolute(count)
+        model_management.throw_exception_if_processing_interrupted()
+
+    model_management.load_models_gpu([hosted.patcher])
+    return image_features(hosted.clip, images, crop, on_progress=on_progress)

@@ -1,0 +1,229 @@
+"""The loader of a whole CLIP, text and image, and the nodes that compare images with texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..encoder.contrastive import Over, probabilities, similarity
+from ..encoder.images import CROPS, Crop
+from ..encoder.reranking import best
+from ..hosts.comfy_full import HostedClip, encode_images, encode_texts, load_hosted
+from ..weighting.syntax import SYNTAXES
+from . import common
+from .load import DEVICES, DTYPES
+from .results import node_result, to_image, with_preview
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FULL_TYPE = "WEIGHTED_CLIP_FULL"
+"""Type name of a link that carries a whole CLIP."""
+FOLDERS = ("clip_vision", "text_encoders")
+"""Where the host keeps files that may hold a whole CLIP."""
+ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
+SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
+
+CLIP_FULL_INPUT = (FULL_TYPE, {"tooltip": "A whole CLIP, from Load CLIP (text + image)."})
+IMAGES_INPUT = ("IMAGE", {"tooltip": "The images to compare, a batch of any size."})
+CROP_INPUT = common.menu(
+    CROPS,
+    "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
+    "stretch: squeezed.",
+)
+SYNTAX_INPUT = common.menu(
+    SYNTAXES,
+    "How weights are written in the text. CLIP knows no weights: they are read and left out. none: every character is "
+    "text.",
+)
+
+
+class WeightedCLIPLoadFull:
+    """Load both halves of a CLIP from a file."""
+
+    DESCRIPTION = (
+        "Loads a whole CLIP, text and image encoder with their projections, to compare images with texts. Text "
+        "encoders and checkpoints of Stable Diffusion have no image half."
+    )
+    SEARCH_ALIASES = ["clip vision", "load clip", "image encoder", "aesthetic", "similarity"]  # noqa: RUF012
+    RETURN_TYPES = (FULL_TYPE,)
+    RETURN_NAMES = ("clip_full",)
+    OUTPUT_TOOLTIPS = ("The model, for Rerank by CLIP and CLIP Similarity Matrix.",)
+    FUNCTION = "load"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs; lists the files that are there now."""
+        import folder_paths
+
+        files = [f"{folder}/{name}" for folder in FOLDERS for name in folder_paths.get_filename_list(folder)]
+        return {
+            "required": {
+                "file": (
+                    files,
+                    {
+                        "tooltip": "A .safetensors file from the clip_vision or text_encoders folder, such as the "
+                        "model.safetensors of openai/clip-vit-large-patch14."
+                    },
+                ),
+                "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic."),
+                "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
+                "activation": common.menu(
+                    ACTIVATIONS,
+                    "The model's non-linearity, which no file tells. as released: quick_gelu for B and L, gelu for H "
+                    "and bigG. OpenCLIP's own B and L mostly want gelu.",
+                ),
+            }
+        }
+
+    def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[HostedClip]:
+        """Read the file."""
+        import folder_paths
+
+        folder, _, name = file.partition("/")
+        path = folder_paths.get_full_path_or_raise(folder, name)
+        return (load_hosted(path, dtype=DTYPES[dtype], device=device, activation=ACTIVATIONS[activation]),)
+
+
+class WeightedCLIPRerank:
+    """Keep the images of a batch that fit a text best."""
+
+    DESCRIPTION = (
+        "Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: only "
+        "their order for one text means something, not their size."
+    )
+    SEARCH_ALIASES = ["best of", "pick best", "clip score", "sort images", "select images"]  # noqa: RUF012
+    RETURN_TYPES = ("IMAGE", "STRING", "IMAGE")
+    RETURN_NAMES = ("images", "scores", "chart")
+    OUTPUT_TOOLTIPS = (
+        "The best images, best first.",
+        "All images with their scores, best first; images are counted from 1.",
+        "The images with their scores, best first.",
+    )
+    FUNCTION = "rerank"
+    CATEGORY = common.CATEGORY
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip_full": CLIP_FULL_INPUT,
+                "images": IMAGES_INPUT,
+                "text": common.TEXT_INPUT,
+                "keep": ("INT", {"default": 4, "min": 1, "max": 4096, "tooltip": "How many of the best to keep."}),
+                "crop": CROP_INPUT,
+                "syntax": SYNTAX_INPUT,
+            }
+        }
+
+    def rerank(
+        self, clip_full: HostedClip, images: Tensor, text: str, keep: int, crop: Crop, syntax: str
+    ) -> dict[str, Any]:
+        """Score every image and choose."""
+        from ..web.pictures import draw_ranking
+
+        features = encode_images(clip_full, images, crop)
+        [described] = encode_texts(clip_full, [text], syntax)
+        scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
+        order = best(scores, len(scores))
+        lines = [f"{rank}. image {index + 1}: {scores[index]:.4f}" for rank, index in enumerate(order, 1)]
+        chart = draw_ranking(_thumbnails(images), scores, order, min(keep, len(order)), text)
+        report = "\n".join([*lines, *(issue.line for issue in described.read.issues)])
+        return with_preview(node_result((images[order[:keep]], report, to_image(chart)), [described.read]), chart)
+
+
+class WeightedCLIPSimilarity:
+    """A table of images and texts."""
+
+    DESCRIPTION = "Compares every image with every text by CLIP, as a picture and as numbers."
+    SEARCH_ALIASES = ["clip score", "cosine", "zero-shot", "classify", "compare"]  # noqa: RUF012
+    RETURN_TYPES = ("IMAGE", "STRING")
+    RETURN_NAMES = ("matrix", "scores")
+    OUTPUT_TOOLTIPS = (
+        "The matrix: a row for each text, a column for each image.",
+        "The same as text: a line for each text, values divided by tabs.",
+    )
+    FUNCTION = "compare"
+    CATEGORY = common.CATEGORY
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip_full": CLIP_FULL_INPUT,
+                "images": IMAGES_INPUT,
+                "texts": ("STRING", {"multiline": True, "tooltip": "What to compare them with, one text a line."}),
+                "softmax": common.menu(
+                    SOFTMAX,
+                    "none: cosines. over texts: for each image, how probable each text is among these. over images: "
+                    "the other way round.",
+                ),
+                "temperature": (
+                    "FLOAT",
+                    {
+                        "default": 0.0,
+                        "min": 0.0,
+                        "max": 10.0,
+                        "step": 0.001,
+                        "tooltip": "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
+                    },
+                ),
+                "crop": CROP_INPUT,
+                "syntax": SYNTAX_INPUT,
+            }
+        }
+
+    def compare(
+        self,
+        clip_full: HostedClip,
+        images: Tensor,
+        texts: str,
+        softmax: str,
+        temperature: float,
+        crop: Crop,
+        syntax: str,
+    ) -> dict[str, Any]:
+        """Compare all with all."""
+        from ..web.pictures import draw_similarity
+
+        lines = [line.strip() for line in texts.splitlines() if line.strip()]
+        if not lines:
+            raise ValueError("there are no texts to compare with: write one a line")
+        features = encode_images(clip_full, images, crop)
+        described = encode_texts(clip_full, lines, syntax)
+        vectors = torch.stack([one.vector for one in described])
+        over = SOFTMAX[softmax]
+        if over == "none":
+            values = similarity(vectors, features)
+        else:
+            scaled = similarity(vectors, features, temperature or 1 / clip_full.clip.logit_scale)
+            values = probabilities(scaled, over)
+        picture = draw_similarity(values.tolist(), lines, _thumbnails(images), over=over)
+        table = "\n".join(
+            "\t".join([line, *(f"{value:.4f}" for value in row)])
+            for line, row in zip(lines, values.tolist(), strict=True)
+        )
+        return with_preview(node_result((to_image(picture), table), [one.read for one in described]), picture)
+
+
+THUMBNAIL_SIZE = 192
+"""Largest side, in pixels."""
+
+
+def _thumbnails(images: Tensor) -> list[Image.Image]:
+    """The images for a picture, small, one after another."""
+    from PIL import Image
+
+    thumbnails: list[Image.Image] = []
+    for image in images:
+        pixels = image[..., :3].float().clamp(0, 1).mul(255).round().byte().cpu().expand(-1, -1, 3)
+        thumbnails.append(Image.fromarray(pixels.numpy()))
+        thumbnails[-1].thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
+    return thumbnails

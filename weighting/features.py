@@ -1,0 +1,64 @@
+"""A text of any length as one vector that images can be compared with.
+
+CLIP was trained on plain text of up to 75 tokens. So weights are read and left out, and longer texts are cut into
+chunks as ComfyUI cuts them between words; the vectors of the chunks are averaged, each counting by its number of
+tokens. For up to 75 tokens that is CLIP's own vector.
+
+Source: docs/images.md, "Long texts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .chunks import ChunkLayout, Tokenize
+from .encode import EncodeOptions, ReadPrompt, read_prompt
+from .prompt import Issue, Span
+
+EncodeTexts = Callable[[Sequence[Sequence[int]]], Tensor]
+"""Chunks of token ids to their vectors, ``[chunks, p]``, each of length 1."""
+
+
+class TextFeatures(NamedTuple):
+    """A text's vector, and what was read."""
+
+    vector: Tensor
+    """``[p]``, of length 1."""
+    read: ReadPrompt
+    """Its issues say what was left out."""
+
+
+def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayout, encode: EncodeTexts) -> TextFeatures:
+    """Read a text and encode it.
+
+    Args:
+        text: Any string.
+        syntax: How weights are written in it, for them to be left out; ``none`` takes every character as text.
+        tokenize: The encoder's tokenizer.
+        layout: The encoder's chunk layout.
+        encode: The encoder, with its projection.
+
+    Returns:
+        The vector.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+    """
+    read = read_prompt(text, EncodeOptions(syntax=syntax, scheme="unweighted", chunking="comfy word"), tokenize, layout)
+    chunks = read.chunks
+    vectors = encode([chunk.plain_ids for chunk in chunks])
+    issues: list[Issue] = []
+    weighted = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
+    if weighted is not None:
+        issues.append(Issue("ignored-weights", "Similarity knows no weights: they are left out.", weighted.place))
+    if len(chunks) > 1:
+        message = f"CLIP reads {layout.capacity} tokens at once: the {len(chunks)} parts of this text are averaged."
+        issues.append(Issue("averaged-chunks", message, Span(0, 0)))
+        counts = torch.tensor([[max(chunk.num_content, 1)] for chunk in chunks], dtype=vectors.dtype)
+        vectors = functional.normalize((vectors * counts).sum(0, keepdim=True), dim=-1)
+    return TextFeatures(vectors[0], read._replace(issues=(*read.issues, *issues)))
