@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.scheme_api import EncoderError
 from ...weighting.schemes import SCHEMES
 from ...weighting.towers import num_chunks
 from ...weighting.view import counted
@@ -79,7 +80,7 @@ def compare(model: LabModel, text: str, options: EncodeOptions, schemes: Sequenc
                 encoded, seconds = plain, plain_seconds
             else:
                 encoded, seconds = _encoded(model, text, replace(options, scheme=scheme))
-        except LabError as error:
+        except EncoderError as error:
             yield Comparison(scheme, number, len(schemes), (), str(error), (), 0, 0.0)
             continue
         changes, message = row_changes(plain, encoded)
