@@ -1,0 +1,96 @@
+/**
+ * The token strip of the Prompt Lab (web/lab/page.py): draws what the page's server says with the ruler of ComfyUI.
+ *
+ * The WebUI loads every .mjs file in this folder; the stand-alone lab loads it from its own server. It touches nothing
+ * but the lab's elements, and does nothing on a page without them.
+ */
+
+import { createRuler } from "../web/comfyui/ruler/draw.js";
+import { addStyle } from "../web/comfyui/ruler/style.js";
+
+const STRIP = "weighted_clip_strip";
+const REFRESH = "weighted_clip_refresh";
+/** Milliseconds without a change before what is shown is compared with what stands in the boxes. */
+const QUIET_TIME = 400;
+/** Of the same texts the server is asked again at most this often. */
+const MAX_ASKED = 3;
+
+let ruler = null;
+let drawn = null;
+let timer = 0;
+let asked = { texts: "", times: 0 };
+let isWaiting = false;
+
+/** Draw the strip if gradio has brought a new one. */
+function update() {
+  const host = document.getElementById(STRIP);
+  const strip = host?.querySelector("[data-strip]");
+  if (!strip) return;
+  if (!ruler) start();
+  // beside gradio's element, of which gradio may replace the inside; style.css then hides that one
+  if (host.previousElementSibling !== ruler.element) host.before(ruler.element);
+  const data = strip.dataset.strip;
+  if (data === drawn) return;
+  const isNew = drawn === null;
+  drawn = data;
+  const { view, message } = JSON.parse(data);
+  ruler.show({ sections: view ? [{ label: "", view }] : [], hasScheme: true, message, isSilent: isNew });
+  check();
+}
+
+function start() {
+  addStyle();
+  ruler = createRuler();
+  new ResizeObserver(() => ruler.refresh()).observe(ruler.box);
+  const themes = new MutationObserver(() => ruler.refresh());
+  for (const element of [document.documentElement, document.body]) {
+    themes.observe(element, { attributes: true, attributeFilter: ["class"] });
+  }
+  for (const type of ["input", "click"]) {
+    document.addEventListener(type, ({ target }) => target.closest?.("[id^=weighted_clip_]") && check());
+  }
+}
+
+/**
+ * Soon, ask again if something is to be seen that is not of the texts that stand there. gradio 3.41 drops what happens
+ * while it waits for an answer, and what is typed before gradio is ready reaches nobody.
+ */
+function check() {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    const old = [...document.querySelectorAll("[data-weighted-clip-inputs]")].find(isOld);
+    if (!old) {
+      asked = { texts: "", times: 0 };
+      return;
+    }
+    const texts = textsOf(old);
+    asked = { texts, times: asked.texts === texts ? asked.times + 1 : 1 };
+    if (asked.times > MAX_ASKED) return;
+    document.getElementById(REFRESH)?.click();
+    check();
+  }, QUIET_TIME);
+}
+
+/** Whether something that is to be seen was made of other texts than those that stand in the boxes, or not made yet. */
+const isOld = (element) => {
+  const isSeen = element.offsetParent || "strip" in element.dataset;
+  const texts = inputsOf(element);
+  return isSeen && (texts === "[]" || texts !== textsOf(element));
+};
+
+const inputsOf = (element) => JSON.stringify(Object.values(JSON.parse(element.dataset.weightedClipInputs)));
+
+const textsOf = (element) => {
+  const inputs = Object.entries(JSON.parse(element.dataset.weightedClipInputs));
+  return JSON.stringify(inputs.map(([id, text]) => document.querySelector(`#${id} :is(textarea, input)`)?.value ?? text));
+};
+
+new MutationObserver(() => {
+  if (isWaiting) return;
+  isWaiting = true;
+  queueMicrotask(() => {
+    isWaiting = false;
+    update();
+  });
+}).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip"] });
+update();

@@ -1,0 +1,175 @@
+"""The lab's page in the gradio of A1111 (3.41) and of Forge (4.40): the same handlers, the same page in a browser.
+
+With ``--hosts DIR`` it runs in the Python of every ``DIR/gradio*`` (a virtual environment with a gradio in it, and what
+the pack needs) and of every WebUI in DIR whose environment has gradio.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from weighted_clip.parity.host_python import own_environment, run_in_host
+
+from ..web.chromium import running_chromium
+from ..web.lab_in_browser import LabPage
+from .comfy_server import _free_port, _wait
+
+pytestmark = pytest.mark.host
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("lab_gradio.py")
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+CHIPS = ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
+LONG = "(cat:1.1) dog, " * 1000
+SECONDS = 180
+PLACES = ("bin/python", "Scripts/python.exe")
+
+
+def find_gradios(folder: Path) -> list[Path]:
+    """Pythons of virtual environments with a gradio."""
+    environments = [*sorted(folder.glob("gradio*")), *sorted(folder.glob("*/venv")), *sorted(folder.glob("*/.venv"))]
+    with_gradio = [one for one in environments if [*one.glob("lib*/**/site-packages/gradio/__init__.py")]]
+    return [one / place for one in with_gradio for place in PLACES if (one / place).exists()]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "python" not in metafunc.fixturenames:
+        return
+    folder = metafunc.config.getoption("--hosts")
+    pythons = [] if folder is None else find_gradios(Path(folder).resolve())
+    reason = "no gradio: give --hosts DIR with DIR/gradio341 or a WebUI and its venv"
+    missing = pytest.param(None, marks=pytest.mark.skip(reason=reason), id="no gradio")
+    found = [pytest.param(one, id=one.parents[1].name.strip(".") + " " + one.parents[2].name) for one in pythons]
+    metafunc.parametrize("python", found or [missing], scope="module")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a process that leaves its temporary files in a folder of ours."""
+    offline = {"GRADIO_ANALYTICS_ENABLED": "False", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**own_environment(), **offline, "no_proxy": "127.0.0.1,localhost", "TMPDIR": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def results(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the handlers gave there."""
+    folder = tmp_path_factory.mktemp("gradio")
+    arguments = [SCRIPT, ROOT, folder / "results.json"]
+    done = run_in_host(python, arguments, folder=folder, environment=environment(folder), seconds=SECONDS)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def lab(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+    """The page as a tab of a page that this gradio serves."""
+    folder = tmp_path_factory.mktemp("gradio-page")
+    port = _free_port()
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(python), str(SCRIPT), str(ROOT), str(port)],
+            cwd=folder,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        with running_chromium(tmp_path_factory.mktemp("browser")) as tab:
+            address = f"http://127.0.0.1:{port}/"
+            _wait(
+                lambda: answers(address),
+                SECONDS,
+                lambda: process.poll() is None,
+                lambda: log.read_text(encoding="utf-8", errors="replace")[-4000:],
+            )
+            page = LabPage(tab)
+            page.open(address, host_tab="Weighted CLIP")
+            yield page
+            # the rest is what these gradios fetch from elsewhere by themselves
+            ours = [one for one in tab.complaints() if "weighted" in one]
+            assert ours == [], log.read_text(encoding="utf-8", errors="replace")[-4000:]
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def answers(address: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(address, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_handlers_give_the_same(results: dict[str, Any]) -> None:
+    assert "a · red (1.4) · cat · and · a · dog (0.5) · in · a · bowl" in results["read"][1]
+    assert "NO REAL WEIGHTS" in results["read"][0]
+    assert "<td>1929</td><td>dog</td><td>0.5</td>" in results["tokens"]
+    assert results["masks"].count("<img") >= 3
+    assert results["converted"] == "a (red)1.4 cat and a (dog)0.5 in a bowl"
+    assert "2 of 2 schemes: done" in results["compared"]
+    assert results["exported"] > 77 * 64 * 4
+    assert "Encoded with masked_blend" in results["report"]
+    ours = [name for name in results["ids"] if name.startswith("weighted_clip_")]
+    assert len(ours) > 25
+    assert len(set(ours)) == len(ours)
+
+
+def test_strip_is_drawn_and_follows_the_typing(lab: LabPage) -> None:
+    assert lab.chips() == CHIPS
+    assert "NO REAL WEIGHTS" in lab.text("model")
+    lab.focus("prompt")
+    lab.tab.type("two (foxes:1.3) meet by the river at dawn")
+    lab.wait_for_chips(["two", "foxes 1.3", "meet", "by", "the", "river", "at", "dawn"])
+    lab.fill("prompt", LONG)
+    lab.wait_until_read(LONG, seconds=10)
+    lab.fill("prompt", PROMPT)
+    lab.wait_for_chips(CHIPS)
+    lab.choose("scheme", "masked_blend")
+    lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
+
+
+def test_parts_work(lab: LabPage, tmp_path: Path) -> None:
+    lab.open_part("Masks")
+    lab.wait_for_pictures("masks", 3)
+    lab.open_part("Compare schemes")
+    lab.click("compare")
+    lab.wait_for_text("progress", "4 of 4 schemes: done")
+    assert lab.pictures("comparison")[0]["width"] > 800
+    lab.open_part("Convert")
+    lab.wait_for_value("converted", "a (red)1.4 cat and a (dog)0.5 in a bowl")
+    lab.click("use_converted")
+    lab.wait_for_value("syntax", "compel")
+    lab.wait_for_chips(CHIPS)
+    lab.open_part("Export")
+    lab.click("export")
+    link = lab.tab.wait("return document.querySelector('#weighted_clip_file a[href]')?.href")
+    path = tmp_path / "downloaded.safetensors"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(link) as answer:
+        path.write_bytes(answer.read())
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor("hidden").shape == (1, 77, 64)
+        assert re.fullmatch("compel", file.metadata()["syntax"])
+
+
+def test_comparison_can_be_cancelled(lab: LabPage) -> None:
+    lab.fill("prompt", LONG)
+    lab.wait_until_read(LONG)
+    lab.open_part("Compare schemes")
+    lab.click("compare")
+    lab.wait_for_text("progress", "encoding with")
+    lab.click("cancel")
+    lab.wait_for_text("progress", "schemes: cancelled")
+    lab.tab.wait("return !document.querySelector('button#weighted_clip_compare').disabled")

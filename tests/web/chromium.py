@@ -1,0 +1,199 @@
+"""Headless Chromium, driven through its DevTools protocol over a pipe: needs a Chromium and nothing else.
+
+Source: https://chromedevtools.github.io/devtools-protocol/, by
+--remote-debugging-pipe: messages are JSON and end with NUL.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
+)
+SECONDS = 60
+
+
+@contextlib.contextmanager
+def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) -> Iterator[Tab]:
+    """Start a browser that has seen nothing yet, and end it.
+
+    Args:
+        profile: An empty folder for what it keeps.
+        width: Of the window, in pixels.
+        height: Of the window, in pixels.
+
+    Yields:
+        Its tab, which is empty.
+    """
+    fcntl = pytest.importorskip("fcntl", reason="a browser is driven over a pipe, which needs POSIX")
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser ({', '.join(BROWSERS)}): apt-get install chromium")
+    to_browser, from_browser = os.pipe(), os.pipe()
+    log = os.open(profile / "chromium.log", os.O_WRONLY | os.O_CREAT, 0o600)
+    theirs = (to_browser[0], from_browser[1], log, log)
+    # away from the numbers at which the browser looks for them
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in theirs]
+    process = os.posix_spawn(
+        browser,
+        [browser, *ARGUMENTS, f"--window-size={width},{height}", f"--user-data-dir={profile}", "about:blank"],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, end, place) for end, place in zip(ends, (3, 4, 1, 2), strict=True)],
+        setpgroup=0,
+    )
+    for end in {*theirs, *ends}:
+        os.close(end)
+    pipe = _Pipe(from_browser[0], to_browser[1])
+    try:
+        target = next(one for one in pipe.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        session = pipe.call("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})["sessionId"]
+        yield Tab(pipe, session)
+    finally:
+        with contextlib.suppress(OSError, AssertionError):
+            pipe.call("Browser.close")
+        _end(process)
+        os.close(from_browser[0])
+        os.close(to_browser[1])
+
+
+def _end(process: int) -> None:
+    """Wait for the browser's end; after a while, force it."""
+    end = time.monotonic() + 10
+    while os.waitpid(process, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return
+        time.sleep(0.05)
+
+
+class _Pipe:
+    """Messages to and from the browser."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self.events: list[dict[str, Any]] = []
+        """What the browser told without being asked."""
+        self._source = source
+        self._target = target
+        self._left = b""
+        self._count = 0
+
+    def call(self, method: str, parameters: dict[str, Any] | None = None, session: str | None = None) -> dict[str, Any]:
+        """Call a method of the protocol and wait for its result."""
+        self._count += 1
+        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters or {}}
+        if session is not None:
+            message["sessionId"] = session
+        left = json.dumps(message).encode() + b"\0"
+        while left:
+            left = left[os.write(self._target, left) :]
+        end = time.monotonic() + SECONDS
+        while True:
+            answer = self._next(end - time.monotonic(), method)
+            if answer.get("id") != self._count:
+                self.events.append(answer)
+                continue
+            assert "error" not in answer, f"{method}: {answer['error']}"
+            return answer["result"]
+
+    def _next(self, seconds: float, method: str) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            readable, _, _ = select.select([self._source], [], [], max(0, seconds))
+            assert readable, f"{method}: no answer within {SECONDS} s"
+            data = os.read(self._source, 1 << 16)
+            assert data, f"{method}: the browser has ended"
+            self._left += data
+        message, self._left = self._left.split(b"\0", 1)
+        return json.loads(message)
+
+
+class Tab:
+    """A page in the browser."""
+
+    def __init__(self, pipe: _Pipe, session: str) -> None:
+        self._pipe = pipe
+        self._session = session
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol."""
+        return self._pipe.call(method, parameters, self._session)
+
+    def open(self, address: str) -> None:
+        """Go to an address."""
+        result = self.call("Page.navigate", url=address)
+        assert "errorText" not in result, f"{address}: {result['errorText']}"
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value of a function body; a promise is waited for, and what it throws fails the test."""
+        given = ", ".join(map(json.dumps, arguments))
+        expression = f"(async (...args) => {{ {script} }})({given})"
+        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        thrown = result.get("exceptionDetails", {})
+        assert not thrown, f"{thrown.get('exception', thrown)}\nin {script}"
+        return result["result"].get("value")
+
+    def wait(self, script: str, *arguments: Any, seconds: float = SECONDS) -> Any:
+        """Run a function body until its value is true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            value = self.run(script, *arguments)
+            if value:
+                return value
+            time.sleep(0.05)
+        raise AssertionError(f"never true within {seconds} s: {script}\n{self.complaints()[-10:]}")
+
+    def type(self, text: str) -> None:
+        """Type into what has the focus, a key for each character."""
+        for character in text:
+            self.call("Input.dispatchKeyEvent", type="char", text=character)
+
+    def paste(self, text: str) -> None:
+        """Put text at once into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def press_backspace(self) -> None:
+        """Press that key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key="Backspace", windowsVirtualKeyCode=8)
+
+    def requests(self) -> list[str]:
+        """Addresses of everything that the page asked for."""
+        self.run("")
+        events = [one for one in self._pipe.events if one["method"] == "Network.requestWillBeSent"]
+        return [one["params"]["request"]["url"] for one in events]
+
+    def complaints(self) -> list[str]:
+        """Errors in the page's scripts, and what else the browser logged as an error."""
+        thrown = [
+            json.dumps(one["params"]["exceptionDetails"])
+            for one in self._pipe.events
+            if one["method"] == "Runtime.exceptionThrown"
+        ]
+        entries = [one["params"]["entry"] for one in self._pipe.events if one["method"] == "Log.entryAdded"]
+        return thrown + [json.dumps(one) for one in entries if one["level"] == "error"]
+
+    def prefer(self, scheme: str) -> None:
+        """Let the page believe that the user likes ``dark`` or ``light``."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def screenshot(self, path: Path) -> None:
+        """Save what the window shows, as PNG."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

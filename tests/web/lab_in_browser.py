@@ -1,0 +1,155 @@
+"""The lab's page in a browser: what its user does, and what there is to be seen. The same in every gradio."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .chromium import SECONDS, Tab
+
+SHOWN_TEXT = "document.querySelector('#weighted_clip_' + args[0])?.innerText ?? ''"
+
+
+class LabPage:
+    """The page, on which everything is addressed by the id of its component without our prefix."""
+
+    def __init__(self, tab: Tab) -> None:
+        self.tab = tab
+
+    def open(self, address: str, *, host_tab: str = "") -> None:
+        """Load it and wait until its strip is drawn; ``host_tab`` is where a WebUI has it."""
+        self.tab.open(address)
+        if host_tab:
+            self.tab.wait(
+                "const tab = [...document.querySelectorAll('button')].find((b) => b.textContent.trim() === args[0]);"
+                "tab?.click(); return !!document.querySelector('#weighted_clip_prompt textarea')?.offsetParent",
+                host_tab,
+            )
+        self.tab.wait("return document.querySelectorAll('.wcr-chip').length > 0")
+        # what is typed before gradio is done is lost
+        self.tab.wait("return document.readyState === 'complete'")
+
+    def focus(self, name: str) -> None:
+        """Put the cursor into a text box and select what is in it."""
+        self.tab.run(
+            "const box = document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`);"
+            "box.focus(); box.select()",
+            name,
+        )
+
+    def fill(self, name: str, text: str) -> None:
+        """Replace what is in a text box, all at once."""
+        self.focus(name)
+        if text:
+            self.tab.paste(text)
+        else:
+            self.tab.press_backspace()
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose in a menu."""
+        end = time.monotonic() + SECONDS
+        while self.value(name) != value:
+            assert time.monotonic() < end, f"{name} stays {self.value(name)}"
+            self.tab.run("document.querySelector(`#weighted_clip_${args[0]} input`).focus()", name)
+            time.sleep(0.2)  # a list that was open before is gone by then, and this one there
+            self.tab.run(
+                "document.querySelector("
+                "  `#weighted_clip_${args[0]} [data-testid=dropdown-option][aria-label='${args[1]}'],"
+                "   ul[role=listbox] [data-testid=dropdown-option][aria-label='${args[1]}']`"
+                ")?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))",
+                *(name, value),
+            )
+            self.tab.run("document.activeElement.blur()")
+            time.sleep(0.2)
+
+    def check(self, name: str, *values: str) -> None:
+        """Click the boxes of these names in a group."""
+        self.tab.wait(
+            "const labels = [...document.querySelectorAll(`#weighted_clip_${args[0]} label`)]"
+            "  .filter((label) => args[1].includes(label.textContent.trim()));"
+            "if (labels.length < args[1].length) return false;"
+            "for (const label of labels) label.querySelector('input').click(); return true",
+            *(name, list(values)),
+        )
+
+    def click(self, name: str) -> None:
+        """Click a button, as soon as it can be."""
+        self.tab.wait(
+            "const button = document.querySelector(`button#weighted_clip_${args[0]}`);"
+            "if (!button || button.disabled) return false; button.click(); return true",
+            name,
+        )
+
+    def open_part(self, name: str) -> None:
+        """Open one of the tabs below the prompt."""
+        self.tab.wait(
+            "const tabs = [...document.querySelectorAll('#weighted_clip_tabs button')];"
+            "const tab = tabs.filter((one) => one.textContent.trim() === args[0]).at(-1); tab?.click(); return !!tab",
+            name,
+        )
+
+    def chips(self) -> list[str]:
+        """Text and weight of each chip."""
+        return self.tab.run(
+            "return [...document.querySelectorAll('.wcr-chip')].map((chip) =>"
+            "  [...chip.querySelectorAll('.wcr-text, .wcr-note')].map((part) => part.textContent).join(' '))"
+        )
+
+    def wait_for_chips(self, chips: list[str]) -> None:
+        """Wait until just these chips are there."""
+        end = time.monotonic() + SECONDS
+        while self.chips() != chips:
+            assert time.monotonic() < end, f"{self.chips()}, not {chips}"
+            time.sleep(0.05)
+
+    def count_line(self) -> str:
+        """What stands below the chips."""
+        return self.tab.run("return document.querySelector('.wcr-bar')?.innerText ?? ''")
+
+    def wait_until_read(self, text: str, seconds: float = SECONDS) -> None:
+        """Wait until the strip is of this prompt."""
+        self.tab.wait(
+            "const strip = document.querySelector('#weighted_clip_strip [data-strip]');"
+            "return JSON.parse(strip.dataset.weightedClipInputs).weighted_clip_prompt === args[0]",
+            *(text,),
+            seconds=seconds,
+        )
+
+    def text(self, name: str) -> str:
+        """What is to be read in a component."""
+        return self.tab.run(f"return {SHOWN_TEXT}", name)
+
+    def value(self, name: str) -> str:
+        """What is in a text box."""
+        return self.tab.run(
+            "return document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`)?.value ?? ''", name
+        )
+
+    def wait_for_text(self, name: str, part: str) -> str:
+        """Wait until a component says something; all that it says."""
+        self.tab.wait(f"return ({SHOWN_TEXT}).includes(args[1])", name, part)
+        return self.text(name)
+
+    def wait_for_value(self, name: str, value: str) -> None:
+        """Wait until a text box holds something."""
+        self.tab.wait(
+            "return document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`)?.value === args[1]",
+            *(name, value),
+        )
+
+    def pictures(self, name: str) -> list[dict[str, Any]]:
+        """Alternative text and size of each picture in a component."""
+        return self.tab.run(
+            "return [...document.querySelectorAll(`#weighted_clip_${args[0]} img`)].map((picture) =>"
+            "  ({alt: picture.alt, width: picture.naturalWidth, height: picture.naturalHeight}))",
+            name,
+        )
+
+    def wait_for_pictures(self, name: str, number: int) -> list[dict[str, Any]]:
+        """Wait until a component shows as many pictures, or more."""
+        self.tab.wait(
+            "const all = [...document.querySelectorAll(`#weighted_clip_${args[0]} img`)];"
+            "return all.length >= args[1] && all.every((one) => one.complete && one.naturalWidth)",
+            *(name, number),
+        )
+        return self.pictures(name)

@@ -1,0 +1,410 @@
+"""The lab's page: its components and handlers in this process; and all of it, stand-alone, in headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.web.lab.model import LabError
+from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
+from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.schemes import SCHEMES
+
+from .chromium import running_chromium
+from .lab_in_browser import LabPage
+
+pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+
+import gradio as gr
+from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
+from weighted_clip.web.lab.page import PREFIX, build_page
+from weighted_clip.web.lab.server import serve
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+BASE = EncodeOptions(syntax="a1111", scheme="masked_blend")
+CONFIG = TextConfig(hidden_dim=64, num_layers=2, num_heads=4, mlp_dim=128)
+INTERACTIVE = (gr.Textbox, gr.Dropdown, gr.Radio, gr.Checkbox, gr.CheckboxGroup, gr.Button, gr.Number, gr.File)
+LONG = "(cat:1.1) dog, " * 1000
+"""2,000 words."""
+HARD = {
+    "2,000 words": (LONG, "75 / 75 in chunk 40 of 40", ""),
+    "emoji": ("🦊🐙👩‍👩‍👧‍👦 " * 300, "75 / 75 in chunk 40 of 40", ""),
+    "brackets": ("(((a [b (c:1.2 )))] " * 50, "75 / 75 in chunk 2 of 2", "“(” is never closed"),
+    "empty": ("", "0 / 75", ""),
+    "too long": ("word " * 14_000, "", "longer than 64 KiB"),
+    "markup": ("</div><script>document.title = 'evil'</script> & \"it's\"", "20 / 75", ""),
+}
+"""Prompt, what the count line begins with, and what the page has to say."""
+SECONDS_TO_READ = 10
+"""Generous: it takes below one second on two cores."""
+SECONDS_TO_START = 120
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return random_model(Settings(), config=CONFIG)
+
+
+@pytest.fixture
+def handlers(model: Any) -> Handlers:
+    return Handlers(lambda: model, BASE)
+
+
+def values(**changes: str) -> list[str]:
+    return [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
+
+
+def strip_of(markup: str) -> dict[str, Any]:
+    found = re.search("data-strip='(.*?)'", markup)
+    assert found
+    return json.loads(unescape(found[1]))
+
+
+def test_components_have_an_id_and_a_label_of_their_own(model: Any) -> None:
+    page = build_page(lambda: model)
+    parts = [part for part in page.blocks.values() if isinstance(part, (*INTERACTIVE, gr.HTML))]
+    ids = [part.elem_id for part in parts]
+    labels = [part.value if isinstance(part, gr.Button) else part.label for part in parts]
+    assert len(parts) > 25
+    assert len(set(ids)) == len(ids)
+    assert all(name and name.startswith(PREFIX) for name in ids)
+    assert len(set(labels)) == len(labels)
+    assert all(labels)
+
+
+def test_every_listener_can_be_called_with_what_the_page_starts_with(model: Any) -> None:
+    page = build_page(lambda: model)
+    names = set()
+    for listener in page.fns.values():
+        given = [part.value for part in listener.inputs]
+        assert listener.fn
+        result = listener.fn(*given)
+        results = list(result) if hasattr(result, "__next__") else [result]
+        assert results
+        for one in results:
+            assert len(one) == len(listener.outputs), listener.fn
+        names.add(listener.fn.__name__)
+    assert names == {"read", "details", "open_tab", "compare", "cancel", "export", "_used"}
+
+
+def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
+    def none() -> Any:
+        raise LabError("No model is loaded yet.")
+
+    handlers = Handlers(none, BASE)
+    line, strip, _, _ = handlers.read(PROMPT, *values())
+    assert "No model is loaded yet." in line
+    assert strip_of(strip)["view"]["num_tokens"] == 9
+    assert "No model is loaded yet." in handlers.export(PROMPT, *values())[1]
+    assert "No model is loaded yet." in list(handlers.compare({}, ["comfy"], PROMPT, *values()))[-1][2]
+    assert build_page(none).fns
+
+
+def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
+    line, markup, note, others = handlers.read(PROMPT, *values(hide="cat"))
+    tokens = strip_of(markup)["view"]["chunks"][0]["tokens"]
+    assert [(one["text"], one["weight"]) for one in tokens][1:6:4] == [("red", 1.4), ("dog", 0.5)]
+    assert [one["text"] for one in tokens if one["hidden"]] == ["cat"]
+    assert "a · red (1.4) · cat · and · a · dog (0.5) · in · a · bowl" in markup
+    assert "9 / 75" in markup
+    assert RANDOM_WARNING in unescape(line)
+    assert SCHEMES["masked_blend"].summary in unescape(note)
+    assert others["visible"] is False
+    assert handlers.read(PROMPT, *values(hidden_from="the phrases below"))[3]["visible"] is True
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_prompts_are_read_and_say_what_is_wrong(handlers: Handlers, name: str) -> None:
+    text, count, told = HARD[name]
+    began = time.monotonic()
+    markup = handlers.read(text, *values())[1]
+    assert time.monotonic() - began < SECONDS_TO_READ
+    data = strip_of(markup)
+    assert "<script" not in markup
+    if data["view"] is None:
+        assert told in data["message"]
+        assert told in unescape(markup)
+        return
+    last = data["view"]["chunks"][-1]
+    assert count.startswith(f"{last['num_tokens']} / {last['capacity']}")
+    assert told in " ".join(issue["message"] for issue in data["view"]["issues"])
+    for part in TABS:
+        handlers.details(part, 1, "compel", text, *values())
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "told"),
+    [
+        ("a \ud800 b", {}, "lone surrogate"),
+        (PROMPT, {"syntax": "no such syntax"}, "syntax must be one of: comfy, a1111"),
+        (PROMPT, {"padding": "no such"}, "padding must be one of"),
+    ],
+)
+def test_errors_come_as_text(handlers: Handlers, text: str, changes: dict[str, str], told: str) -> None:
+    given = values(**changes)
+    assert told in strip_of(handlers.read(text, *given)[1])["message"]
+    assert told in handlers.details("Tokens", 1, "comfy", text, *given)[0]
+    assert told in handlers.details("Masks", 1, "comfy", text, *given)[2]
+    assert told in handlers.details("Convert", 1, "comfy", text, *given)[4]
+    assert told in list(handlers.compare({}, ["comfy"], text, *given))[-1][2]
+    assert told in handlers.export(text, *given)[1]
+
+
+def test_an_error_nobody_foresaw_is_told_and_logged(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def run(function: Any, *arguments: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    handlers = Handlers(lambda: model, BASE, run)
+    assert "RuntimeError: out of memory" in handlers.export(PROMPT, *values())[1]
+    *_, last = handlers.compare({}, ["comfy"], PROMPT, *values())
+    assert "RuntimeError: out of memory" in last[2]
+    assert last[0]["interactive"] is True
+    assert caplog.text.count("Traceback") == 2
+
+
+def test_parts_show_what_they_are_of(handlers: Handlers) -> None:
+    table = handlers.details("Tokens", 1, "comfy", PROMPT, *values())[0]
+    assert "<td>1929</td><td>dog</td><td>0.5</td>" in table
+    two = "a cat BREAK (a dog:1.2)"
+    for chunk, word in ((1, "cat"), (2, "dog"), (99, "dog"), (None, "cat")):
+        number, masks = handlers.details("Masks", chunk, "comfy", two, *values(hide=word))[1:3]
+        assert masks.count("<img") == 4, "the mask of the hidden phrase is there if this chunk has it"
+        assert number["label"] == "Chunk, 1 to 2"
+        assert number["visible"] is True
+    for target in TARGETS:
+        text, problems = handlers.details("Convert", 1, target, PROMPT, *values())[3:]
+        assert text == convert(PROMPT, "a1111", target, default_tokenizer()).text
+        assert "Nothing is lost" in problems
+    assert "BREAK cannot be written" in handlers.details("Convert", 1, "comfy", two, *values())[4]
+
+
+def test_comparison_shows_more_with_every_scheme_and_can_be_cancelled(handlers: Handlers) -> None:
+    job: dict[str, Any] = {}
+    first, *steps, last = handlers.compare(job, ["masked_blend", "comfy", "a1111"], PROMPT, *values())
+    assert [step[3].count("<tr>") for step in steps] == [2, 3, 4]
+    assert [step[1]["interactive"] for step in (first, *steps, last)] == [True] * 4 + [False]
+    assert "3 of 3 schemes: done" in last[2]
+
+    steps = handlers.compare(job, list(SCHEMES), PROMPT, *values())
+    seen = [next(steps), next(steps)]
+    handlers.cancel(job)
+    seen += steps
+    assert len(seen) == 3
+    assert f"1 of {len(SCHEMES)} schemes: cancelled" in seen[-1][2]
+    assert seen[-1][0]["interactive"] is True
+    assert "Choose at least one scheme" in next(handlers.compare(job, [], PROMPT, *values()))[2]
+
+
+def test_what_needs_weights_and_nothing_else_goes_through_run(model: Any) -> None:
+    calls: list[str] = []
+
+    def run(function: Any, *arguments: Any) -> Any:
+        calls.append(function.__name__)
+        return function(*arguments)
+
+    handlers = Handlers(lambda: model, BASE, run)
+    handlers.read(PROMPT, *values())
+    for part in TABS:
+        handlers.details(part, 1, "comfy", PROMPT, *values())
+    assert calls == []
+    handlers.export(PROMPT, *values())
+    list(handlers.compare({}, ["comfy", "a1111"], PROMPT, *values()))
+    assert calls == ["export", "next", "next"]
+
+
+def test_exported_file_says_what_it_is(handlers: Handlers) -> None:
+    path, report = handlers.export(PROMPT, *values(scheme="comfy"))
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor("hidden").shape == (1, 77, 64)
+        assert file.metadata()["prompt"] == PROMPT
+        assert file.metadata()["scheme"] == "comfy"
+        assert file.metadata()["warning"] == RANDOM_WARNING
+    assert "Encoded with comfy" in report
+
+
+@pytest.mark.parametrize("port", [-1, 70_000])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(LabError, match="a port is a number from 0 to 65535"):
+        serve(lambda: pytest.fail("no model is needed"), port=port, open_browser=False)
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LabError, match=rf"port {port} cannot be used.*--port"):
+            serve(lambda: pytest.fail("no model is needed"), port=port, open_browser=False)
+
+
+# --- stand-alone, in a browser
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a lab with random weights of full size, as the command starts it."""
+    if sys.platform == "win32":
+        pytest.skip("it is ended by a signal that Windows does not have")
+    command = [sys.executable, "-P", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        try:
+            line = process.stdout.readline()
+            found = re.fullmatch(r"Prompt Lab: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
+            assert found, f"{line}{process.stderr.read()}"
+            yield found[1]
+            process.send_signal(signal.SIGINT)
+            rest, problems = process.communicate(timeout=SECONDS_TO_START)
+            assert (process.returncode, rest) == (0, "")
+            assert problems.strip() == f"*** {RANDOM_WARNING} ***"
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def opened(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+    with running_chromium(tmp_path_factory.mktemp("browser")) as tab:
+        page = LabPage(tab)
+        page.open(address)
+        yield page
+        assert tab.complaints() == []
+        elsewhere = [one for one in tab.requests() if not one.startswith((address, "data:", "blob:"))]
+        assert elsewhere == []
+
+
+@pytest.fixture
+def lab(opened: LabPage) -> LabPage:
+    """The page with our prompt in it."""
+    opened.fill("prompt", PROMPT)
+    opened.wait_until_read(PROMPT)
+    return opened
+
+
+def test_warning_and_strip_are_there_at_once(lab: LabPage) -> None:
+    assert lab.chips() == ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
+    assert lab.count_line().splitlines()[0].startswith("9 / 75")
+    assert RANDOM_WARNING in lab.text("model")
+    assert not lab.tab.run("return document.querySelector('#weighted_clip_strip').offsetParent")
+
+
+def test_strip_follows_the_typing(lab: LabPage) -> None:
+    lab.focus("prompt")
+    lab.tab.type("two (foxes:1.3) meet a [heron] by the river at dawn")
+    expected = [*("two", "foxes 1.3", "meet", "a", "her", "on 0.91"), *("by", "the", "river", "at", "dawn")]
+    lab.tab.wait("return document.querySelector('.wcr-chips')?.textContent.includes('dawn')", seconds=SECONDS_TO_READ)
+    chips = lab.chips()
+    assert [chips[1], chips[-1]] == [expected[1], expected[-1]]
+
+
+def test_choices_change_the_strip(lab: LabPage) -> None:
+    lab.choose("syntax", "none")
+    lab.tab.wait("return document.querySelectorAll('.wcr-chip').length > 9")
+    lab.choose("syntax", "a1111")
+    lab.wait_for_chips(["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"])
+    lab.choose("scheme", "masked_blend")
+    lab.wait_for_text("scheme_note", SCHEMES["masked_blend"].summary)
+    lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_page_stays_responsive(lab: LabPage, name: str) -> None:
+    text, count, told = HARD[name]
+    lab.fill("prompt", text)
+    lab.wait_until_read(text, seconds=SECONDS_TO_READ)
+    lab.tab.wait("return document.querySelector('.wcr-bar').innerText.startsWith(args[0])", count, seconds=5)
+    assert told in lab.tab.run("return document.querySelector('.weighted-clip-ruler').innerText")
+    lab.fill("prompt", PROMPT)
+    lab.wait_until_read(PROMPT, seconds=SECONDS_TO_READ)
+    assert lab.tab.run("return document.title") == "Prompt Lab"
+
+
+def test_tokens_and_masks(lab: LabPage) -> None:
+    lab.open_part("Tokens")
+    assert "1929" in lab.wait_for_text("tokens", "dog")
+    lab.open_part("Masks")
+    titles = [one["alt"].split(".")[0] for one in lab.wait_for_pictures("masks", 3)]
+    assert {"causal mask", "padding mask", "product"} <= set(titles)
+    lab.fill("prompt", "a cat BREAK a dog")
+    lab.tab.wait("return document.querySelector('#weighted_clip_chunk')?.innerText.includes('1 to 2')")
+    before = lab.tab.run("return document.querySelector('#weighted_clip_masks img').src")
+    lab.fill("chunk", "2")
+    lab.tab.wait("return document.querySelector('#weighted_clip_masks img').src !== args[0]", before)
+
+
+def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
+    lab.open_part("Compare schemes")
+    lab.click("compare")
+    assert "4 of 4 schemes: done" in lab.wait_for_text("progress", "done")
+    assert lab.pictures("comparison")[0]["width"] > 800
+    assert "masked_blend" in lab.text("comparison")
+
+    lab.fill("prompt", "a (red:1.4) cat and a (dog:0.5) in a bowl, " * 40)
+    lab.check("schemes", "compel", "perp", "lpw", "comfy++", "lerp_last", "down_weight")
+    lab.click("compare")
+    lab.wait_for_text("progress", "encoding with")
+    lab.click("cancel")
+    assert "of 10 schemes: cancelled" in lab.wait_for_text("progress", "schemes: cancelled")
+    lab.tab.wait("return !document.querySelector('button#weighted_clip_compare').disabled")
+
+
+def test_conversion_becomes_the_prompt(lab: LabPage) -> None:
+    lab.open_part("Convert")
+    lab.wait_for_value("converted", "a (red)1.4 cat and a (dog)0.5 in a bowl")
+    lab.click("use_converted")
+    lab.wait_for_value("prompt", "a (red)1.4 cat and a (dog)0.5 in a bowl")
+    lab.wait_for_value("syntax", "compel")
+    lab.wait_for_chips(["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"])
+    lab.choose("syntax", "a1111")
+    lab.fill("prompt", PROMPT)
+    lab.wait_for_chips(["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"])
+
+
+def test_export_can_be_downloaded(lab: LabPage, tmp_path: Path) -> None:
+    lab.open_part("Export")
+    lab.click("export")
+    link = lab.tab.wait("return document.querySelector('#weighted_clip_file a[href]')?.href")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    path = tmp_path / "downloaded.safetensors"
+    with opener.open(link) as answer:
+        path.write_bytes(answer.read())
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor("hidden").shape == (1, 77, 768)
+        assert file.metadata()["prompt"] == PROMPT
+        assert file.metadata()["warning"] == RANDOM_WARNING
+    assert "Encoded with masked_blend" in lab.wait_for_text("export_report", "Encoded with")
+
+
+def test_only_this_computer_is_answered_and_only_our_files_are_served(address: str) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def status(path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+        request = urllib.request.Request(address + path, headers={"Host": host})
+        try:
+            with opener.open(request) as answer:
+                return answer.status, answer.headers["content-security-policy"]
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+
+    assert status("weighted-clip/javascript/weighted_clip.mjs")[0] == 200
+    assert status("weighted-clip/web/comfyui/ruler/draw.js")[0] == 200
+    assert status("weighted-clip/style.css")[0] == 200
+    assert status("weighted-clip/javascript/..%2f..%2frun.py")[0] == 404
+    assert status("", host="elsewhere.example")[0] == 400
+    assert "default-src 'self'" in status("")[1]

@@ -1,0 +1,260 @@
+"""What the lab's page does when something on it changes: values of its components in, new values out.
+
+Reading needs no weights and is done while the user types. Encoding goes through ``run``, by which a WebUI keeps it
+apart from image generation. Whatever goes wrong comes back as text for the page.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.convert import convert
+from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from ...weighting.scheme_api import EncoderError
+from ...weighting.schemes import SCHEMES
+from ...weighting.view import counted, view
+from ..inspection import MAX_BYTES
+from . import markup, study
+from .comparing import Comparison, compare, draw_comparison
+from .export import export
+from .masks import mask_pictures
+from .model import LabError, LabModel, ModelSource
+
+OPTIONS = (
+    *("syntax", "scheme", "normalization", "chunking", "padding"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases"),
+)
+"""Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
+
+TABS = ("Tokens", "Masks", "Compare schemes", "Convert", "Export")
+"""The parts of the page below the prompt."""
+
+DETAILS = ("tokens", "chunk", "masks", "converted", "problems")
+"""What the tabs hold: token table; the chunk that is shown, its masks; converted prompt, what was lost."""
+
+MAX_ROWS = 1000
+"""Of more tokens than this the table leaves out the rest."""
+
+MAX_POSITIONS = 77
+"""Of a mask."""
+
+MAX_CHARTS = 4
+"""Of more chunks than this only the first are drawn in a comparison."""
+
+EXPLAINED = (LabError, EncoderError, ValueError)
+"""Errors whose message is meant for the user."""
+
+PROMPT_ID = "weighted_clip_prompt"
+HIDE_ID = "weighted_clip_hide"
+FROM_PHRASES_ID = "weighted_clip_from_phrases"
+
+Run = Callable[..., Any]
+"""Calls a function with arguments, and gives what it returns."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_log = logging.getLogger(__name__)
+
+
+def run_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The `Run` of a page that has the model for itself."""
+    return function(*arguments)
+
+
+class Handlers:
+    """The handlers of one page.
+
+    Args:
+        source: Gives the model.
+        base: The options that the page has no component for.
+        run: Runs what needs the model's weights.
+    """
+
+    def __init__(self, source: ModelSource, base: EncodeOptions, run: Run = run_here) -> None:
+        self._source = source
+        self._base = base
+        self._run = run
+
+    def read(self, text: str, *values: str) -> tuple[str, str, str, Any]:
+        """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
+        model, model_line = self._model()
+        inputs = _inputs(text, values)
+        scheme = SCHEMES.get(values[1])
+        note = "" if scheme is None else markup.message(f"{scheme.summary} ({scheme.equals})", is_problem=False)
+        others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
+        try:
+            strip = markup.strip(view(self._read(model, text, values)), "", inputs)
+        except EXPLAINED as error:
+            strip = markup.strip(None, str(error), inputs)
+        return model_line, strip, note, others
+
+    def details(self, tab: str, chunk: float | None, target: str, text: str, *values: str) -> tuple[Any, ...]:
+        """What is in the open tab, in the order of `DETAILS`; all else stays as it is."""
+        shown: dict[str, Any] = dict.fromkeys(DETAILS, gr.update())
+        place = {"Tokens": "tokens", "Masks": "masks", "Convert": "problems"}.get(tab)
+        if place is None:
+            return tuple(shown.values())
+        try:
+            if tab == "Tokens":
+                content = _token_table(self._read(self._model()[0], text, values))
+            elif tab == "Masks":
+                shown["chunk"], content = _masks(self._read(self._model()[0], text, values), chunk)
+            else:
+                shown["converted"], content = self._converted(target, text, values)
+        except EXPLAINED as error:
+            content = markup.message(str(error))
+            shown["converted"] = "" if tab == "Convert" else shown["converted"]
+        shown[place] = markup.current(content, _inputs(text, values))
+        return tuple(shown.values())
+
+    def compare(
+        self, job: dict[str, Any], schemes: Sequence[str], text: str, *values: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Encode a prompt by several schemes.
+
+        Args:
+            job: Of this user; `cancel` sets ``is_cancelled`` in it.
+            schemes: Names of schemes.
+            text: The prompt.
+            values: The options.
+
+        Yields:
+            After each scheme: state of the buttons Compare and Cancel, how far it is, the comparison so far.
+        """
+        job["is_cancelled"] = False
+        running = gr.update(interactive=False), gr.update(interactive=True)
+        ended = running[::-1]
+        if not schemes:
+            yield *ended, markup.message("Choose at least one scheme."), gr.update()
+            return
+        names = [name for name in SCHEMES if name in schemes]
+        total = len(names)
+        yield *running, markup.progress(0, total, f"encoding with {names[0]}"), ""
+        try:
+            model, options = self._source(), self._options(text, values)
+            read = study.read(model, text, options)
+            steps = compare(model, text, options, names)
+            found: list[Comparison] = []
+            while len(found) < total and not job["is_cancelled"]:
+                found.append(self._run(next, steps))
+                told = f"encoding with {names[len(found)]}" if len(found) < total else ""
+                yield *running, markup.progress(len(found), total, told), _chart(found, read, model.warning)
+        except Exception as error:  # the page is the only place where the user could see it
+            yield *ended, markup.message(_explained(error)), gr.update()
+            return
+        told = "done" if len(found) == total else "cancelled"
+        yield *ended, markup.progress(len(found), total, told), gr.update()
+
+    def cancel(self, job: dict[str, Any]) -> tuple[Any, str]:
+        """End a comparison after the scheme that is being encoded: state of the button Cancel, and a line."""
+        job["is_cancelled"] = True
+        line = markup.message("Cancelling: the scheme that has begun is finished first.", is_problem=False)
+        return gr.update(interactive=False), line
+
+    def export(self, text: str, *values: str) -> tuple[Any, str]:
+        """Encode a prompt into a file: the file, and what is in it."""
+        try:
+            model, options = self._source(), self._options(text, values)
+            path = Path(tempfile.mkdtemp(dir=self._folder.name)) / "prompt.safetensors"
+            self._run(export, model, text, options, path)
+        except Exception as error:  # the page is the only place where the user could see it
+            return None, markup.message(_explained(error))
+        size = f"{path.stat().st_size / 1024:,.0f} KiB"
+        line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
+        return str(path), markup.message(line, is_problem=False)
+
+    @cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        """Where files are written that gradio then copies; it goes with the program."""
+        return tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
+
+    def _model(self) -> tuple[LabModel | None, str]:
+        """The model, or None, and the line that says so."""
+        try:
+            model = self._source()
+        except EXPLAINED as error:
+            note = f"{error} Until then prompts are read as CLIP-L reads them, without embeddings."
+            return None, markup.model_line("", "", note)
+        return model, markup.model_line(model.title, model.warning)
+
+    def _options(self, text: str, values: Sequence[str]) -> EncodeOptions:
+        """The options, once the texts are known to be something that can be read."""
+        texts = dict(zip(OPTIONS, values, strict=True))
+        if len(text.encode(errors="replace")) > MAX_BYTES:
+            raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
+        if any(_SURROGATE.search(one) for one in (text, *values)):
+            raise LabError("The text holds half of a character (a lone surrogate): delete it and type it anew.")
+        return replace(self._base, **texts)
+
+    def _read(self, model: LabModel | None, text: str, values: Sequence[str]) -> ReadPrompt:
+        options = self._options(text, values)
+        if model is None:
+            return read_prompt(text, options, default_tokenizer())
+        return study.read(model, text, options)
+
+    def _converted(self, target: str, text: str, values: Sequence[str]) -> tuple[str, str]:
+        options = self._options(text, values)
+        converted = convert(text, options.syntax, target, default_tokenizer())
+        if converted.issues:
+            return converted.text, markup.problems([issue.line for issue in converted.issues])
+        told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
+        return converted.text, markup.message(told, is_problem=False)
+
+
+def _inputs(text: str, values: Sequence[str]) -> dict[str, str]:
+    """The texts, by the id of their box."""
+    given = dict(zip(OPTIONS, values, strict=True))
+    return {PROMPT_ID: text, HIDE_ID: given["hide"], FROM_PHRASES_ID: given["from_phrases"]}
+
+
+def _token_table(read: ReadPrompt) -> str:
+    headers, rows, num_more = study.token_rows(read, MAX_ROWS)
+    note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
+    if not rows:
+        return markup.message("No tokens: the prompt is empty.", is_problem=False)
+    return markup.table([name.capitalize() for name in headers], (map(_cell, row) for row in rows), note)
+
+
+def _cell(value: str | int | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _masks(read: ReadPrompt, chunk: float | None) -> tuple[Any, str]:
+    """What is to be known where a chunk is chosen, and the masks of the one that is."""
+    count = len(read.chunks)
+    number = max(1, min(count, int(chunk or 1)))
+    pictures = mask_pictures(read, MAX_POSITIONS, number - 1)
+    return gr.update(label=f"Chunk, 1 to {count}", visible=count > 1), markup.figures(pictures)
+
+
+def _chart(found: Sequence[Comparison], read: ReadPrompt, warning: str) -> str:
+    """What schemes do to the rows of a prompt, as a chart for each of its first chunks and a table."""
+    count = len(read.chunks)
+    charts = [
+        (f"Change of each row in chunk {chunk + 1}", "", draw_comparison(found, read, chunk, warning=warning))
+        for chunk in range(min(count, MAX_CHARTS))
+    ]
+    notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
+    names = [one.scheme for one in found]
+    columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].summary for name in names])]
+    columns += [("Notes", notes)] if any(notes) else []
+    header, cells = zip(*columns, strict=True)
+    left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
+    return markup.figures(charts, is_wide=True) + markup.table(header, zip(*cells, strict=True), left)
+
+
+def _explained(error: Exception) -> str:
+    """What the page says of an error; one that nobody foresaw is also written to the program's log."""
+    if isinstance(error, EXPLAINED):
+        return str(error)
+    _log.exception("the lab could not do what was asked")
+    return f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"

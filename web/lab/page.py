@@ -1,0 +1,227 @@
+"""The lab's page: its components and which handler each of them calls.
+
+Only what gradio 3.41, 4.40 and 6 have in common is used, with the same arguments, so that one page serves the WebUIs
+and the stand-alone lab. What the components are called is permanent: a WebUI's users refer to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from ...weighting.convert import TARGETS
+from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
+from ...weighting.normalize import NORMALIZATIONS
+from ...weighting.options import HIDDEN_FROM
+from ...weighting.padding import PADDINGS
+from ...weighting.scheme_api import LAWS, MASK_METHODS
+from ...weighting.schemes import SCHEMES
+from ...weighting.syntax import SYNTAXES
+from .handlers import FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
+from .markup import NOT_YET
+from .model import ModelSource
+
+PREFIX = "weighted_clip_"
+"""Of the id of every component."""
+
+SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+"""What stands in the prompt box at first."""
+
+COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
+"""Schemes that are compared unless others are chosen."""
+
+
+def build_page(
+    source: ModelSource, *, run: Run = run_here, prompt: str = SAMPLE, options: EncodeOptions | None = None
+) -> gr.Blocks:
+    """Build the page.
+
+    Args:
+        source: Gives the model to use; it is asked at every change and may say that there is none.
+        run: Calls what needs the model's weights, as ``run(function, *arguments)``; a WebUI puts it into its queue.
+        prompt: What stands in the prompt box at first.
+        options: What is chosen at first, and the options that the page has no component for; by default syntax and
+            scheme ``a1111``.
+
+    Returns:
+        The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
+    """
+    base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
+    handlers = Handlers(source, base, run)
+    with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=_id("page")):
+        reading = _Page(handlers, prompt, base).reading
+        _live(page.load, reading)  # the model may be another one by then
+    return page
+
+
+class _Page:
+    """Fills the open container."""
+
+    def __init__(self, handlers: Handlers, prompt: str, base: EncodeOptions) -> None:
+        self.handlers = handlers
+        values = [getattr(base, name) for name in OPTIONS]
+        model, strip, note, _ = handlers.read(prompt, *values)
+        table = handlers.details(TABS[0], 1, TARGETS[-1], prompt, *values)[0]
+
+        self.model = _html("model", "Model", model)
+        self.prompt = gr.Textbox(
+            value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
+        )
+        self.strip = _html("strip", "Tokens of the prompt", strip)
+        self.options = self._options(base, note)
+        self.refresh = gr.Button("Read again", elem_id=_id("refresh"), size="sm")
+        self.tab = gr.State(TABS[0])
+        fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export)
+        self.tabs: list[tuple[str, gr.Tab]] = []
+        with gr.Tabs(elem_id=_id("tabs")):
+            for name, fill in zip(TABS, fillers, strict=True):
+                with gr.Tab(name, elem_id=_id(f"tab_{name.split()[0].lower()}")) as tab:
+                    fill()
+                self.tabs.append((name, tab))
+        self._connect()
+
+    def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
+        """A component for each of `OPTIONS`."""
+        made: dict[str, Any] = {}
+
+        def choice(name: str, label: str, choices: Any, info: str) -> None:
+            made[name] = gr.Dropdown(
+                list(choices), value=getattr(base, name), label=label, info=info, elem_id=_id(name)
+            )
+
+        with gr.Row(elem_id=_id("choices")):
+            choice("syntax", "Syntax", SYNTAXES, "How weights are written")
+            choice("scheme", "Scheme", SCHEMES, "What a weight does")
+            choice("normalization", "Normalization", NORMALIZATIONS, "Changes the weights first")
+            choice("chunking", "Chunking", CHUNKING_CHOICES, "Where long prompts are cut")
+            choice("padding", "Padding", PADDINGS, "What the encoder sees of it")
+        self.note = _html("scheme_note", "What the scheme does", note)
+        with gr.Accordion("Fading and hiding words", open=False, elem_id=_id("more")):
+            with gr.Row():
+                choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
+                choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
+            with gr.Row():
+                made["hide"] = gr.Textbox(
+                    value=base.hide,
+                    label="Hide phrases",
+                    lines=2,
+                    max_lines=6,
+                    elem_id=HIDE_ID,
+                    info="One a line: these words stay, but others do not see them",
+                )
+                choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")
+                made["from_phrases"] = gr.Textbox(
+                    value=base.from_phrases,
+                    label="Hidden from these phrases",
+                    lines=2,
+                    max_lines=6,
+                    elem_id=FROM_PHRASES_ID,
+                    info="One a line",
+                    visible=base.hidden_from == "the phrases below",
+                )
+        return {name: made[name] for name in OPTIONS}
+
+    def _tokens(self, table: str) -> None:
+        self.table = _html("tokens", "Token table", table)
+
+    def _masks(self) -> None:
+        self.chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=_id("chunk"))
+        self.masks = _html("masks", "Attention masks", NOT_YET)
+
+    def _compare(self) -> None:
+        self.job = gr.State({"is_cancelled": False})
+        self.schemes = gr.CheckboxGroup(
+            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=_id("schemes")
+        )
+        with gr.Row():
+            self.start = gr.Button("Compare", variant="primary", elem_id=_id("compare"))
+            self.stop = gr.Button("Cancel", interactive=False, elem_id=_id("cancel"))
+        self.progress = _html("progress", "Progress")
+        self.comparison = _html("comparison", "Comparison")
+
+    def _convert(self) -> None:
+        self.target = gr.Radio(list(TARGETS), value=TARGETS[-1], label="Target syntax", elem_id=_id("target"))
+        self.converted = gr.Textbox(
+            value="", label="Converted prompt", lines=3, max_lines=12, interactive=False, elem_id=_id("converted")
+        )
+        self.lost = _html("conversion_problems", "Problems of the conversion", NOT_YET)
+        self.use = gr.Button("Use this as the prompt", elem_id=_id("use_converted"))
+
+    def _export(self) -> None:
+        self.save = gr.Button("Encode and save", variant="primary", elem_id=_id("export"))
+        self.exported = _html("export_report", "What was exported")
+        self.file = gr.File(label="Exported safetensors file", interactive=False, elem_id=_id("file"))
+
+    def _connect(self) -> None:
+        handlers, options = self.handlers, list(self.options.values())
+        self.reading = reading = {
+            "fn": handlers.read,
+            "inputs": [self.prompt, *options],
+            "outputs": [self.model, self.strip, self.note, self.options["from_phrases"]],
+        }
+        asked = [self.chunk, self.target, self.prompt, *options]
+        shown = [self.table, self.chunk, self.masks, self.converted, self.lost]
+        details = {"fn": handlers.details, "inputs": [self.tab, *asked], "outputs": shown}
+
+        for part in (self.prompt, *options):
+            _live(part.change, reading)
+            _live(part.change, details)
+            if isinstance(part, gr.Textbox):  # gradio 3.41 drops changes while it waits for an answer
+                _live(part.blur, reading)
+        for part in (self.chunk, self.target):
+            _live(part.change, details)
+        _live(self.refresh.click, reading)
+        _live(self.refresh.click, details)
+        for name, tab in self.tabs:
+            _live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
+
+        compared = self.start.click(
+            handlers.compare,
+            inputs=[self.job, self.schemes, self.prompt, *options],
+            outputs=[self.start, self.stop, self.progress, self.comparison],
+            show_progress="hidden",
+        )
+        self.stop.click(
+            handlers.cancel, inputs=[self.job], outputs=[self.stop, self.progress], queue=False, show_progress="hidden"
+        )
+        self.use.click(
+            _used,
+            inputs=[self.converted, self.target, self.prompt, self.options["syntax"]],
+            outputs=[self.prompt, self.options["syntax"]],
+            queue=False,
+            show_progress="hidden",
+        )
+        saved = self.save.click(
+            handlers.export, inputs=[self.prompt, *options], outputs=[self.file, self.exported], show_progress="minimal"
+        )
+        for work in (compared, saved):  # a WebUI may have loaded a model for it
+            _live(work.then, reading)
+
+
+def _id(name: str) -> str:
+    return PREFIX + name
+
+
+def _html(name: str, label: str, value: str = "") -> gr.HTML:
+    return gr.HTML(value, label=label, elem_id=_id(name))
+
+
+def _live(event: Callable[..., Any], listener: dict[str, Any]) -> None:
+    """Let an event call what neither waits for others nor greys the page."""
+    event(**listener, queue=False, show_progress="hidden")
+
+
+def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler that remembers which tab is open and fills it."""
+
+    def open_tab(*values: Any) -> Any:
+        return (name, *details(name, *values))
+
+    return open_tab
+
+
+def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, str]:
+    """The converted prompt in the prompt box, in its syntax; as before if there is none."""
+    return (converted, target) if converted.strip() else (prompt, syntax)

@@ -1,0 +1,165 @@
+"""The stand-alone lab: its page on a server that only this computer can reach.
+
+The browser is told by a Content-Security-Policy to fetch nothing from elsewhere, gradio to report nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import mimetypes
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from .model import LabError, ModelSource
+
+HOST = "127.0.0.1"
+"""Loopback: nothing outside this computer reaches it."""
+FIRST_PORT = 7867
+"""Of the ports that are tried, if none is asked for."""
+NUM_PORTS = 20
+"""How many."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SCRIPTS = ("javascript", "web/comfyui/ruler")
+_SECURITY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = ((b"content-security-policy", _SECURITY.encode()), (b"referrer-policy", b"no-referrer"))
+
+
+def serve(source: ModelSource, *, port: int | None, open_browser: bool) -> None:
+    """Serve the lab until Ctrl-C. One line with its address goes to the output.
+
+    Args:
+        source: Gives the model.
+        port: Where; None takes 7867 or the next that is free.
+        open_browser: Whether to show it in the user's browser.
+
+    Raises:
+        LabError: If the port is taken or cannot be had, or gradio is not installed.
+    """
+    listening = _listen(port)
+    copies = tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
+    with contextlib.suppress(KeyboardInterrupt), listening, copies as folder:
+        # read by gradio when it is imported or its page is built
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
+        server = _server(_app(source))
+        address = f"http://{HOST}:{listening.getsockname()[1]}/"
+        sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+        if open_browser:
+            threading.Timer(0.5, webbrowser.open, [address]).start()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes then, too
+        server.run(sockets=[listening])
+
+
+def _listen(port: int | None) -> socket.socket:
+    """A socket at the port asked for, or at the first that is free."""
+    tried = range(FIRST_PORT, FIRST_PORT + NUM_PORTS) if port is None else [port]
+    for one in tried:
+        listening = socket.socket()
+        if os.name == "posix":  # elsewhere it would share the port with another program
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, one))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            if error.errno != errno.EADDRINUSE or port is not None:
+                raise LabError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
+        except OverflowError as error:
+            listening.close()
+            raise LabError(f"a port is a number from 0 to 65535; got {one}") from error
+        else:
+            return listening
+    raise LabError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")
+
+
+def _app(source: ModelSource) -> Any:
+    """The page, and the files that its strip is drawn with."""
+    try:
+        import gradio as gr
+        from fastapi import FastAPI
+        from gradio.themes import Default
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.responses import FileResponse
+        from starlette.staticfiles import StaticFiles
+    except ModuleNotFoundError as error:
+        raise LabError(f"{error.name} is not installed: start the lab with run.py, which installs it") from error
+    from .page import build_page
+
+    app = FastAPI(openapi_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    app.add_middleware(_WithHeaders)
+
+    for suffix in (".js", ".mjs"):  # Windows has its own idea of them, and browsers run no script of another type
+        mimetypes.add_type("text/javascript", suffix)
+    for folder in _SCRIPTS:
+        app.mount(f"/weighted-clip/{folder}", StaticFiles(directory=_ROOT / folder))
+    app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))
+    head = (
+        '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
+        '<link rel="stylesheet" href="/weighted-clip/style.css">'
+    )
+    page = build_page(source).queue()
+    sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
+    theme = Default(primary_hue="teal", font=sans, font_mono=mono)
+    # by default small text and what stands on buttons is too pale to be read
+    theme.set(
+        block_info_text_color="*neutral_500",
+        body_text_color_subdued="*neutral_500",
+        color_accent="#19847f",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_600",
+    )
+    return gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        server_name=HOST,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        theme=theme,
+        head=head,
+    )
+
+
+class _WithHeaders:
+    """Every answer of an ASGI application with the headers that keep the browser from going elsewhere."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_more(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        await self._app(scope, receive, send_more)
+
+
+def _server(app: Any) -> Any:
+    import uvicorn
+
+    for name in ("uvicorn.error", "uvicorn.access", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
+    # at its end it complains of pages that are still open
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
+    return server
