@@ -1,0 +1,57 @@
+"""Where a host's own modules are imported: in the files that are for it, and there only inside functions."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("encoder", "weighting", "hosts", "nodes", "web", "commands", "parity", "benchmarks")
+RUN_IN_HOSTS = {"reference_scripts", "host_process.py"}
+"""Programs for a host's own Python, which nothing here imports."""
+FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
+ALLOWED = {
+    "comfy": ("hosts/comfy*.py", "nodes/*.py"),
+    "folder_paths": ("hosts/comfy*.py", "nodes/*.py", "web/routes.py"),
+    "server": (),
+    "modules": ("hosts/webui*.py",),
+    "modules_forge": ("hosts/webui*.py",),
+    "gradio": ("web/lab/*.py",),
+}
+"""Files that may import a module of a host."""
+AT_THE_TOP = {"gradio": ("web/lab/page.py", "web/lab/handlers.py", "web/lab/accordion.py")}
+"""Files that are only imported where the module is."""
+
+
+def imported(path: Path) -> list[tuple[str, bool]]:
+    """Top-level packages that a file imports, and whether it does so when it is itself imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name.split(".")[0], node not in inner) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.module.split(".")[0], node not in inner))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_hosts_are_imported_in_their_own_files_only(path: Path) -> None:
+    place = path.relative_to(ROOT)
+    for name, is_at_the_top in imported(path):
+        if name in ALLOWED:
+            assert any(place.match(pattern) for pattern in ALLOWED[name]), f"{place} imports {name}"
+            is_free = any(place.match(pattern) for pattern in AT_THE_TOP.get(name, ()))
+            assert is_free or not is_at_the_top, f"{place} imports {name} outside a function"
+
+
+def test_every_rule_is_used() -> None:
+    assert {name for path in FILES for name, _ in imported(path) if name in ALLOWED} == {
+        name for name, patterns in ALLOWED.items() if patterns
+    }
