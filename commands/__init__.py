@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from .. import benchmarks, parity
-    from . import encode, lab, reading
+    from . import encode, lab, reading, rerank
 
     parser = argparse.ArgumentParser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -44,5 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=benchmarks.run)
 
     encode.add_command(commands)
+    rerank.add_command(commands)
     lab.add_command(commands)
     return parser

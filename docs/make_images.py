@@ -10,9 +10,12 @@ the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "images"
@@ -31,8 +34,10 @@ if "weighted_clip" not in sys.modules:  # load the package by path, whatever the
 
 import torch
 from weighted_clip.encoder.checkpoint import seeded_text_model
-from weighted_clip.encoder.config import CLIP_L
+from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
+from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
+from weighted_clip.encoder.reranking import best, image_features
 from weighted_clip.encoder.text_model import Encoding, TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import pictures
@@ -72,6 +77,8 @@ def main() -> None:
         "sparse-masks": pictures.draw_sparse_masks(),
     }
     save(drawn, FOLDER)
+    for name, picture in compared(6, keep=4).items():
+        picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others have
     some = ("comfy", "a1111", "compel", "masked_blend")
     shown = {
         "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
@@ -85,6 +92,8 @@ def main() -> None:
         ),
         "load": clip_skips(),
         "load-prompt-loras": lora_tag(),
+        "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
+        **compared_in_help(),
     }
     save(shown, HELP_FOLDER)
 
@@ -295,6 +304,67 @@ def lora_tag() -> Image.Image:
         canvas.arrow(points, DARK.muted)
         canvas.text(x, 112, name, DARK.text, size=14, bold=True, align="center")
         canvas.text(x, 134, what, DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+@cache
+def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
+    """Scores by the CLIP that the tests train, on captions and pictures that it has not learned; and these two."""
+    spec = importlib.util.spec_from_file_location("shapes", ROOT / "tests" / "encoder" / "shapes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    shapes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shapes)
+    clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
+    images = [shape.draw(rng, 192) for shape in shown]
+    texts = [shape.caption for shape in shown]
+    vectors = clip.text_features([shapes.chunk_of(text).plain_ids for text in texts])
+    return similarity(vectors, image_features(clip, images)), texts, images
+
+
+def compared(count: int, keep: int) -> dict[str, Image.Image]:
+    """Texts and images with their scores."""
+    scores, texts, images = scored_shapes()
+    ranked = scores[0].tolist()
+    return {
+        "similarity": pictures.draw_similarity(scores[:count, :count], texts[:count], images[:count]),
+        "ranking": pictures.draw_ranking(images, ranked, best(ranked, len(ranked)), keep, texts[0]),
+    }
+
+
+def compared_in_help() -> dict[str, Image.Image]:
+    """The same for fewer of them, drawn as narrow as help pages are."""
+    scores, texts, images = scored_shapes()
+    width = HELP_WIDTH + 16 - 2 * MARGIN
+    with (
+        patch.object(pictures.similarity, "TEXT_WIDTH", 96),
+        patch.multiple(pictures.ranking, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
+    ):
+        matrix = pictures.draw_similarity(scores[:3, :3], texts[:3], images[:3])
+        ranked = scores[0, :8].tolist()
+        ranking = pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
+    height = round(matrix.height * HELP_WIDTH / matrix.width)
+    return {"similarity": matrix.resize((HELP_WIDTH, height)), "rerank": ranking}
+
+
+def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Image:
+    """What each half of a CLIP makes a vector of, and where the two meet."""
+    canvas = Canvas(HELP_WIDTH, 232, DARK.background)
+    halves = (
+        (86, f"“{text}”", "text encoder", f"{clip.num_layers} layers, {clip.hidden_dim} wide", DARK.down),
+        (254, f"{tower.image_size} × {tower.image_size} pixels", "image encoder", "", DARK.up),
+    )
+    for x, given, name, size, color in halves:
+        size = size or f"{tower.num_layers} layers, {tower.hidden_dim} wide"
+        canvas.text(x, 24, given, DARK.text, size=14, align="center")
+        canvas.arrow([(x, 36), (x, 56)], DARK.muted)
+        label(canvas, x, 76, name, mix(DARK.surface, color, 0.6), 136, 36)
+        canvas.text(x, 108, size, DARK.muted, size=13, align="center")
+        canvas.arrow([(x, 120), (x, 140)], DARK.muted)
+        label(canvas, x, 156, f"{tower.projection_dim} numbers", DARK.surface, 136, 28)
+        canvas.line([(x, 171), (x, 186), (HELP_WIDTH / 2, 186)], DARK.muted)
+    canvas.arrow([(HELP_WIDTH / 2, 186), (HELP_WIDTH / 2, 202)], DARK.muted)
+    canvas.text(HELP_WIDTH / 2, 216, "score: their cosine", DARK.text, size=14, bold=True, align="center")
     return canvas.image()
 
 

@@ -1,0 +1,270 @@
+"""The command ``rerank``: image files sorted by how well they fit a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .loading import device_of, dtype_of
+from .reading import text_of
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ..encoder.full_clip import FullClip
+    from ..weighting.features import TextFeatures
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+"""Files that are taken from a folder. A file that is named is taken whatever its name."""
+
+MEANING = (
+    "A score is the cosine of text and image, from -1 to 1: only the order of scores for one text means something, not "
+    "their size."
+)
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    from ..encoder.images import CROPS
+    from ..weighting.syntax import SYNTAXES
+
+    rerank = commands.add_parser(
+        "rerank",
+        help="sort images by how well they fit a text",
+        description=f"Sort images by how well CLIP says they fit a text. {MEANING}",
+        epilog="The exit status is 1 if an image could not be read; the others are ranked all the same.",
+    )
+    rerank.add_argument("text", help="the text; - reads it from standard input")
+    rerank.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help=f"an image; or a folder, for its files {', '.join(SUFFIXES)}, not those of folders in it",
+    )
+    rerank.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors; required",
+    )
+    rerank.add_argument("--keep", type=int, metavar="N", help="only the N best (all)")
+    rerank.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
+    rerank.add_argument(
+        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
+    )
+    rerank.add_argument("--dtype", choices=["fp32", "fp16", "bf16"], default="fp32")
+    rerank.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    rerank.add_argument(
+        "--activation",
+        choices=["quick_gelu", "gelu"],
+        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+    )
+    rerank.add_argument(
+        "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
+    )
+    rerank.add_argument("--chart", type=Path, metavar="FILE", help="draw the ranking into a .png file")
+    rerank.add_argument("--json", action="store_true", help="print the ranking as JSON")
+    rerank.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..encoder.contrastive import similarity
+    from ..encoder.full_clip import load_full_clip
+    from ..encoder.reranking import best, image_features
+
+    if arguments.weights is None:
+        raise ValueError(
+            "rerank needs --weights FILE with a whole CLIP, such as the model.safetensors of "
+            "openai/clip-vit-large-patch14: random weights would sort at random, and checkpoints of Stable Diffusion "
+            "have no image half"
+        )
+    if arguments.keep is not None and arguments.keep < 1:
+        raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
+    if arguments.chart is not None and arguments.chart.suffix.lower() != ".png":
+        raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
+    paths = image_files(arguments.paths)
+    clip = load_full_clip(
+        arguments.weights, dtype=dtype_of(arguments), device=device_of(arguments), activation=arguments.activation
+    )
+    text = text_of(arguments).strip("\n")
+    described = _text_features(clip, text, arguments.syntax)
+
+    reading = _Reading(paths)
+    features = image_features(clip, reading, arguments.crop, on_progress=_progress(len(paths)))
+    print(_line_start(), end="", file=sys.stderr)
+    if not reading.read:
+        raise ValueError(f"none of the {len(paths)} images could be read")
+    scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
+    order = best(scores, len(scores))
+    kept = order[: arguments.keep]
+    ranked = [(rank, scores[index], reading.read[index]) for rank, index in enumerate(kept, 1)]
+    _print(ranked, text, as_json=arguments.json)
+    for issue in described.read.issues:
+        print(f"  {issue.line}", file=sys.stderr)
+    if arguments.copy is not None:
+        _copy(ranked, arguments.copy)
+    if arguments.chart is not None:
+        _chart(arguments.chart, reading.read, scores, order, len(kept), text)
+    if reading.num_failed:
+        print(f"{reading.num_failed} of {len(paths)} files left out", file=sys.stderr)
+    return 1 if reading.num_failed else 0
+
+
+def image_files(paths: Iterable[Path]) -> list[Path]:
+    """The images that some paths stand for.
+
+    Args:
+        paths: Files, and folders for the images directly in them.
+
+    Returns:
+        In the order given, each folder's sorted by name; none twice.
+
+    Raises:
+        ValueError: If a path does not exist, or a folder has no image.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+            if not inside:
+                raise ValueError(f"{path}: no image in this folder; looked for: {', '.join(SUFFIXES)}")
+            found |= dict.fromkeys(inside)
+        elif path.exists():
+            found[path] = None
+        else:
+            raise ValueError(f"{path}: there is no such file or folder")
+    return list(found)
+
+
+def open_image(path: Path) -> Image.Image:
+    """The first frame of an image file, upright as its camera says, in 8 bits.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The image, read to its end.
+
+    Raises:
+        ValueError: If the file is no image, is broken, or has more pixels than Pillow takes for harmless.
+        OSError: If it cannot be read.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # comes from half of the limit on
+            with Image.open(path) as file:
+                image = ImageOps.exif_transpose(file.copy())
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{path}: too large: {error}") from error
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{path}: no image that Pillow can read") from error
+    # broken files fail in many ways
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
+    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
+        return image.convert("I").point(lambda value: value / 257).convert("L")
+    return image
+
+
+class _Reading:
+    """Images one after another; remembers which could be read and names the others."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+        self.read: list[Path] = []
+        self.num_failed = 0
+
+    def __iter__(self) -> Iterator[Image.Image]:
+        for path in self.paths:
+            try:
+                image = open_image(path)
+            except ValueError as error:
+                print(f"{_line_start()}weighted-clip: {error}", file=sys.stderr)
+                self.num_failed += 1
+                continue
+            self.read.append(path)
+            yield image
+
+
+def _text_features(clip: FullClip, text: str, syntax: str) -> TextFeatures:
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.features import text_features
+    from ..weighting.towers import layout_of
+
+    return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
+
+
+def _line_start() -> str:
+    """What clears the counter's line, if there is one."""
+    return "\r\033[K" if sys.stderr.isatty() else ""
+
+
+def _progress(total: int) -> Callable[[int], None] | None:
+    """A counter on the error stream, if that is a terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int) -> None:
+        print(f"{_line_start()}{done} of {total} images", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
+    if as_json:
+        images = [
+            {"rank": rank, "score": score if math.isfinite(score) else None, "path": str(path)}
+            for rank, score, path in ranked
+        ]
+        print(json.dumps({"text": text, "images": images}, ensure_ascii=False, indent=2))
+        return
+    width = len(str(len(ranked)))
+    for rank, score, path in ranked:
+        print(f"{rank:>{width}}  {score:7.4f}  {path}")
+
+
+def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
+    """Copy images into a folder, all or none of them."""
+    width = len(str(len(ranked)))
+    targets = [(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked]
+    for _, target in targets:
+        if target.exists():
+            raise ValueError(f"--copy: {target} exists and is not overwritten; nothing was copied")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, target in targets:
+        with path.open("rb") as source, target.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+        shutil.copystat(path, target)
+
+
+class _Files(Sequence["Image.Image"]):
+    """Images that are opened only when they are drawn."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        return open_image(self.paths[index])
+
+
+def _chart(
+    file: Path, paths: Sequence[Path], scores: Sequence[float], order: Sequence[int], keep: int, text: str
+) -> None:
+    from ..web.pictures import draw_ranking
+
+    names = [path.stem for path in paths]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draw_ranking(_Files(paths), scores, order, keep, text, names=names).save(file)

@@ -1,0 +1,275 @@
+"""The command ``rerank``: which images, what is printed and copied, and images that cannot be read."""
+
+import io
+import json
+import random
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from weighted_clip.commands import main
+from weighted_clip.commands.rerank import image_files, open_image
+from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.contrastive import similarity
+from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.tokenizer import default_tokenizer
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+COLORS = ("red", "green", "blue", "white", "black")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny whole CLIP with seeded weights, under OpenAI's names for the parts around and transformers' within."""
+    tensors = {"logit_scale": torch.tensor(4.0)}
+    for name, tensor in seeded_text_model(TEXT).state_dict().items():
+        tensors[name if "projection" in name else f"text_model.{name}"] = tensor
+    for name, tensor in seeded_vision_model(VISION).state_dict().items():
+        renamed = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
+        tensors[name if name.startswith("visual_projection") else f"vision_model.{renamed}"] = tensor
+    path = tmp_path_factory.mktemp("weights") / "clip.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Five images in a folder, another in a folder within, and a text."""
+    folder = tmp_path / "images"
+    (folder / "more").mkdir(parents=True)
+    for number, color in enumerate(COLORS):
+        Image.new("RGB", (40 + number, 30), color).save(folder / f"{color}.{'PNG' if number % 2 else 'jpg'}")
+    Image.new("RGB", (30, 30)).save(folder / "more" / "inner.png")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def expected(weights: Path, text: str, paths: list[Path]) -> list[tuple[float, Path]]:
+    """Scores and paths, best first, straight from the towers."""
+    clip = load_full_clip(weights)
+    ids = [49406, *(token_id for token_id, _, _ in default_tokenizer()(text)), 49407]
+    vector = clip.text_features([ids + [49407] * (77 - len(ids))])
+    features = torch.cat([clip.image_features(preprocess(Image.open(path), 28)) for path in paths])
+    scores = similarity(vector, features)[0].tolist()
+    return sorted(zip(scores, paths, strict=True), key=lambda pair: -pair[0])
+
+
+def rerank(weights: Path, *arguments: object) -> int:
+    return main(["rerank", *map(str, arguments), "--weights", str(weights)])
+
+
+def test_rank_score_and_path_are_printed_best_first(weights: Path, folder: Path, capsys) -> None:
+    assert rerank(weights, "a red cat", folder) == 0
+    out, err = capsys.readouterr()
+    best = expected(weights, "a red cat", image_files([folder]))
+    assert len(best) == 5
+    assert out.splitlines() == [f"{rank}  {score:7.4f}  {path}" for rank, (score, path) in enumerate(best, 1)]
+    assert err == ""  # no progress where it is no terminal
+
+
+def test_json_has_the_numbers(weights: Path, folder: Path, capsys) -> None:
+    paths = [folder / "green.PNG", folder / "red.jpg"]
+    assert rerank(weights, "a (red:1.4) cat", *paths, "--json", "--syntax", "a1111", "--keep", 1) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    (score, path), _ = expected(weights, "a red cat", paths)
+    assert found["text"] == "a (red:1.4) cat"
+    [image] = found["images"]
+    assert (image["rank"], image["path"]) == (1, str(path))
+    assert image["score"] == pytest.approx(score, abs=1e-6)
+    assert "Similarity knows no weights" in err
+
+
+def test_the_text_can_come_from_standard_input(weights: Path, folder: Path, capsys, monkeypatch) -> None:
+    assert rerank(weights, "a red cat", folder) == 0
+    given = capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a red cat\n"))
+    assert rerank(weights, "-", folder) == 0
+    assert capsys.readouterr().out == given
+
+
+def test_the_best_are_copied_with_their_rank_and_nothing_is_overwritten(
+    weights: Path, folder: Path, tmp_path: Path, capsys
+) -> None:
+    target = tmp_path / "best" / "of"
+    assert rerank(weights, "a cat", folder, "--keep", 2, "--copy", target) == 0
+    ranked = [Path(line.split(maxsplit=2)[2]) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(path.name for path in target.iterdir()) == [f"{n}-{path.name}" for n, path in enumerate(ranked, 1)]
+    for number, path in enumerate(ranked, 1):
+        assert (target / f"{number}-{path.name}").read_bytes() == path.read_bytes()
+    kept = target / f"2-{ranked[1].name}"
+    kept.write_bytes(b"mine")
+    (target / f"1-{ranked[0].name}").unlink()
+    assert rerank(weights, "a cat", folder, "--keep", 2, "--copy", target) == 1
+    assert f"{kept} exists and is not overwritten; nothing was copied" in capsys.readouterr().err
+    assert [path.name for path in target.iterdir()] == [kept.name]
+    assert kept.read_bytes() == b"mine"
+
+
+def test_ranks_of_copies_sort_as_numbers(weights: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(11):
+        Image.new("L", (9, 9), number * 20).save(folder / f"{number}.png")
+    assert rerank(weights, "grey", folder, "--copy", tmp_path / "copies") == 0
+    ranked = [Path(line.split()[2]).name for line in capsys.readouterr().out.splitlines()]
+    assert [path.name.split("-")[1] for path in sorted((tmp_path / "copies").iterdir())] == ranked
+
+
+def test_a_chart_is_drawn(weights: Path, folder: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "charts" / "ranking.png"
+    assert rerank(weights, "a cat", folder, "--keep", 3, "--chart", file) == 0
+    with Image.open(file) as chart:
+        assert (chart.format, chart.mode) == ("PNG", "RGB")
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_folders_are_sorted_and_not_searched_deeper_and_nothing_comes_twice(folder: Path) -> None:
+    named = ["black.jpg", "blue.jpg", "green.PNG", "red.jpg", "white.PNG"]
+    assert [path.name for path in image_files([folder])] == named
+    mixed = image_files([folder / "white.PNG", folder / "notes.txt", folder, folder / "more"])
+    assert [path.name for path in mixed] == ["white.PNG", "notes.txt", *named[:-1], "inner.png"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"])
+def test_every_kind_of_image_is_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"image{suffix}"
+    Image.new("RGB", (20, 10), (200, 30, 40)).save(path)
+    assert image_files([tmp_path]) == [path]
+    image = open_image(path).convert("RGB")
+    assert image.size == (20, 10)
+    assert all(abs(a - b) < 8 for a, b in zip(image.getpixel((5, 5)), (200, 30, 40), strict=True))
+
+
+def test_the_first_frame_upright_and_in_8_bits(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert open_image(tmp_path / "a.gif").convert("RGB").getpixel((3, 3)) == (255, 0, 0)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (20, 10)).save(tmp_path / "b.jpg", exif=exif)
+    assert open_image(tmp_path / "b.jpg").size == (10, 20)
+    Image.new("I;16", (8, 8), 0x8000).save(tmp_path / "c.png")
+    deep = open_image(tmp_path / "c.png")
+    assert deep.mode == "L"
+    assert deep.tobytes()[:1] in (b"\x7f", b"\x80")
+
+
+def bomb(path: Path) -> Path:
+    """A file of some bytes that says it has 900 million pixels."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = part(b"IHDR", struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + part(b"IDAT", zlib.compress(b"")) + part(b"IEND", b""))
+    return path
+
+
+def test_images_that_cannot_be_read_are_named_and_left_out(weights: Path, folder: Path, capsys) -> None:
+    whole = (folder / "red.jpg").read_bytes()
+    (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    bomb(folder / "huge.png")
+    assert rerank(weights, "a cat", folder, folder / "notes.txt") == 1
+    out, err = capsys.readouterr()
+    assert [path.name for path in sorted(Path(line.split()[2]) for line in out.splitlines())] == [
+        "black.jpg",
+        "blue.jpg",
+        "green.PNG",
+        "red.jpg",
+        "white.PNG",
+    ]
+    lines = err.splitlines()
+    assert lines[0].startswith(f"weighted-clip: {folder / 'cut.jpg'}: broken image: ")
+    assert lines[1] == f"weighted-clip: {folder / 'empty.png'}: no image that Pillow can read"
+    assert lines[2].startswith(f"weighted-clip: {folder / 'huge.png'}: too large: Image size (900000000 pixels)")
+    assert lines[3] == f"weighted-clip: {folder / 'notes.txt'}: no image that Pillow can read"
+    assert lines[4] == "4 of 9 files left out"
+    assert rerank(weights, "a cat", folder / "empty.png") == 1
+    assert "none of the 1 images could be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
+def test_damaged_files_never_crash_it(kind: str, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    buffer = io.BytesIO()
+    Image.radial_gradient("L").resize((40, 40)).convert("RGB").save(buffer, kind)
+    path = tmp_path / "damaged"
+    num_refused = 0
+    for number in range(120):
+        data = bytearray(buffer.getvalue())
+        for _ in range(rng.randint(1, 5)):
+            data[rng.randrange(min(len(data), 60 if number % 2 else len(data)))] = rng.randrange(256)
+        path.write_bytes(data[: rng.randrange(len(data))] if number % 3 == 0 else data)
+        try:
+            open_image(path).convert("RGB")
+        except ValueError as error:
+            assert str(path) in str(error)
+            num_refused += 1
+    assert num_refused > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.png"], "nowhere.png: there is no such file or folder"),
+        (["."], "no image in this folder; looked for: .png, .jpg, .jpeg, .webp, .bmp, .gif"),
+        (["{image}", "--keep", "0"], "--keep must be at least 1, got 0"),
+        (["{image}", "--chart", "ranking.jpg"], "--chart ranking.jpg: the chart is a .png file"),
+        (["{image}", "--weights", "none.safetensors"], "none.safetensors: there is no such file"),
+        (["{image}", "--weights", "{half}"], "no CLIP image encoder in it"),
+    ],
+)
+def test_what_cannot_be_done_is_said_without_a_traceback(
+    arguments: list[str], message: str, weights: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    image, half = tmp_path / "a.png", tmp_path / "half.safetensors"
+    Image.new("RGB", (8, 8)).save(image)
+    save_file({f"text_model.{name}": tensor for name, tensor in seeded_text_model(TEXT).state_dict().items()}, half)
+    given = [argument.format(image=image, half=half) for argument in arguments]
+    assert main(["rerank", "a cat", "--weights", str(weights), *given]) == 1
+    out, err = capsys.readouterr()
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_weights_are_required_with_advice(folder: Path, capsys) -> None:
+    assert main(["rerank", "a cat", str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert "model.safetensors of openai/clip-vit-large-patch14" in error
+    assert "checkpoints of Stable Diffusion have no image half" in error
+
+
+def test_help_says_what_a_score_means(capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["rerank", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "only the order of scores for one text means something, not their size" in shown
+
+
+def test_it_runs_as_a_program(weights: Path, folder: Path) -> None:
+    command = [sys.executable, str(ROOT), "rerank", "a cat", str(folder), "--weights", str(weights), "--keep", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+
+
+def test_progress_is_counted_on_a_terminal(weights: Path, folder: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda self: True, raising=False)
+    assert rerank(weights, "a cat", folder) == 0
+    assert "5 of 5 images" in capsys.readouterr().err

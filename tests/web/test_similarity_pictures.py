@@ -1,0 +1,352 @@
+"""The similarity matrix and the ranking: colours, frames, numbers, what is left out, and images of every kind."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from weighted_clip.web.pictures import draw_ranking, draw_similarity, similarity, style
+from weighted_clip.web.pictures.canvas import Canvas
+from weighted_clip.web.pictures.similarity import Scale, scale_of
+from weighted_clip.web.pictures.thumbnails import few_lines
+
+TEXTS = [
+    "",
+    "   ",
+    "猫が窓辺で寝ている",
+    "مرحبا",
+    "🐱 cat",
+    "a very long text " * 40,
+    "x" * 900,
+    "a\nb\tc",
+    "\x00\ud800",
+]
+ODD_IMAGES = [
+    Image.new("RGB", (900, 7), "red"),
+    Image.new("L", (1, 1000), 90),
+    Image.new("RGBA", (64, 64), (0, 0, 255, 0)),
+    Image.new("P", (9, 5)),
+    Image.new("1", (3, 3), 1),
+    Image.new("LA", (10, 10), (200, 100)),
+    Image.new("CMYK", (40, 90)),
+    Image.new("RGB", (1, 1)),
+]
+
+
+def plain(count: int) -> list[Image.Image]:
+    """Images of different greys."""
+    return [Image.new("RGB", (20, 20), (3 * (n % 64),) * 3) for n in range(count)]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that is drawn, in order."""
+    texts: list[str] = []
+
+    def text(self: Canvas, x: float, y: float, text: str, *arguments: object, **options: object) -> float:
+        texts.append(text)
+        return drawn(self, x, y, text, *arguments, **options)
+
+    drawn = Canvas.text
+    monkeypatch.setattr(Canvas, "text", text)
+    return texts
+
+
+@pytest.fixture
+def framed(monkeypatch: pytest.MonkeyPatch) -> list[style.Color]:
+    """Fill of every framed cell, in order."""
+    fills: list[style.Color] = []
+
+    def box(self: Canvas, *arguments: float, **options: object) -> None:
+        if options.get("line_width") == 2.5 and options.get("outline"):
+            fills.append(options["fill"])
+        drawn(self, *arguments, **options)
+
+    drawn = Canvas.box
+    monkeypatch.setattr(Canvas, "box", box)
+    return fills
+
+
+def count_color(image: Image.Image, color: style.Color) -> int:
+    return dict((value, count) for count, value in image.getcolors(image.width * image.height)).get(color, 0)
+
+
+# --- the scale
+
+
+@pytest.mark.parametrize(
+    ("values", "over", "scale"),
+    [
+        ([[0.21, 0.33]], "none", Scale(0.2, 0.35, False)),
+        ([[0.25]], "none", Scale(0.2, 0.3, False)),
+        ([[0.2], [0.3]], "none", Scale(0.2, 0.3, False)),
+        ([[-1.0, 1.0]], "none", Scale(-1.0, 1.0, False)),
+        ([[math.nan, 0.11]], "none", Scale(0.05, 0.15, False)),
+        ([[math.nan]], "none", Scale(-0.05, 0.05, False)),
+        ([[0.4, 0.6]], "images", Scale(0.0, 1.0, True)),
+        ([[0.4, 0.6]], "texts", Scale(0.0, 1.0, True)),
+    ],
+)
+def test_the_scale_goes_from_about_the_least_to_about_the_largest(
+    values: list[list[float]], over: str, scale: Scale
+) -> None:
+    found = scale_of(values, over)
+    assert (found.low, found.high) == pytest.approx((scale.low, scale.high), abs=0.051)
+    assert found.high - found.low >= 0.0999
+    finite = [value for row in values for value in row if math.isfinite(value)]
+    assert all(found.low - 1e-9 <= value <= found.high + 1e-9 for value in finite)
+    assert found.is_percent == scale.is_percent
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))
+def test_every_cosine_is_on_its_scale(values: list[float]) -> None:
+    scale = scale_of([values], "none")
+    assert scale.low - 1e-6 <= min(values)
+    assert max(values) <= scale.high + 1e-6
+    assert 0.0999 <= scale.high - scale.low <= max(values) - min(values) + 0.1501
+
+
+@pytest.mark.parametrize("theme", [style.LIGHT, style.DARK])
+def test_equal_steps_of_a_value_are_equal_steps_of_lightness(theme: style.Theme) -> None:
+    """CIE lightness, from luminance."""
+    scale = Scale(0.1, 0.3, False)
+    luminances = [(style.contrast(scale.color(0.1 + 0.02 * n, theme), (0, 0, 0)) * 0.05) - 0.05 for n in range(11)]
+    lightness = [116 * value ** (1 / 3) - 16 for value in luminances]
+    steps = [after - before for before, after in pairwise(lightness)]
+    mean = sum(steps) / len(steps)
+    assert abs(mean) > 3
+    assert all(0.6 < step / mean < 1.5 for step in steps)
+    assert scale.color(-5, theme) == scale.color(0.1, theme) == scale.color(math.nan, theme) == theme.surface
+    assert scale.color(5, theme) == theme.visible
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 %"), (0.0002, "<0.1 %"), (0.004, "0.4 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1, "100 %")],
+)
+def test_probabilities_are_percent(value: float, text: str) -> None:
+    assert Scale(0, 1, True).text(value) == text
+
+
+# --- the matrix
+
+
+def test_cells_have_the_color_of_their_value_and_the_number(written: list[str]) -> None:
+    values = torch.tensor([[0.30, 0.20], [0.25, 0.28], [-0.1, 0.1]])
+    picture = draw_similarity(values, ["a", "b", "c"], plain(2))
+    assert picture.mode == "RGB"
+    scale = scale_of(values.tolist(), "none")
+    for value in values.flatten().tolist():
+        fill = scale.color(value, style.LIGHT)
+        assert count_color(picture, fill) > 2000
+        assert f"{value:.3f}".replace("-", "−") in written
+    assert {"image", "1", "2", "a", "b", "c", "cosine, from −1 to 1", "framed: largest of its row"} <= set(written)
+
+
+def test_thumbnails_stand_above_their_columns() -> None:
+    colors = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    picture = draw_similarity([[0.1, 0.2, 0.3]], ["a text"], [Image.new("RGB", (50, 50), color) for color in colors])
+    places = [_box(picture, color) for color in colors]
+    lefts = [left for left, _, _, _ in places]
+    assert lefts[1] - lefts[0] == lefts[2] - lefts[1] == similarity.CELLS[0][1]
+    assert all(right - left == bottom - top == 70 for left, top, right, bottom in places)
+    assert len({top for _, top, _, _ in places}) == 1
+
+
+def _box(picture: Image.Image, color: style.Color) -> tuple[int, int, int, int]:
+    """What the pixels of a colour span."""
+    is_color = (np.asarray(picture) == color).all(-1)
+    box = Image.fromarray((is_color * 255).astype(np.uint8)).getbbox()
+    assert box is not None
+    return box
+
+
+def test_the_largest_of_each_row_is_framed(framed: list[style.Color]) -> None:
+    values = [[0.1, 0.3, 0.2], [0.25, 0.15, 0.25], [math.nan, 0.1, 0.05], [math.nan] * 3]
+    draw_similarity(values, list("abcd"), plain(3))
+    scale = scale_of(values, "none")
+    assert framed == [scale.color(value, style.LIGHT) for value in (0.3, 0.25, 0.25, 0.1)]
+
+
+def test_over_texts_the_largest_of_each_column_is_framed(framed: list[style.Color], written: list[str]) -> None:
+    values = torch.tensor([[0.6, 0.3], [0.4, 0.7]])
+    draw_similarity(values, ["a", "b"], plain(2), over="texts")
+    assert framed == [Scale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
+    assert {"60 %", "70 %", "framed: largest of its column"} <= set(written)
+    written.clear()
+    draw_similarity(values, ["a", "b"], plain(2), over="images", theme="dark", title="Probabilities")
+    assert {"framed: largest of its row", "Probabilities", "0 %", "50 %", "100 %"} <= set(written)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 16), (12, 16), (12, 1), (32, 32)])
+def test_every_size_up_to_the_limit_is_drawn_whole(shape: tuple[int, int], written: list[str]) -> None:
+    num_texts, num_images = shape
+    values = torch.linspace(0.101, 0.399, num_texts * num_images).view(shape)
+    picture = draw_similarity(values, [f"text {n}" for n in range(num_texts)], plain(num_images))
+    digits = 2 if num_images > 16 else 3
+    numbers = [f"{value:.{digits}f}" for value in values.flatten().tolist()]
+    assert [text for text in written if text in set(numbers)][: len(numbers)] == numbers
+    assert not any("not drawn" in text or text == "…" for text in written)
+    assert max(picture.size) < 2100
+
+
+def test_what_is_left_out_is_told(written: list[str]) -> None:
+    values = torch.full((33, 50), 0.2)
+    values[:, 4] = 0.3
+    values[7, 44] = 0.41
+    draw_similarity(values, ["a"] * 33, plain(50))
+    assert "not drawn: 1 more text and 18 more images" in written
+    assert "image 45" in written
+    assert "0.41" in written
+    written.clear()
+    draw_similarity(values.T.softmax(0), ["a"] * 50, plain(33), over="texts")
+    assert "not drawn: 18 more texts and 1 more image" in written
+    assert "text 45" in written
+
+
+def test_texts_in_any_script_and_odd_images(written: list[str]) -> None:
+    values = [[0.1 * (row + column) for column in range(len(ODD_IMAGES))] for row in range(len(TEXTS))]
+    draw_similarity(values, TEXTS, ODD_IMAGES)
+    assert written.count("(empty text)") == 2
+    assert sum(text.endswith("…") for text in written) == 2
+    draw_ranking(ODD_IMAGES, [0.1] * len(ODD_IMAGES), range(len(ODD_IMAGES)), 2, "", theme="dark")
+    for text in TEXTS:
+        draw_ranking(ODD_IMAGES[:1], [0.5], [0], 1, text)
+
+
+def test_images_are_not_changed() -> None:
+    image = Image.linear_gradient("L").convert("RGBA")
+    before = image.tobytes()
+    draw_similarity([[0.1]], ["a"], [image])
+    draw_ranking([image], [0.1], [0], 1, "a")
+    assert image.tobytes() == before
+
+
+@given(text=st.text(max_size=300), max_lines=st.integers(1, 4))
+@settings(max_examples=100)
+def test_a_text_that_is_cut_says_so(text: str, max_lines: int) -> None:
+    lines = few_lines(text, 120, 14, max_lines)
+    assert 1 <= len(lines) <= max_lines
+    words = " ".join(text.split())
+    if words and " ".join(lines) != words:
+        assert any("…" in line for line in lines)  # a word that is cut may have others behind it
+
+
+@pytest.mark.parametrize(
+    ("values", "texts", "count", "message"),
+    [
+        ([], [], 0, "0 texts and 0 images need as many rows"),
+        ([[0.1]], ["a"], 2, "1 texts and 2 images need as many rows and columns of values.*got 1 rows of 1 values"),
+        ([[0.1], [0.2, 0.3]], ["a", "b"], 1, "got 2 rows of 1 or 2 values"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(values: object, texts: list[str], count: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw_similarity(values, texts, plain(count))
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="over must be one of: none, images, texts; got 'rows'"):
+        draw_similarity([[0.1]], ["a"], plain(1), over="rows")
+    with pytest.raises(ValueError, match="theme must be one of"):
+        draw_ranking(plain(1), [0.1], [0], 1, "a", theme="pink")
+
+
+# --- the ranking
+
+
+def test_images_stand_best_first_with_score_and_number(written: list[str]) -> None:
+    scores = [0.2, -0.05, 0.31, 0.2718]
+    draw_ranking(plain(4), scores, [2, 3, 0, 1], 2, "a red cat")
+    cards = written[written.index("1.") :][:12]
+    assert cards == [
+        *("1.", "0.3100", "image 3"),
+        *("2.", "0.2718", "image 4"),
+        *("3.", "0.2000", "image 1"),
+        *("4.", "−0.0500", "image 2"),
+    ]
+    assert written[0] == "a red cat"
+    assert {"Kept: the best 2 of 4", "Not kept, best first"} <= set(written)
+    assert "from the lowest, −0.0500, to the highest, 0.3100" in " ".join(written)
+
+
+def test_bars_go_from_the_lowest_to_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: dict[style.Color, list[float]] = {}
+    drawn = Canvas.box
+
+    def box(self: Canvas, left: float, top: float, right: float, bottom: float, **options: object) -> None:
+        if bottom - top == 6:
+            widths.setdefault(options["fill"], []).append(right - left)
+        drawn(self, left, top, right, bottom, **options)
+
+    monkeypatch.setattr(Canvas, "box", box)
+    draw_ranking(plain(5), [0.4, 0.3, 0.2, 0.1, math.nan], [0, 1, 2, 3, 4], 2, "a")
+    assert widths[style.LIGHT.line] == [132, 132, 80, 80, 80]
+    assert widths[style.LIGHT.accent] == pytest.approx([132, 88])
+    assert widths[style.LIGHT.muted] == pytest.approx([80 / 3])  # the lowest and NaN have none
+
+
+def test_kept_images_are_framed() -> None:
+    frames = [
+        count_color(draw_ranking(plain(6), [0.5] * 6, range(6), keep, "a"), style.LIGHT.accent) for keep in (0, 1, 6)
+    ]
+    assert frames[0] == 0
+    assert frames[2] > 5 * frames[1] > 2500
+
+
+@pytest.mark.parametrize(
+    ("count", "keep", "told"),
+    [
+        (1, 1, ["Kept"]),
+        (3, 3, ["Kept: all 3"]),
+        (60, 60, ["Kept: all 60"]),
+        (512, 4, ["Kept: the best 4 of 512", "Not kept, best first; 490 more are not drawn"]),
+        (80, 61, ["Kept: the best 61 of 80; 1 more is not drawn", "Not kept, best first; 1 more is not drawn"]),
+        (512, 512, ["Kept: all 512; 452 more are not drawn"]),
+        (5, 0, ["5 images, best first"]),
+    ],
+)
+def test_any_number_of_images_can_be_ranked(count: int, keep: int, told: list[str], written: list[str]) -> None:
+    scores = [1 - n / 1000 for n in range(count)]
+    picture = draw_ranking(plain(count), scores, range(count), keep, "a cat")
+    assert [text for text in written if "Kept" in text or "kept" in text or "best" in text] == told
+    assert sum(text.startswith("image ") for text in written) == min(keep, 60) + min(count - keep, 18)
+    assert picture.width <= 910
+    assert picture.height < 2600
+
+
+def test_only_images_that_are_drawn_are_asked_for_and_names_can_be_given(written: list[str]) -> None:
+    asked: list[int] = []
+
+    class Images(Sequence[Image.Image]):
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: Any) -> Any:
+            asked.append(index)
+            return Image.new("RGB", (9, 9))
+
+    names = [f"{'x' * n}-picture-{n}" for n in range(100)]
+    draw_ranking(Images(), [0.1] * 100, range(100), 3, "a", names=names)
+    assert asked == list(range(21))
+    assert {"-picture-0", "x-picture-1"} <= set(written)
+    assert any(text.startswith("…") and text.endswith("picture-20") for text in written)
+
+
+@pytest.mark.parametrize(
+    ("scores", "order", "keep", "message"),
+    [
+        ([0.1], [0, 1], 1, "2 images need as many scores.*got 1 scores and 2 indices"),
+        ([0.1, 0.2], [1, 1], 1, "each index once"),
+        ([0.1, 0.2], [1, 0], 3, "keep must be 0 to 2, the number of images, got 3"),
+    ],
+)
+def test_rankings_that_do_not_fit_are_refused(scores: list[float], order: list[int], keep: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw_ranking(plain(2), scores, order, keep, "a")

@@ -1,0 +1,181 @@
+"""Images ranked for a text, as a picture.
+
+Draws what it is given; ``encoder/reranking.py`` makes scores and order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from .canvas import Canvas, shorten, wrap
+from .style import FONT_SIZE, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme, ThemeName, theme_named
+from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
+
+KEPT_SIDE, OTHER_SIDE = 132, 80
+"""Sides of the thumbnails of a ranking, in pixels."""
+MAX_KEPT, MAX_OTHERS = 60, 18
+"""Thumbnails of a ranking; further ones are counted."""
+RANKING_WIDTH = 6 * (KEPT_SIDE + 14) - 14
+"""Of a ranking without its margins, where there are enough images."""
+MIN_RANKING_WIDTH = 440
+CARD_GAP = 14
+CARD_TEXT = 58
+"""Height of bar, score and number below a thumbnail."""
+HEADING_ROOM = 34
+MAX_TITLE_LINES = 3
+
+
+def draw_ranking(
+    images: Sequence[Image.Image],
+    scores: Sequence[float],
+    order: Sequence[int],
+    keep: int,
+    text: str,
+    *,
+    names: Sequence[str] | None = None,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw images ranked for a text: those that are kept large and framed, the best of the others small.
+
+    Under each stand its rank and score, its number in the batch, and a bar from the lowest to the highest score of all.
+    Up to 60 kept images and 18 others are drawn; the rest is counted.
+
+    Args:
+        images: Of any size and mode. Only those that are drawn are asked for, one after another.
+        scores: One for each image; NaN has no bar.
+        order: Indices of all images, best first, as `encoder.reranking.best` gives them.
+        keep: How many are kept, 0 to all.
+        text: What they were ranked for.
+        names: What stands below each image, such as its file's name; a long one keeps its end. None: its number in the
+            batch, counted from 1.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If there are no images, the numbers do not fit, or the theme is unknown.
+    """
+    colors = theme_named(theme)
+    if not len(images) or len(scores) != len(images) or sorted(order) != list(range(len(images))):
+        raise ValueError(
+            f"{len(images)} images need as many scores and each index once, and there must be an image; got "
+            f"{len(scores)} scores and {len(order)} indices"
+        )
+    if not 0 <= keep <= len(images):
+        raise ValueError(f"keep must be 0 to {len(images)}, the number of images, got {keep}")
+    names = [f"image {number}" for number in range(1, len(images) + 1)] if names is None else names
+    if len(names) != len(images):
+        raise ValueError(f"{len(images)} images need as many names, got {len(names)}")
+    drawing = _Ranking(scores, order, keep, text, names, colors)
+    picture = drawing.draw()
+    for card in drawing.cards:
+        put_thumbnail(picture, images[card.index], card.left, card.top, card.side, colors)
+    return picture
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A thumbnail's place in a ranking."""
+
+    index: int
+    """In the batch."""
+    rank: int
+    """From 1."""
+    left: float
+    top: float
+    side: int
+    """Of the thumbnail."""
+    is_kept: bool
+
+
+class _Ranking:
+    """A ranking, measured and ready to be drawn but for its thumbnails."""
+
+    def __init__(
+        self,
+        scores: Sequence[float],
+        order: Sequence[int],
+        keep: int,
+        text: str,
+        names: Sequence[str],
+        colors: Theme,
+    ) -> None:
+        self.scores, self.names, self.colors, self.is_empty = scores, names, colors, not text.strip()
+        kept, others = order[:keep], order[keep:]
+        rows = (
+            min(len(kept), MAX_KEPT) * (KEPT_SIDE + CARD_GAP),
+            min(len(others), MAX_OTHERS) * (OTHER_SIDE + CARD_GAP),
+        )
+        self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(rows) - CARD_GAP))
+        # bold is wider than what lines are measured by
+        lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
+        self.title = [shorten(line, self.width, FONT_SIZE, bold=True) for line in lines]
+        self.cards: list[_Card] = []
+        self.headings: list[tuple[str, float]] = []
+        self.bottom = MARGIN + len(self.title) * FONT_SIZE * LINE_HEIGHT + 6
+        count = f"{len(order):,}"
+        if kept:
+            what = f"Kept: the best {keep:,} of {count}" if others else f"Kept: all {count}" if keep > 1 else "Kept"
+            self._add(what, kept[:MAX_KEPT], 1, KEPT_SIDE, len(kept) - MAX_KEPT)
+        if others:
+            what = "Not kept, best first" if kept else f"{count} images, best first"
+            self._add(what, others[:MAX_OTHERS], keep + 1, OTHER_SIDE, len(others) - MAX_OTHERS)
+
+    def _add(self, heading: str, indices: Sequence[int], first: int, side: int, more: int) -> None:
+        heading += f"; {more:,} more {'are' if more > 1 else 'is'} not drawn" if more > 0 else ""
+        self.headings.append((heading, self.bottom + HEADING_ROOM / 2))
+        columns = int((self.width + CARD_GAP) // (side + CARD_GAP))
+        top, step = self.bottom + HEADING_ROOM, side + CARD_TEXT + CARD_GAP
+        for number, index in enumerate(indices):
+            left = MARGIN + number % columns * (side + CARD_GAP)
+            is_kept = side == KEPT_SIDE
+            self.cards.append(_Card(index, first + number, left, top + number // columns * step, side, is_kept))
+        self.bottom = top + math.ceil(len(indices) / columns) * step
+
+    def draw(self) -> Image.Image:
+        """Everything but the thumbnails."""
+        colors = self.colors
+        finite = [score for score in self.scores if math.isfinite(score)]
+        low, high = min(finite, default=0.0), max(finite, default=0.0)
+        note = f"score: cosine, from −1 to 1. bars: from the lowest, {_score(low)}, to the highest, {_score(high)}"
+        notes = wrap(note, self.width, NOTE_SIZE) if finite and high > low else ["score: cosine, from −1 to 1"]
+        canvas = Canvas(self.width + 2 * MARGIN, self.bottom + 20 * len(notes) + MARGIN - 4, colors.background)
+        for number, line in enumerate(self.title):
+            y = MARGIN + (number + 0.5) * FONT_SIZE * LINE_HEIGHT
+            canvas.text(MARGIN, y, line, colors.muted if self.is_empty else colors.text, bold=not self.is_empty)
+        for heading, y in self.headings:
+            canvas.text(MARGIN, y, heading, colors.muted, size=TEXT_SIZE)
+        for card in self.cards:
+            share = (self.scores[card.index] - low) / (high - low) if high > low else None
+            self._draw_card(canvas, card, share)
+        for number, line in enumerate(notes):
+            canvas.text(MARGIN, self.bottom + 10 + number * 20, line, colors.muted, size=NOTE_SIZE)
+        return canvas.image()
+
+    def _draw_card(self, canvas: Canvas, card: _Card, share: float | None) -> None:
+        colors = self.colors
+        right, bottom = card.left + card.side, card.top + card.side
+        if card.is_kept:
+            canvas.box(card.left - 4, card.top - 4, right + 4, bottom + 4, fill=colors.accent, radius=5)
+        if share is not None:  # where all scores are the same there are no bars
+            canvas.box(card.left, bottom + 9, right, bottom + 15, fill=colors.line, radius=3)
+        if share is not None and share > 0:
+            fill = colors.accent if card.is_kept else colors.muted
+            canvas.box(card.left, bottom + 9, card.left + max(6.0, card.side * share), bottom + 15, fill=fill, radius=3)
+        size = TEXT_SIZE if card.is_kept else NOTE_SIZE
+        y = bottom + 29
+        width = canvas.text(card.left, y, f"{card.rank}.", colors.muted, size=size)
+        score = _score(self.scores[card.index])
+        canvas.text(card.left + width + 6, y, score, colors.text, size=size, bold=card.is_kept)
+        # names of generated files differ at their ends
+        name = shorten(self.names[card.index][::-1], card.side, SMALL_SIZE)[::-1]
+        canvas.text(card.left, y + 18, name, colors.muted, size=SMALL_SIZE)
+
+
+def _score(score: float) -> str:
+    return f"{score:.4f}".replace("-", "−") if math.isfinite(score) else str(score)

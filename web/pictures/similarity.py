@@ -1,0 +1,266 @@
+"""The similarity of texts and images as a picture: a matrix with texts on one axis and images on the other.
+
+Draws numbers that it is given; ``encoder/contrastive.py`` makes them.
+
+Source: docs/lecture.md Figure 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from ...encoder.contrastive import Over
+from .canvas import Canvas
+from .fonts import text_width
+from .style import (
+    LINE_HEIGHT,
+    MARGIN,
+    SMALL_SIZE,
+    TITLE_SIZE,
+    Color,
+    Theme,
+    ThemeName,
+    mix,
+    readable,
+    theme_named,
+)
+from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
+
+MAX_TEXTS = MAX_IMAGES = 32
+"""Rows and columns of a matrix; further ones are counted."""
+CELLS = ((8, 76), (16, 64), (MAX_IMAGES, 52))
+"""Up to so many images, cells are that large, in pixels."""
+TEXT_WIDTH = 250
+"""Room for a text beside its row, in pixels."""
+AXIS_ROOM = 22
+"""Room for the word "text" or "image" at an axis."""
+LEGEND_WIDTH = 180
+SCALE_STEP = 0.05
+"""Ends of the scale of cosines are multiples of it, and at least two of it apart."""
+UNITS: dict[str, str] = {
+    "none": "cosine, from −1 to 1",
+    "images": "probability of each image for a text; rows add up to 100 %",
+    "texts": "probability of each text for an image; columns add up to 100 %",
+}
+MARKS: dict[str, str] = {
+    "none": "largest of its row",
+    "images": "largest of its row",
+    "texts": "largest of its column",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which colour and which words a value has."""
+
+    low: float
+    """Where the palest colour is."""
+    high: float
+    """Where the strongest is."""
+    is_percent: bool
+    """Whether values are probabilities."""
+
+    def color(self, value: float, colors: Theme) -> Color:
+        """Its cell's colour: equal steps of a value are equal steps of lightness, very nearly."""
+        share = (value - self.low) / (self.high - self.low) if math.isfinite(value) else 0.0
+        return mix(colors.surface, colors.visible, max(0.0, min(1.0, share)))
+
+    def text(self, value: float, digits: int = 3) -> str:
+        """The value in short.
+
+        >>> Scale(0, 1, True).text(0.9731), Scale(0, 1, True).text(0.0123), Scale(0, 0.5, False).text(0.25, 2)
+        ('97 %', '1.2 %', '0.25')
+        """
+        if not math.isfinite(value):
+            return str(value)
+        if not self.is_percent:
+            return f"{value:.{digits}f}".replace("-", "−")
+        if 0 < value < 0.0005:
+            return "<0.1 %"
+        return f"{100 * value:.0f} %" if value == 0 or value >= 0.0995 else f"{100 * value:.1f} %"
+
+
+def scale_of(values: Sequence[Sequence[float]], over: Over) -> Scale:
+    """The scale of a matrix: 0 to 100 % for probabilities, from about the least to about the largest of cosines.
+
+    >>> scale_of([[0.21, 0.33]], "none")
+    Scale(low=0.2, high=0.35, is_percent=False)
+    """
+    if over != "none":
+        return Scale(0.0, 1.0, True)
+    finite = [value for row in values for value in row if math.isfinite(value)] or [0.0]
+    low, high = math.floor(min(finite) / SCALE_STEP + 1e-9), math.ceil(max(finite) / SCALE_STEP - 1e-9)
+    while high - low < 2:
+        low, high = low - (high - low == 1), high + 1
+    return Scale(round(low * SCALE_STEP, 6), round(high * SCALE_STEP, 6), False)
+
+
+def draw_similarity(
+    values: Any,
+    texts: Sequence[str],
+    images: Sequence[Image.Image],
+    *,
+    over: Over = "none",
+    title: str = "",
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw a matrix of texts and images: a row for each text, a column for each image, a number in each cell.
+
+    The largest value of each row is framed; where the probabilities are over texts, that of each column. Texts are
+    wrapped, and cut with an ellipsis. Up to 32 of each are drawn; the others are counted, and a largest value among
+    them is told.
+
+    Args:
+        values: ``[texts, images]``, as a tensor, an array or nested lists: cosines from -1 to 1, or probabilities from
+            0 to 1. NaN is written as such.
+        texts: One for each row, in any script.
+        images: One for each column, of any size and mode.
+        over: ``none``: the values are cosines. ``images`` or ``texts``: probabilities over these, in percent.
+        title: Above.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If the numbers of values, texts and images do not fit, there are none, or ``over`` or the theme is
+            unknown.
+    """
+    colors = theme_named(theme)
+    if over not in UNITS:
+        raise ValueError(f"over must be one of: {', '.join(UNITS)}; got {over!r}")
+    rows: list[list[float]] = values.tolist() if hasattr(values, "tolist") else [list(row) for row in values]
+    widths = sorted({len(row) for row in rows})
+    if not texts or not images or len(rows) != len(texts) or widths != [len(images)]:
+        raise ValueError(
+            f"{len(texts)} texts and {len(images)} images need as many rows and columns of values, at least 1 of each; "
+            f"got {len(rows)} rows of {' or '.join(map(str, widths)) or 'no'} values"
+        )
+    matrix = _Matrix(rows, texts, len(images), over, title, colors)
+    picture = matrix.draw()
+    for column in range(matrix.num_columns):
+        left, top = matrix.left + column * matrix.cell, matrix.top - matrix.cell - 2
+        put_thumbnail(picture, images[column], left + 3, top + 3, matrix.cell - 6, colors)
+    return picture
+
+
+class _Matrix:
+    """A similarity matrix, measured and ready to be drawn but for its thumbnails."""
+
+    def __init__(
+        self, rows: list[list[float]], texts: Sequence[str], num_images: int, over: Over, title: str, colors: Theme
+    ) -> None:
+        self.rows, self.texts, self.over, self.title, self.colors = rows, texts, over, title, colors
+        self.num_rows, self.num_columns = min(len(rows), MAX_TEXTS), min(num_images, MAX_IMAGES)
+        self.more_rows, self.more_columns = len(rows) - self.num_rows, num_images - self.num_columns
+        self.cell = next(size for limit, size in CELLS if self.num_columns <= limit)
+        self.digits = 3 if self.cell >= 60 else 2
+        self.scale = scale_of(rows, over)
+        max_lines = round(self.cell / (TEXT_SIZE * LINE_HEIGHT) - 0.3)
+        self.labels = [few_lines(text, TEXT_WIDTH, TEXT_SIZE, max_lines) for text in texts[: self.num_rows]]
+        widest = max(text_width(line, TEXT_SIZE) for lines in self.labels for line in lines)
+        self.left = MARGIN + AXIS_ROOM + widest + 10
+        self.top = MARGIN + (TITLE_SIZE + 16 if title else 0) + AXIS_ROOM + 18 + self.cell + 2
+        self.right = self.left + self.cell * (self.num_columns + bool(self.more_columns))
+        self.bottom = self.top + self.cell * (self.num_rows + bool(self.more_rows))
+
+    def draw(self) -> Image.Image:
+        """Everything but the thumbnails."""
+        notes = self._notes()
+        legend = LEGEND_WIDTH + 30 + max(text_width(note, NOTE_SIZE) for note in notes)
+        width = max(self.right, MARGIN + legend, MARGIN + text_width(self.title, TITLE_SIZE - 1, bold=True)) + MARGIN
+        below = 22 + max(46.0, 20 * len(notes))
+        canvas = Canvas(width, self.bottom + below + MARGIN - 6, self.colors.background)
+        if self.title:
+            canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, self.title, self.colors.text, size=TITLE_SIZE - 1, bold=True)
+        self._draw_axes(canvas)
+        for row in range(self.num_rows):
+            for column in range(self.num_columns):
+                self._draw_cell(canvas, row, column)
+        self._draw_dots(canvas)
+        self._draw_legend(canvas, notes)
+        return canvas.image()
+
+    def _best(self, row: int, column: int) -> bool:
+        line = [other[column] for other in self.rows] if self.over == "texts" else self.rows[row]
+        return self.rows[row][column] == max((value for value in line if not math.isnan(value)), default=None)
+
+    def _draw_axes(self, canvas: Canvas) -> None:
+        colors, cell = self.colors, self.cell
+        above = self.top - cell - 2 - 18 - AXIS_ROOM
+        middle = self.left + self.num_columns * cell / 2
+        canvas.text(middle, above + AXIS_ROOM / 2 - 2, "image", colors.muted, size=SMALL_SIZE, align="center")
+        bottom = self.top + (self.num_rows * cell + text_width("text", SMALL_SIZE)) / 2
+        canvas.upright_text(MARGIN + 8, bottom, "text", colors.muted, size=SMALL_SIZE)
+        for column in range(self.num_columns):
+            x = self.left + (column + 0.5) * cell
+            canvas.text(x, above + AXIS_ROOM + 8, str(column + 1), colors.text, size=SMALL_SIZE, align="center")
+        for row, lines in enumerate(self.labels):
+            color = colors.text if self.texts[row].strip() else colors.muted
+            y = self.top + (row + 0.5) * cell - (len(lines) - 1) * TEXT_SIZE * LINE_HEIGHT / 2
+            for number, line in enumerate(lines):
+                y_line = y + number * TEXT_SIZE * LINE_HEIGHT
+                canvas.text(self.left - 10, y_line, line, color, size=TEXT_SIZE, align="right")
+
+    def _draw_cell(self, canvas: Canvas, row: int, column: int) -> None:
+        value, cell = self.rows[row][column], self.cell
+        x, y = self.left + column * cell, self.top + row * cell
+        is_best = self._best(row, column)
+        fill = self.scale.color(value, self.colors)
+        outline = self.colors.text if is_best else None
+        canvas.box(x + 1, y + 1, x + cell - 1, y + cell - 1, fill=fill, outline=outline, line_width=2.5, radius=5)
+        ink, text = readable(fill, self.colors.text), self.scale.text(value, self.digits)
+        canvas.text(x + cell / 2, y + cell / 2, text, ink, size=cell / 8 + 5.5, bold=is_best, align="center")
+
+    def _draw_dots(self, canvas: Canvas) -> None:
+        """Beside and below the cells, where there are more; with the largest value, if it is there."""
+        cell = self.cell
+        for row in range(self.num_rows if self.more_columns else 0):
+            hidden = [c for c in range(self.num_columns, len(self.rows[row])) if self._best(row, c)]
+            told = hidden[0] if hidden and self.over != "texts" else None
+            self._draw_more(canvas, self.right - cell / 2, self.top + (row + 0.5) * cell, row, told, "image")
+        for column in range(self.num_columns if self.more_rows else 0):
+            hidden = [r for r in range(self.num_rows, len(self.rows)) if self._best(r, column)]
+            told = hidden[0] if hidden and self.over == "texts" else None
+            self._draw_more(canvas, self.left + (column + 0.5) * cell, self.bottom - cell / 2, column, told, "text")
+
+    def _draw_more(self, canvas: Canvas, x: float, y: float, line: int, told: int | None, kind: str) -> None:
+        if told is None:
+            canvas.text(x, y, "…", self.colors.muted, size=TEXT_SIZE, align="center")
+            return
+        value = self.rows[line][told] if kind == "image" else self.rows[told][line]
+        number = f"{kind} {told + 1}"
+        size = min(SMALL_SIZE - 1, 10 * self.cell / max(1.0, text_width(number, 11)))
+        canvas.text(x, y - 9, number, self.colors.muted, size=size, align="center")
+        canvas.text(
+            x, y + 8, self.scale.text(value, self.digits), self.colors.text, size=size, bold=True, align="center"
+        )
+
+    def _notes(self) -> list[str]:
+        notes = [UNITS[self.over], f"framed: {MARKS[self.over]}"]
+        more = [
+            f"{count:,} more {kind}{'s' if count > 1 else ''}"
+            for count, kind in ((self.more_rows, "text"), (self.more_columns, "image"))
+            if count
+        ]
+        return [*notes, f"not drawn: {' and '.join(more)}"] if more else notes
+
+    def _draw_legend(self, canvas: Canvas, notes: Sequence[str]) -> None:
+        colors, scale, y = self.colors, self.scale, self.bottom + 30
+        steps = 60
+        for step in range(steps):
+            fill = scale.color(scale.low + (scale.high - scale.low) * (step + 0.5) / steps, colors)
+            x = MARGIN + LEGEND_WIDTH * step / steps
+            canvas.box(x, y - 8, x + LEGEND_WIDTH / steps, y + 8, fill=fill)
+        canvas.box(MARGIN, y - 8, MARGIN + LEGEND_WIDTH, y + 8, outline=colors.line)
+        for share, align in ((0.0, "left"), (0.5, "center"), (1.0, "right")):
+            text = scale.text(scale.low + (scale.high - scale.low) * share, 3 if share == 0.5 else 2)
+            x = MARGIN + LEGEND_WIDTH * share
+            canvas.text(x, y + 21, text, colors.muted, size=SMALL_SIZE, align=align)
+        for number, note in enumerate(notes):
+            canvas.text(MARGIN + LEGEND_WIDTH + 24, y + number * 20, note, colors.muted, size=NOTE_SIZE)

@@ -1,0 +1,60 @@
+"""What pictures of texts and images share: thumbnails, and texts of a few lines."""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from .canvas import shorten, wrap
+from .style import Theme
+
+NO_TEXT = "(empty text)"
+TEXT_SIZE = 14.0
+"""Of texts and headings."""
+NOTE_SIZE = 13.0
+"""Of what explains the picture."""
+
+
+def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]:
+    """A text in a few lines, with an ellipsis where it was cut.
+
+    Args:
+        text: Any string.
+        width: Of a line, in pixels.
+        size: Font size.
+        max_lines: At most so many.
+
+    Returns:
+        At least one line; of an empty text that it is empty.
+    """
+    text = " ".join(text.split())
+    if not text:
+        return [NO_TEXT]
+    limit = 200 * max_lines  # no line holds more characters
+    lines = wrap(text[:limit], width, size)
+    is_cut = len(lines) > max_lines or len(text) > limit
+    lines = lines[:max_lines]
+    if is_cut and not lines[-1].endswith("…"):
+        lines[-1] = shorten(f"{lines[-1]} …", width, size)
+    return lines
+
+
+def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
+    """Paste an image, as large as fits a square, in the square's middle; what is transparent shows the surface.
+
+    Args:
+        picture: Changed.
+        image: Of any size and mode.
+        left: Of the square, in pixels.
+        top: Likewise.
+        side: Of the square, in pixels.
+        colors: The theme.
+    """
+    scale = side / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    small = image.reduce(max(1, int(0.4 / scale))) if scale < 0.4 else image
+    has_alpha = small.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in small.info
+    small = small.convert("RGBA" if has_alpha else "RGB").resize(size, Image.Resampling.BICUBIC)
+    square = Image.new("RGB", (side, side), colors.surface)
+    place = ((side - size[0]) // 2, (side - size[1]) // 2)
+    square.paste(small, place, small if has_alpha else None)
+    picture.paste(square, (round(left), round(top)))
