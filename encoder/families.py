@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .config import OPENCLIP_H, TextConfig
+from .prefix import PrefixTextEncoder
 from .text_model import TextEncoder, TextModel
 
 
@@ -49,7 +50,8 @@ def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[F
         clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
 
     Returns:
-        The family, and its encoders in the order in which their rows are joined.
+        The family, and its encoders in the order in which their rows are joined. Chunks of one call that begin alike
+        share that part, so their numbers are those of full passes to within rounding.
 
     Raises:
         ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
@@ -62,7 +64,7 @@ def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[F
         raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
     clip_skip = max(clip_skip, family.min_clip_skip)
     encoders = {
-        name: TextEncoder(
+        name: PrefixTextEncoder(
             models[name],
             clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
             final_norm=family.final_norm,

@@ -51,16 +51,17 @@ class Attention(nn.Module):
         Returns:
             ``[b, s, d]``.
         """
-        q = self._split(self.q_proj(hidden))  # [b, s, d] -> [b, h, s, e]
-        k = self._split(self.k_proj(hidden))
-        v = self._split(self.v_proj(hidden))
+        q = self.split(self.q_proj(hidden))  # [b, s, d] -> [b, h, s, e]
+        k = self.split(self.k_proj(hidden))
+        v = self.split(self.v_proj(hidden))
         # softmax(q k^T / sqrt(e), masked with -inf) v
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
         mixed = mixed.transpose(1, 2).flatten(2)  # [b, h, s, e] -> [b, s, d]
         return self.out_proj(mixed)
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
+    def split(self, x: Tensor) -> Tensor:
+        """Heads apart: ``[b, s, d]`` to ``[b, h, s, e]``."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class MLP(nn.Module):

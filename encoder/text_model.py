@@ -235,13 +235,7 @@ class TextEncoder:
             ValueError: If a vector has another width.
         """
         device = self.model.final_layer_norm.weight.device
-        vectors: dict[tuple[int, int], Tensor] = {}
-        plain = [list(chunk) for chunk in ids]
-        for row, chunk in enumerate(plain):
-            for column, token in enumerate(chunk):
-                if hasattr(token, "vector"):
-                    vectors[row, column] = token.vector
-                    chunk[column] = token.placeholder
+        plain, vectors = self.split(ids)
         output = self.model(
             torch.tensor(plain, dtype=torch.long, device=device),
             mask,
@@ -251,8 +245,21 @@ class TextEncoder:
             final_norm=self.final_norm,
         )
         pooled = output.projected if self.projected and output.projected is not None else output.pooled
-        return Encoding(_at_least_float32(output.hidden), _at_least_float32(pooled))
+        return self.widened(output.hidden, pooled)
 
+    @staticmethod
+    def split(ids: Sequence[Sequence[Any]]) -> tuple[list[list[int]], dict[tuple[int, int], Tensor]]:
+        """Token ids, and by chunk and position the vectors that stand above them."""
+        vectors: dict[tuple[int, int], Tensor] = {}
+        plain = [list(chunk) for chunk in ids]
+        for row, chunk in enumerate(plain):
+            for column, token in enumerate(chunk):
+                if hasattr(token, "vector"):
+                    vectors[row, column] = token.vector
+                    chunk[column] = token.placeholder
+        return plain, vectors
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    @staticmethod
+    def widened(hidden: Tensor, pooled: Tensor) -> Encoding:
+        """An `Encoding` in float32, or in float64 where that is what there is."""
+        return Encoding(*(one if one.dtype == torch.float64 else one.float() for one in (hidden, pooled)))
