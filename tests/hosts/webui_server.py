@@ -1,0 +1,458 @@
+"""Finds WebUI checkouts (Forge, A1111), runs one as a server of its own, and speaks its HTTP interface.
+
+A server has a data folder of its own, so that nothing is written into the checkout, and listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import safe_open
+from weighted_clip.parity.host_python import own_environment
+
+from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder
+
+Kind = Literal["Forge", "A1111"]
+EXTENSION_FOLDER = "weighted-clip"
+"""What our folder is called in extensions."""
+PROBE_FOLDER = "forge_probe"
+TITLE = "weighted clip"
+"""Our script in the API: its title in lower case."""
+PROBE_TITLE = "weighted clip probe"
+LORA_TAG = Path(LORA).stem
+"""What a prompt calls the LoRA of make_checkpoint.py."""
+KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section")
+"""Built-in extensions that take part in what is tested; all others are switched off."""
+FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "embeddings": "embeddings"}
+"""Folders of make_checkpoint.py, and where a WebUI looks for them."""
+
+START_SECONDS = 120
+REQUEST_SECONDS = 300
+OFFLINE = {
+    **{name: "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")},
+    **{name: "1" for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")},
+    **{name: "1" for name in ("HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK", "NO_ALBUMENTATIONS_UPDATE")},
+    **{"GRADIO_ANALYTICS_ENABLED": "False", "COMMANDLINE_ARGS": "", "no_proxy": "127.0.0.1,localhost"},
+}
+
+
+@dataclass(frozen=True)
+class WebUIHost:
+    """A WebUI checkout with its virtual environment."""
+
+    folder: Path
+    python: Path
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the two lines it is of."""
+        return "Forge" if (self.folder / "backend" / "text_processing").is_dir() else "A1111"
+
+    @property
+    def version(self) -> str:
+        """As the checkout states it."""
+        if self.kind == "Forge":
+            text = (self.folder / "modules_forge" / "forge_version.py").read_text(encoding="utf-8")
+            found = re.search(r"version = '(.+)'", text)
+        else:
+            text = (self.folder / "CHANGELOG.md").read_text(encoding="utf-8")
+            found = re.search(r"## (\S+)", text)
+        return found[1] if found else "unknown"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What makes it compute on the CPU in float32."""
+        if self.kind == "Forge":
+            return ("--always-cpu",)
+        return ("--use-cpu", "all", "--no-half", "--precision", "full", "--do-not-download-clip")
+
+
+def find_webuis(folder: Path) -> list[WebUIHost]:
+    """Every WebUI in a folder, or the folder itself, that has a virtual environment; by name."""
+    candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
+    hosts: list[WebUIHost] = []
+    for candidate in candidates:
+        if (candidate / "launch.py").is_file() and (candidate / "modules" / "processing.py").is_file():
+            pythons = [
+                candidate / venv / python
+                for venv in (".venv", "venv")
+                for python in ("bin/python", "Scripts/python.exe")
+            ]
+            hosts += [WebUIHost(candidate, python) for python in pythons if python.is_file()][:1]
+    return hosts
+
+
+class APIError(AssertionError):
+    """The WebUI answered with an error."""
+
+    def __init__(self, status: int, body: str, log: str) -> None:
+        super().__init__(f"{status}: {body[:4000]}\n--- end of the server's log ---\n{log}")
+        self.status = status
+        self.body = body
+        """The answer."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a sampling step was given."""
+
+    cond: torch.Tensor
+    """``[parts of the prompt, positions, dim]``."""
+    uncond: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the probe saw of a generation."""
+
+    steps: tuple[Step, ...]
+    schedules: Mapping[str, tuple[tuple[int, torch.Tensor], ...]]
+    """Last step and conditioning, in turn; by ``pass.image.part`` or ``pass.image.negative``, all counted from 0."""
+    comments: str
+    """What the page shows below the picture."""
+
+    @property
+    def conds(self) -> tuple[torch.Tensor, ...]:
+        """What the first part of the first picture's prompt became, in turn."""
+        return tuple(cond for _, cond in self.schedules["0.0.0"])
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """The only one of it."""
+        (cond,) = self.conds
+        return cond
+
+    @property
+    def uncond(self) -> torch.Tensor:
+        """What the negative prompt of the first picture became."""
+        ((_, uncond),) = self.schedules["0.0.negative"]
+        return uncond
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Pictures and what goes with them."""
+
+    pictures: tuple[np.ndarray, ...]
+    """``[height, width, 3]`` each, bytes."""
+    info: Mapping[str, Any]
+    """As the WebUI tells it."""
+    infotext: str
+    """The parameters saved with the first picture."""
+    seen: Seen | None = None
+    """If the probe was asked."""
+
+    def equals(self, other: Generation) -> bool:
+        """Whether the pictures are the same, byte for byte."""
+        return len(self.pictures) == len(other.pictures) and all(map(np.array_equal, self.pictures, other.pictures))
+
+
+@dataclass
+class WebUIServer:
+    """A running WebUI."""
+
+    host: WebUIHost
+    port: int
+    base: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    start_seconds: float = 0
+    """How long it took to start."""
+    count: int = 0
+    """How many files the probe was asked for."""
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, path: str, data: Any = None) -> Any:
+        """GET, or POST if there is data: the answer.
+
+        Raises:
+            APIError: If it is one.
+        """
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(self.address + path, body, {"Content-Type": "application/json"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=REQUEST_SECONDS) as response:
+                return json.loads(response.read() or "null")
+        except urllib.error.HTTPError as error:
+            raise APIError(error.code, error.read().decode("utf-8", "replace"), self.log_tail()) from None
+
+    def txt2img(
+        self, prompt: str, *, script: Sequence[Any] = (), probe: bool = False, fail_at: int = 0, **fields: Any
+    ) -> Generation:
+        """Make pictures of 64 x 64 pixels in two steps.
+
+        Args:
+            prompt: The text.
+            script: Values of our script's controls, the first of them if not all; none if it shall not be named.
+            probe: Whether to look at the conditioning.
+            fail_at: Which call of a layer of the text encoder shall raise, counted from 1; 0: none.
+            fields: More of the API's, or other values.
+
+        Raises:
+            APIError: If the WebUI answers with an error.
+        """
+        data = {
+            **{"prompt": prompt, "steps": 2, "seed": 1, "width": 64, "height": 64, "cfg_scale": 7.0},
+            **{"sampler_name": "Euler", "scheduler": "Normal"},
+            **fields,
+        }
+        scripts: dict[str, Any] = dict(fields.get("alwayson_scripts", {}))
+        if script:
+            scripts[TITLE] = {"args": list(script)}
+        file = ""
+        if probe:
+            self.count += 1
+            file = str(self.base / f"probe-{self.count}.safetensors")
+        if probe or fail_at:
+            scripts[PROBE_TITLE] = {"args": [file, fail_at]}
+        answer = self.request("/sdapi/v1/txt2img", {**data, "alwayson_scripts": scripts})
+        info = json.loads(answer["info"])
+        pictures = tuple(_pixels(picture) for picture in answer["images"])
+        return Generation(pictures, info, info["infotexts"][0], _seen(Path(file)) if file else None)
+
+    def reload_ui(self) -> None:
+        """Do what the button “Reload UI” does, and wait until the page is there again."""
+        starts = self.log_text().count("Startup time:") + 1
+        self.request("/weighted-clip-probe/reload", {})
+        _wait(
+            lambda: is_up(self, starts=starts),
+            START_SECONDS,
+            self.alive,
+            lambda: f"the page did not come back\n{self.log_tail()}",
+        )
+
+    def alive(self) -> bool:
+        """Whether the server still runs."""
+        return self.process.poll() is None
+
+    def log_text(self) -> str:
+        """All that the server wrote."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def log_tail(self) -> str:
+        """The last lines that the server wrote."""
+        return self.log_text()[-5000:]
+
+
+@contextmanager
+def running_webui(
+    host: WebUIHost,
+    models: Path,
+    base: Path,
+    *,
+    with_ours: bool,
+    extensions: Mapping[str, Path] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Iterator[WebUIServer]:
+    """Start a WebUI on the CPU with float32 everywhere, with our extension or without, and stop it in the end.
+
+    Args:
+        host: The checkout.
+        models: Folder of make_checkpoint.py.
+        base: A folder for the data, empty or not there yet.
+        with_ours: Whether our extension is there; the probe always is.
+        extensions: More of them: the name of each, and its folder.
+        settings: Of the WebUI, other than its defaults.
+    """
+    environment = prepare_data_folder(host, models, base, settings or {})
+    link_folder(TESTS / PROBE_FOLDER, base / "extensions" / "weighted-clip-probe")
+    if with_ours:
+        copy_repository(base / "extensions" / EXTENSION_FOLDER)
+    for name, folder in (extensions or {}).items():
+        link_folder(folder, base / "extensions" / name)
+    port, log = _free_port(), base / "server.log"
+    command = [
+        *(str(host.python), "launch.py", *host.arguments, "--api", "--port", str(port), "--data-dir", str(base)),
+        *("--skip-prepare-environment", "--skip-install", "--skip-torch-cuda-test", "--skip-python-version-check"),
+        *("--skip-version-check", "--no-download-sd-model", "--no-hashing", "--disable-console-progressbars"),
+    ]
+    start = time.monotonic()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=host.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            server = WebUIServer(host, port, base, log, process)
+            _wait(lambda: is_up(server), START_SECONDS, server.alive, lambda: f"no server\n{server.log_tail()}")
+            server.start_seconds = time.monotonic() - start
+            yield server
+        finally:
+            _stop(process)
+
+
+def copy_repository(target: Path) -> None:
+    """Copy what git has of our repository, and what it would take, as a user's clone would have it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        source = REPOSITORY / name
+        if source.is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target / name)
+
+
+def is_up(server: WebUIServer, *, starts: int = 1) -> bool:
+    """Whether the WebUI has started that many times, and answers.
+
+    It answers before it is ready: routes are added first, and what requests need after them.
+    """
+    if server.log_text().count("Startup time:") < starts:
+        return False
+    try:
+        models = server.request("/sdapi/v1/sd-models")
+    except (OSError, APIError):
+        return False
+    assert [model["model_name"] for model in models] == [Path(CHECKPOINT).stem]
+    return True
+
+
+def prepare_data_folder(
+    host: WebUIHost, models: Path, base: Path, settings: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Write what a WebUI finds in its data folder: settings and models.
+
+    Args:
+        host: The checkout.
+        models: Folder of make_checkpoint.py.
+        base: An empty folder, or one not there yet.
+        settings: Of the WebUI, other than its defaults.
+
+    Returns:
+        The environment to run it in, which leaves the network and the user's home alone.
+    """
+    for source, target in FOLDERS.items():
+        (base / target).mkdir(parents=True)
+        for file in (models / source).iterdir():
+            _link_file(file, base / target / file.name)
+    (base / "extensions").mkdir()
+    builtin = sorted(path.name for path in (host.folder / "extensions-builtin").iterdir())
+    config = {
+        "disabled_extensions": [name for name in builtin if name not in KEPT_EXTENSIONS],
+        "sd_model_checkpoint": CHECKPOINT,
+        **{"auto_launch_browser": "Disable", "show_progress_type": "None", "memmon_poll_rate": 0},
+        # what a request overrides, Forge takes back only where the file has it
+        **{"emphasis": "Original", "CLIP_stop_at_last_layers": 1},
+        **(settings or {}),
+    }
+    (base / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if host.kind == "A1111":
+        _write_hub_cache(host, base / "huggingface" / "hub")
+    return {
+        **{"OMP_NUM_THREADS": "2", **own_environment(), **OFFLINE},
+        # what would be written to the user's home
+        **{"HF_HOME": str(base / "huggingface"), "XDG_CACHE_HOME": str(base / "cache-home")},
+        **{"MPLCONFIGDIR": str(base / "matplotlib"), "GRADIO_TEMP_DIR": str(base / "gradio")},
+    }
+
+
+def _link_file(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _write_hub_cache(host: WebUIHost, hub: Path) -> None:
+    """Write CLIP-L's tokenizer and sizes where A1111 would have them after a download from Hugging Face.
+
+    The vocabulary is the one that OpenAI published with CLIP, of which open_clip carries a copy.
+    """
+    library = next(host.python.parent.parent.glob("[Ll]ib/**/open_clip/bpe_simple_vocab_16e6.txt.gz"))
+    lines = gzip.decompress(library.read_bytes()).decode("utf-8").split("\n")
+    merges = lines[1 : 49152 - 256 - 2 + 1]
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    letters = [*map(chr, printable), *(chr(256 + index) for index in range(256 - len(printable)))]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    words += ["<|startoftext|>", "<|endoftext|>"]
+    sizes = {
+        **{"model_type": "clip_text_model", "hidden_act": "quick_gelu", "hidden_size": 768, "projection_dim": 768},
+        **{"intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12, "vocab_size": len(words)},
+    }
+    special = {"bos_token": words[-2], "eos_token": words[-1], "unk_token": words[-1], "pad_token": words[-1]}
+    folder = hub / "models--openai--clip-vit-large-patch14"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("seeded")
+    snapshot = folder / "snapshots" / "seeded"
+    snapshot.mkdir(parents=True)
+    (snapshot / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    for name, content in (
+        ("vocab.json", {word: index for index, word in enumerate(words)}),
+        ("config.json", sizes),
+        ("special_tokens_map.json", special),
+        ("tokenizer_config.json", {**special, "do_lower_case": True, "model_max_length": 77}),
+    ):
+        (snapshot / name).write_text(json.dumps(content), encoding="utf-8")
+    (hub / "version.txt").write_text("1")
+
+
+def _pixels(encoded: str) -> np.ndarray:
+    with Image.open(io.BytesIO(base64.b64decode(encoded))) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def _seen(path: Path) -> Seen:
+    """Read what the probe wrote."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+        ends: dict[str, list[int]] = json.loads(file.metadata()["ends"])
+        num_steps = int(file.metadata()["steps"])
+        comments = file.metadata()["comments"]
+    return Seen(
+        tuple(Step(tensors[f"step.{index}.cond"], tensors[f"step.{index}.uncond"]) for index in range(num_steps)),
+        {
+            name: tuple((end, tensors[f"schedule.{name}.{index}"]) for index, end in enumerate(some))
+            for name, some in ends.items()
+        },
+        comments,
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server, and what it has started."""
+    for is_last in (False, True):
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL if is_last else signal.SIGTERM)
+        elif is_last:
+            process.kill()
+        else:
+            process.terminate()
+        try:
+            process.wait(20)
+            return
+        except subprocess.TimeoutExpired:
+            continue
