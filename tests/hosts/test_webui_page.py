@@ -1,0 +1,146 @@
+"""Our tab and our script in a real WebUI's page, used in Chromium: what its user sees, clicks and gets."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from weighted_clip.encoder.checkpoint import load_text_models
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+
+from ..web.chromium import Tab, running_chromium
+from ..web.lab_in_browser import LabPage
+from .comfy_server import CHECKPOINT
+from .webui_server import WebUIHost, WebUIServer, running_webui
+
+pytestmark = [pytest.mark.host, pytest.mark.slow]
+
+TAB = "Weighted CLIP"
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
+CHIPS = ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
+PARAMETERS = (
+    "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: masked_blend, "
+    "Weighted CLIP law: compel, Weighted CLIP padding: mask"
+)
+
+
+@pytest.fixture(scope="module")
+def server(
+    webui_host: WebUIHost, webui_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WebUIServer]:
+    base = tmp_path_factory.mktemp("page") / "data"
+    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser(server: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
+        yield tab
+
+
+@pytest.fixture
+def page(server: WebUIServer, browser: Tab) -> LabPage:
+    page = LabPage(browser)
+    page.open(server.address, host_tab=TAB)
+    return page
+
+
+def test_tokens_are_read_while_typing_and_masks_drawn(page: LabPage) -> None:
+    page.wait_for_chips(CHIPS)
+    page.fill("prompt", "a (blue:1.2) cat, (never closed")
+    page.wait_until_read("a (blue:1.2) cat, (never closed")
+    assert page.chips()[1] == "blue 1.2"
+    page.wait_for_text("strip", "is never closed")
+    page.choose("scheme", "masked_blend")
+    page.wait_for_text("scheme_note", "blends in encodings without the word")
+    page.open_part("Masks")
+    assert len(page.wait_for_pictures("masks", 2)) >= 2
+    page.open_part("Convert")
+    page.tab.wait("return !!document.querySelector('#weighted_clip_converted textarea')?.value")
+    assert "blue" in page.value("converted")
+
+
+def test_loaded_model_is_named_compared_and_exported(
+    server: WebUIServer, browser: Tab, webui_models: Path, tmp_path: Path
+) -> None:
+    """The first picture loads the model; then the lab has it, and its export is our own encoder's."""
+    server.txt2img("a cat")
+    page = LabPage(browser)
+    page.open(server.address, host_tab=TAB)
+    page.wait_for_text("model", "as loaded in the WebUI")
+    page.fill("prompt", PROMPT)
+    page.wait_until_read(PROMPT)
+    page.choose("scheme", "masked_blend")
+    page.open_part("Compare schemes")
+    page.click("compare")
+    page.wait_for_text("progress", "done")
+    assert page.wait_for_pictures("comparison", 1)
+
+    page.open_part("Export")
+    page.click("export")
+    page.wait_for_text("export_report", "Encoded with masked_blend")
+    link = browser.wait("return document.querySelector('#weighted_clip_file a[href]')?.href")
+    data = browser.run(
+        "const bytes = new Uint8Array(await (await fetch(args[0])).arrayBuffer());"
+        "return btoa(Array.from(bytes, (one) => String.fromCharCode(one)).join(''))",
+        link,
+    )
+    (tmp_path / "export.safetensors").write_bytes(base64.b64decode(data))
+    models, _ = load_text_models(webui_models / "checkpoints" / CHECKPOINT)
+    read = read_prompt(PROMPT, EncodeOptions(syntax="a1111", scheme="masked_blend"), default_tokenizer())
+    with torch.no_grad():
+        expected = encode_prompt(read, TextEncoder(models["clip_l"]), default_tokenizer()).hidden
+    with safe_open(tmp_path / "export.safetensors", framework="pt") as file:
+        torch.testing.assert_close(file.get_tensor("hidden").float(), expected, atol=1e-4, rtol=0)
+        assert file.metadata()["prompt"] == PROMPT
+        assert file.metadata()["scheme"] == "masked_blend"
+
+
+@pytest.mark.parametrize("text", ["", "🐱🚀" * 200, "((((a [b] (c:1.2", "(cat:1.1) dog, " * 1000])
+def test_odd_prompts_leave_the_page_alive(page: LabPage, text: str) -> None:
+    page.fill("prompt", text)
+    page.wait_until_read(text, seconds=20)
+    if text.startswith("(((("):
+        page.wait_for_text("strip", "never closed")
+    page.fill("prompt", "a cat")
+    page.wait_for_chips(["a", "cat"])
+
+
+def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> None:
+    """The arrow below Generate reads the parameters of an image out of the prompt box."""
+    browser.open(server.address)
+    browser.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
+    browser.wait("return document.readyState === 'complete'")
+    values = (
+        "const find = (name) => [...document.querySelectorAll('#tab_txt2img [id*=weighted_clip_]')]"
+        "  .filter((one) => one.id.endsWith(name))"
+        "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0];"
+        "return ['scheme', 'law', 'padding', 'mask_method'].map((name) => find(name)?.value)"
+    )
+    assert browser.wait(f"const all = (() => {{ {values} }})(); return all.every(Boolean) && all") == [
+        *("a1111", "nested", "attend", "attention")
+    ]
+    browser.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
+    browser.paste(PARAMETERS)
+    browser.wait("document.querySelector('#paste').click(); return true")
+    expected = ["masked_blend", "compel", "mask", "attention"]
+    browser.wait(f"const all = (() => {{ {values} }})(); return all.join() === args[0].join()", expected)
+    assert browser.run("return document.querySelector('#txt2img_prompt textarea').value") == "a (dog:0.5)"
+    checked = (
+        "return [...document.querySelectorAll('#tab_txt2img [id*=weighted_clip_enabled] input[type=checkbox]')]"
+        ".some((one) => one.checked)"
+    )
+    browser.wait(checked)
+
+
+def test_page_has_no_error_of_ours(server: WebUIServer, page: LabPage) -> None:
+    found = [line for line in page.tab.complaints() if "weighted" in json.dumps(line).lower()]
+    assert not found
