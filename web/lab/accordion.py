@@ -14,12 +14,12 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 
 _MENUS = {
-    "scheme": ("Scheme", list(SCHEMES), "What a weight does; instead of the setting Emphasis mode."),
-    "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first."),
-    "law": ("Law", list(LAWS), "masked_blend: how several faded words share the result."),
-    "mask_method": ("Mask method", list(MASK_METHODS), "masked_blend: what an absent word is."),
-    "padding": ("Padding", list(PADDINGS), "What the encoder may see of the padding; drop leaves its rows out."),
-    "syntax": ("Syntax", list(SYNTAXES), "How weights are written."),
+    "scheme": ("Scheme", list(SCHEMES), "What a weight does"),
+    "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first"),
+    "law": ("Law", list(LAWS), "masked_blend: several faded words"),
+    "mask_method": ("Mask method", list(MASK_METHODS), "masked_blend: what absent means"),
+    "padding": ("Padding", list(PADDINGS), "What the encoder sees of it"),
+    "syntax": ("Syntax", list(SYNTAXES), "How weights are written"),
 }
 """Label, choices and help of each control, by the name of the setting, in the order of the API."""
 
