@@ -161,9 +161,16 @@ class Run:
         """By tower and texts."""
         self.kept: tuple[int, ...] = ()
         """Padding ``drop``: rows kept of each chunk of every text."""
+        self._reads: dict[tuple[str, ...], dict[str, list[ReadPrompt]]] = {}
 
     def read(self, texts: Sequence[str]) -> dict[str, list[ReadPrompt]]:
         """Read texts for all towers, all with the same number of chunks and of rows kept."""
+        key = tuple(texts)
+        if key not in self._reads:
+            self._reads[key] = self._read(texts)
+        return self._reads[key]
+
+    def _read(self, texts: Sequence[str]) -> dict[str, list[ReadPrompt]]:
         reads = {
             tower: [
                 read_prompt(text, self.options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
@@ -178,6 +185,10 @@ class Run:
             kept = tuple(map(max, zip(*all_kept, *[self.kept] * bool(self.kept), strict=True)))
             result = {tower: [read._replace(kept=kept) for read in some] for tower, some in result.items()}
         return result
+
+    def keep_rows_of(self, texts: Sequence[str]) -> None:
+        """Padding ``drop``: keep in every text the rows that any of these texts needs."""
+        self.kept = next(iter(self._read(texts).values()))[0].kept or ()
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
@@ -209,7 +220,7 @@ def swapped(engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterab
     run = Run(engines, options)
     texts = list(dict.fromkeys(texts))
     if texts:
-        run.kept = next(iter(run.read(texts).values()))[0].kept or ()
+        run.keep_rows_of(texts)
     thread = threading.get_ident()
     try:
         for tower, engine in run.engines.items():
