@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import page
 from .encoding import encode_block
 from .hosts import host_block
 from .machine import machine
 from .parsing import ParseScale, parse_block
+from .reranking import image_block
 from .tokenizing import token_block
+
+if TYPE_CHECKING:
+    from ..encoder.text_model import TextModel
 
 SEED = 0
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
+TINY_VISION = {**TINY, "image_size": 56, "projection_dim": 32}
+SECTIONS = ("machine", "parse", "tokens", "encode", "images", "hosts")
+"""In the order in which they are measured."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +36,19 @@ class Scale:
     encode_repetitions: int = 15
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the text encoder where they are not CLIP-L's."""
+    image_batch: int = 8
+    """Images that are timed."""
+    num_images: int = 32
+    """Images whose memory is measured."""
+    image_side: int = 512
+    """Pixels."""
+    image_repetitions: int = 5
+    vision_sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the image encoder where they are not CLIP-L's."""
 
 
 FULL = Scale()
-QUICK = Scale(ParseScale((30, 100, 300), seconds=0.0, repetitions=1), 2, 1, 2, TINY)
+QUICK = Scale(ParseScale((30, 100, 300), seconds=0.0, repetitions=1), 2, 1, 2, TINY, 3, 6, 64, 2, TINY_VISION)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +59,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hosts", type=Path, metavar="DIR", help="a folder with a ComfyUI checkout and its .venv, and ADV_CLIP_emb"
     )
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION", help="of: " + ", ".join(SECTIONS)
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        metavar="N",
+        help=f"measure the memory of N images ({FULL.num_images}); 512 take more than half an hour on two cores",
+    )
     parser.add_argument("--write", action="store_true", help=f"write the figures into {page.PAGE.name}")
 
 
@@ -49,7 +75,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """Measure everything and print it.
 
     Args:
-        options: ``quick``, ``hosts`` and ``write``, as `add_options` describes them.
+        options: ``quick``, ``hosts``, ``only``, ``images`` and ``write``, as `add_options` describes them.
         say: Prints.
 
     Returns:
@@ -60,8 +86,13 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
+    scale = QUICK if options.quick else FULL
+    if options.images is not None:
+        if options.images < 1:
+            raise ValueError(f"--images must be at least 1, got {options.images}")
+        scale = replace(scale, num_images=options.images)
     blocks: dict[str, str] = {}
-    for name, block in measure(QUICK if options.quick else FULL, options.hosts, say):
+    for name, block in measure(scale, options.hosts, say, options.only):
         say(f"\n## {name}\n\n{block}")
         blocks[name] = block
     if options.write:
@@ -70,13 +101,16 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     return 0
 
 
-def measure(scale: Scale, hosts: Path | None, say: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+def measure(
+    scale: Scale, hosts: Path | None, say: Callable[[str], None], only: Sequence[str] = SECTIONS
+) -> Iterator[tuple[str, str]]:
     """Measure section by section.
 
     Args:
         scale: How much.
         hosts: Folder of hosts, if there is one.
         say: Told what goes wrong.
+        only: Which of `SECTIONS`.
 
     Yields:
         Name of the section, as in the page's markers, and its Markdown.
@@ -84,9 +118,23 @@ def measure(scale: Scale, hosts: Path | None, say: Callable[[str], None]) -> Ite
     from ..encoder.checkpoint import seeded_text_model
     from ..encoder.config import TextConfig
 
-    yield "machine", machine()
-    yield "parse", parse_block(scale.parse)
-    yield "tokens", token_block(repetitions=scale.token_repetitions, inner=scale.token_inner)
-    model = seeded_text_model(TextConfig(**scale.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
-    yield "encode", encode_block(model, repetitions=scale.encode_repetitions)
-    yield "hosts", host_block(model, hosts, repetitions=scale.encode_repetitions, say=say)
+    def model() -> TextModel:
+        return seeded_text_model(TextConfig(**scale.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
+
+    measures: dict[str, Callable[[], str]] = {
+        "machine": machine,
+        "parse": lambda: parse_block(scale.parse),
+        "tokens": lambda: token_block(repetitions=scale.token_repetitions, inner=scale.token_inner),
+        "encode": lambda: encode_block(model(), repetitions=scale.encode_repetitions),
+        "images": lambda: image_block(
+            scale.vision_sizes,
+            batch=scale.image_batch,
+            num_images=scale.num_images,
+            side=scale.image_side,
+            repetitions=scale.image_repetitions,
+        ),
+        "hosts": lambda: host_block(model(), hosts, repetitions=scale.encode_repetitions, say=say),
+    }
+    for name in SECTIONS:
+        if name in only:
+            yield name, measures[name]()

@@ -102,7 +102,7 @@ def save(drawn: dict[str, Image.Image], folder: Path) -> None:
     """Write pictures as small PNGs."""
     folder.mkdir(exist_ok=True)
     for name, picture in drawn.items():
-        picture.quantize(128).save(folder / f"{name}.png", optimize=True)
+        picture.quantize(128, kmeans=2).save(folder / f"{name}.png", optimize=True)
 
 
 def read(text: str, scheme: str = "a1111") -> ReadPrompt:
@@ -337,14 +337,16 @@ def compared_in_help() -> dict[str, Image.Image]:
     scores, texts, images = scored_shapes()
     width = HELP_WIDTH + 16 - 2 * MARGIN
     with (
-        patch.object(pictures.similarity, "TEXT_WIDTH", 96),
+        patch.multiple(pictures.similarity, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
         patch.multiple(pictures.ranking, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
     ):
-        matrix = pictures.draw_similarity(scores[:3, :3], texts[:3], images[:3])
+        some = [0, 2, 5]  # whose captions fit
+        matrix = pictures.draw_similarity(
+            scores[some][:, some], [texts[index] for index in some], [images[index] for index in some]
+        )
         ranked = scores[0, :8].tolist()
         ranking = pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
-    height = round(matrix.height * HELP_WIDTH / matrix.width)
-    return {"similarity": matrix.resize((HELP_WIDTH, height)), "rerank": ranking}
+    return {"similarity": matrix, "rerank": ranking}
 
 
 def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Image:

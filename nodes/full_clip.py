@@ -28,6 +28,14 @@ SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images"
 
 CLIP_FULL_INPUT = (FULL_TYPE, {"tooltip": "A whole CLIP, from Load CLIP (text + image)."})
 IMAGES_INPUT = ("IMAGE", {"tooltip": "The images to compare, a batch of any size."})
+TEXT_INPUT = (
+    "STRING",
+    {
+        **common.TEXT_INPUT[1],
+        "tooltip": "What the images are compared with. As in the stock node, // starts a comment, and of alternatives "
+        "in curly brackets, divided by bars, one is picked at random.",
+    },
+)
 CROP_INPUT = common.menu(
     CROPS,
     "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
@@ -114,7 +122,7 @@ class WeightedCLIPRerank:
             "required": {
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
-                "text": common.TEXT_INPUT,
+                "text": TEXT_INPUT,
                 "keep": ("INT", {"default": 4, "min": 1, "max": 4096, "tooltip": "How many of the best to keep."}),
                 "crop": CROP_INPUT,
                 "syntax": SYNTAX_INPUT,

@@ -10,12 +10,16 @@ from weighted_clip.benchmarks.command import QUICK
 from weighted_clip.benchmarks.encoding import PAIRS
 from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, WAYS, find_places
 from weighted_clip.benchmarks.parsing import SYNTAXES
+from weighted_clip.benchmarks.reranking import WORKS, memory_rows
 from weighted_clip.benchmarks.texts import FOUR_DOWN, PROMPTS, TEXTS, text_of, written
 from weighted_clip.benchmarks.timing import times_in_turn
+from weighted_clip.encoder.checkpoint import seeded_vision_model
+from weighted_clip.encoder.config import VisionConfig
+from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
-SECTIONS = ["machine", "parse", "tokens", "encode", "hosts"]
+SECTIONS = ["machine", "parse", "tokens", "encode", "images", "hosts"]
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -33,8 +37,8 @@ def bench(*arguments: str) -> dict[str, str]:
 
 
 def cells(section: str) -> list[list[str]]:
-    """The rows of a section's table, without its head."""
-    lines = [line for line in section.splitlines() if line.startswith("|")]
+    """The rows of a section's table, without its head; of several tables, of the first."""
+    lines = [line for line in section[section.find("|") :].split("\n\n")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -76,6 +80,45 @@ def test_every_pair_encodes_and_agrees(sections: dict[str, str]) -> None:
             assert row[-1] == "other rule"
 
 
+def test_images_have_the_features_of_transformers(sections: dict[str, str]) -> None:
+    rows = cells(sections["images"])
+    assert [row[0] for row in rows] == list(WORKS)
+    for row in rows:
+        assert float(row[2]) > 0
+        assert float(row[3]) > 0
+        assert float(row[-1]) <= 1e-6
+
+
+def test_the_memory_of_images_is_measured_beside_model_and_images(sections: dict[str, str]) -> None:
+    (row,) = cells(sections["images"].split("\n\n", 1)[1])
+    assert row[:3] == ["6", "64 x 64", "6"]
+    assert row[-1] == "512"
+    if Path("/proc/self/clear_refs").exists():
+        assert 0 <= float(row[-2]) <= 64  # the tiny model and images of --quick
+    else:
+        assert row[-2] == "not measured"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux, to measure the peak of memory")
+def test_the_measure_of_memory_sees_a_batch_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**18))  # glibc: what is freed goes back at once
+    config = VisionConfig(hidden_dim=256, num_heads=4, num_layers=6, mlp_dim=1024, projection_dim=64)
+    ((_, _, batch, model, images, peak, _),) = memory_rows(config, 24, 128)
+    assert int(batch) == 24
+    assert float(model) == pytest.approx(sum(p.nbytes for p in seeded_vision_model(config).parameters()) / 2**20, abs=1)
+    assert float(images) == pytest.approx(24 * 128 * 128 * 3 * 4 / 2**20, abs=1)
+    states = 24 * 7 * 257 * 256 * 4 / 2**20  # at least the states of all layers, which are held to the end
+    assert states < float(peak) <= 24 * bytes_per_image(config, 4, 128, 128) / 2**20
+
+
+def test_one_section_can_be_measured_alone() -> None:
+    assert list(bench("--only", "tokens", "machine")) == ["machine", "tokens"]
+    found = bench("--only", "images", "--images", "9")["images"]
+    assert "|      9 |    64 x 64 |" in found
+    with pytest.raises(ValueError, match="--images must be at least 1, got 0"):
+        bench("--images", "0")
+
+
 def test_without_hosts_their_rows_say_so(sections: dict[str, str]) -> None:
     rows = cells(sections["hosts"])
     assert len(rows) == sum(len(ours) * len(WAYS) for prompts in PLAN.values() for _, ours in prompts.values())
@@ -90,6 +133,7 @@ def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     from weighted_clip.encoder.config import TextConfig
 
     monkeypatch.setitem(sys.modules, "transformers", None)
+    assert [row[-1] for row in cells(bench("--only", "images")["images"])] == ["not found"] * len(WORKS)
     rows = cells(encode_block(seeded_text_model(TextConfig(**QUICK.sizes)), repetitions=1))
     assert [row[-1] for row in rows] == ["not found"] * len(PAIRS)
     assert {row[-1] for row in cells(token_block(repetitions=1, inner=1))} == {"not found"}

@@ -32,6 +32,7 @@ WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 
 CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]
 """Those of ComfyUI's own templates."""
+WHOLE_CLIP = "clip-vit-large-patch14.safetensors"
 MAX_PICTURE_BYTES = 60_000
 MAX_PICTURE_WIDTH = 360
 """Pixels. The panel that shows help pages is hardly wider."""
@@ -46,9 +47,9 @@ pytestmark = pytest.mark.usefixtures("folders")
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's folders, with the checkpoints that the workflows name."""
+    """The host's folders, with the files that the workflows name."""
     paths = ModuleType("folder_paths")
-    files = {"checkpoints": CHECKPOINTS}
+    files = {"checkpoints": CHECKPOINTS, "clip_vision": [WHOLE_CLIP]}
     paths.get_filename_list = lambda kind: files.get(kind, [])
     monkeypatch.setitem(sys.modules, "folder_paths", paths)
 

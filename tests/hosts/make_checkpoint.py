@@ -25,6 +25,7 @@ CHECKPOINT = Path("checkpoints", "seeded-sd15.safetensors")
 LORA = Path("loras", "seeded-clip-lora.safetensors")
 TEXT_ENCODER = Path("text_encoders", "seeded-clip-l.safetensors")
 EMBEDDINGS = Path("embeddings")
+WHOLE_CLIP = Path("clip_vision", "seeded-whole.safetensors")
 
 TEXT_PREFIX = "cond_stage_model.transformer."
 LORA_RANK = 4
@@ -67,6 +68,35 @@ def write_more_embeddings(folder: Path) -> None:
     unfinished = folder / EMBEDDINGS / "seeded-eight.unfinished"
     torch.save(trained, unfinished)
     unfinished.replace(unfinished.with_suffix(".pt"))
+
+
+def write_whole_clip(folder: Path) -> None:
+    """Write a tiny CLIP of both halves, as transformers writes one; needs no ComfyUI.
+
+    Two layers of 64 wide in each half, images of 56 x 56 in patches of 14, features of 32.
+    """
+    width, inner, features = 64, 128, 32
+    shapes: dict[str, tuple[int, ...]] = {
+        "text_model.embeddings.token_embedding.weight": (49408, width),
+        "text_model.embeddings.position_embedding.weight": (77, width),
+        "vision_model.embeddings.class_embedding": (width,),
+        "vision_model.embeddings.patch_embedding.weight": (width, 3, 14, 14),
+        "vision_model.embeddings.position_embedding.weight": (17, width),
+        "text_projection.weight": (features, width),
+        "visual_projection.weight": (features, width),
+    }
+    matrices = {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
+    matrices |= {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
+    norms = ["text_model.final_layer_norm", "vision_model.pre_layrnorm", "vision_model.post_layernorm"]
+    for half in ("text_model", "vision_model"):
+        for layer in (f"{half}.encoder.layers.{number}" for number in (0, 1)):
+            norms += [f"{layer}.layer_norm1", f"{layer}.layer_norm2"]
+            for name, shape in matrices.items():
+                shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    state = {name: drawn(name, torch.Size(shape)) for name, shape in shapes.items()}
+    write({**state, "logit_scale": torch.tensor(4.0)}, folder / WHOLE_CLIP)
 
 
 def unet() -> torch.nn.Module:

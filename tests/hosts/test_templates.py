@@ -1,8 +1,9 @@
 """Example workflows, help pages and translations in a real ComfyUI and Chromium: they are listed, open, and run.
 
 Every workflow is loaded as the template library loads it, turned into a prompt by the front end itself, and run on
-models with random weights: the seeded Stable Diffusion 1.5, and a tiny SDXL that the probe makes. The pack's folder has
-a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one with a space.
+models with random weights: the seeded Stable Diffusion 1.5, a tiny SDXL that the probe makes, and a tiny CLIP. The
+pack's folder has a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one
+with a space.
 
 What asks the server alone runs without a browser.
 """
@@ -22,6 +23,7 @@ from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from . import comfy_server
 from .browser import Page, running_browser
 from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Host, Result, running_server
+from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
 pytestmark = pytest.mark.host
 
@@ -67,6 +69,7 @@ def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactor
         patch.setattr(comfy_server, "PACK_FOLDER", FOLDER)
         with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
             server.request("/settings", SETTINGS)
+            write_whole_clip(server.base / "models")
             yield server
 
 
@@ -140,15 +143,18 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     result = web_server.run(graph)
 
     pictures = {
-        node_id: saved_picture(web_server, result, node_id)
+        node_id: saved_pictures(web_server, result, node_id)
         for node_id, node in graph.nodes.items()
         if node["class_type"] in ("SaveImage", "PreviewImage")
     }
-    drawn = [picture for picture in pictures.values() if picture.shape == (SIZE, SIZE, 3)]
+    drawn = [shown for shown in pictures.values() if all(picture.shape == (SIZE, SIZE, 3) for picture in shown)]
     samplers = [node for node in nodes.values() if node["class_type"] in ("KSampler", "SamplerCustom")]
     assert len(drawn) == len(samplers) >= 1
-    for picture in pictures.values():
-        assert picture.std() > 10  # NaN would be drawn black
+    for node_id, shown in pictures.items():
+        source = graph.nodes[graph.nodes[node_id]["inputs"]["images"][0]]
+        assert len(shown) == source["inputs"].get("keep", 1)
+        for picture in shown:
+            assert picture.std() > 10  # NaN would be drawn black
 
 
 @pytest.mark.parametrize("is_nodes_2", [False, True], ids=["canvas", "Nodes 2.0"])
@@ -196,15 +202,22 @@ def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
                             other["inputs"][name] = ["tiny", value[1]]
         elif node["class_type"] == "WeightedCLIPLoad":
             inputs["file"] = f"checkpoints/{CHECKPOINT}"
+        elif node["class_type"] == "WeightedCLIPLoadFull":
+            inputs["file"] = WHOLE_CLIP.as_posix()
         elif node["class_type"] == "EmptyLatentImage":
-            inputs |= {"width": SIZE, "height": SIZE}
+            inputs |= {"width": SIZE, "height": SIZE, "batch_size": min(inputs["batch_size"], 4)}
         elif "steps" in inputs:
             inputs["steps"] = STEPS
     return result
 
 
-def saved_picture(server: ComfyServer, result: Result, node_id: str) -> np.ndarray:
-    return server.picture(result, comfy_server.Node(node_id))
+def saved_pictures(server: ComfyServer, result: Result, node_id: str) -> list[np.ndarray]:
+    """Every picture that a node shows."""
+    images = result.outputs[node_id]["images"]
+    return [
+        server.picture(Result({node_id: {"images": [image]}}, frozenset()), comfy_server.Node(node_id))
+        for image in images
+    ]
 
 
 def test_a_node_is_shown_in_chinese(page: HelpPage, web_server: ComfyServer) -> None:

@@ -390,8 +390,10 @@ def test_what_each_node_asks(served: dict[str, Any]) -> None:
     assert "sigmas linked: exact after the run" in node["a1111"]["bar"]
     phrases = {"hide": "cat", "hidden_from": "everything", "from_phrases": ""}
     assert node["masks"] == {"syntax": "comfy", **phrases, "text": "a cat"}
+    chunks_as_features = {"scheme": "unweighted", "chunking": "comfy word"}
+    assert node["rerank"] == {"syntax": "a1111", **chunks_as_features, "text": "a (red:1.4) cat"}
     assert node["unknown"] == {"text": "hi"}
-    assert node["foreign"] == [None, None]
+    assert node["foreign"] == [None, None, None]
 
 
 def test_a_clip_of_another_family_is_named_before_the_run(served: dict[str, Any]) -> None:

@@ -134,11 +134,17 @@ export async function nodeResults() {
   masks.ruler.check();
   await wait(150);
   results.masks = masks.asked[0].body;
+  const choices = { text: "a (red:1.4) cat", keep: 3, crop: "center", syntax: "a1111" };
+  const rerank = follow(makeNode("WeightedCLIPRerank", choices));
+  rerank.ruler.check();
+  await wait(150);
+  results.rerank = rerank.asked[0].body;
   const unknown = follow(makeNode("WeightedCLIPOfTomorrow", { text: "hi", more: 1 }));
   unknown.ruler.check();
   await wait(150);
   results.unknown = unknown.asked[0].body;
   const foreign = [makeNode("CLIPTextEncode", { text: "" }), makeNode("WeightedCLIPLoad", { file: "" })];
+  foreign.push(makeNode("WeightedCLIPSimilarity", { texts: "one\ntwo" }));
   results.foreign = foreign.map(ruleOf);
   results.clip = await clipNotes();
   return results;

@@ -1,0 +1,286 @@
+"""How long images take to become features, beside transformers on the same weights, and how much memory many need.
+
+The memory is measured in a process of its own, on Linux: resident memory at its peak, less what was resident when the
+model and the images were there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .machine import version
+from .page import NOT_FOUND, table
+from .timing import Ratio, compare, times_in_turn
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from ..encoder.config import VisionConfig
+    from ..encoder.vision_model import VisionModel
+
+ROOT = Path(__file__).resolve().parents[1]
+PEER = "transformers CLIPModel"
+MIB = 1024**2
+
+WORKS = ("images to features", "images to pixels", "pixels to features")
+"""What is timed: all of it, and its two parts."""
+SPEED_HEAD = ("Work", "Peer", "Ours, images/s", "Peer, images/s", "Ours / peer", "Middle half", "Difference")
+MEMORY_HEAD = ("Images", "Their size", "Batches of", "Model, MiB", "Images, MiB", "Beside them, MiB", "Budget, MiB")
+
+PROGRAM = """
+import importlib.util, sys
+from pathlib import Path
+root = Path(sys.argv[1])
+spec = importlib.util.spec_from_file_location(
+    "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
+)
+sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["weighted_clip"])
+from weighted_clip.benchmarks.reranking import print_memory
+print_memory(sys.argv[2])
+"""
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def image_block(sizes: dict[str, int], *, batch: int, num_images: int, side: int, repetitions: int) -> str:
+    """Measure and make the tables.
+
+    Args:
+        sizes: Of the image tower, where they are not those of CLIP ViT-L/14.
+        batch: Images that are timed.
+        num_images: Images whose memory is measured.
+        side: Of each of them, in pixels.
+        repetitions: Rounds of the timing.
+
+    Returns:
+        Markdown: speed, memory, and when and with what they were measured.
+    """
+    import torch
+
+    from ..encoder.checkpoint import seeded_vision_model
+    from ..encoder.config import VisionConfig
+
+    about = (
+        f"Measured on {datetime.datetime.now(datetime.timezone.utc).date()} with torch {torch.__version__} on "
+        f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)} and transformers "
+        f"{version('transformers')}"
+    )
+    if hasattr(os, "getloadavg"):
+        about += f"; load average over the minute before: {os.getloadavg()[0]:.1f}"
+    config = VisionConfig(**sizes)  # pyright: ignore[reportArgumentType]
+    rows = memory_rows(config, num_images, side)
+    model = seeded_vision_model(config)
+    speed = table(SPEED_HEAD, _speed_rows(model, _pictures(batch, side), repetitions), num_left=2)
+    return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), f"{about}."])
+
+
+def _pictures(count: int, side: int) -> list[Image.Image]:
+    """Noise, which is as much work as a photograph."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    return [Image.fromarray(generator.integers(0, 256, (side, side, 3), np.uint8)) for _ in range(count)]
+
+
+# ---- speed
+
+
+def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int) -> list[list[str]]:
+    import torch
+
+    from ..encoder.full_clip import FullClip
+    from ..encoder.images import preprocess
+    from ..encoder.reranking import image_features
+
+    size = model.config.image_size
+    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    pixels = preprocess(images, size)
+    ours: dict[str, Callable[[], Tensor]] = {
+        WORKS[0]: lambda: image_features(clip, images, memory_budget=2**62),  # in one batch, as the peer
+        WORKS[1]: lambda: preprocess(images, size),
+        WORKS[2]: lambda: clip.image_features(pixels),
+    }
+    theirs = _peer(model, images, pixels)
+    if theirs is None:
+        return [[work, PEER, *["-"] * 4, NOT_FOUND] for work in WORKS]
+    rows: list[list[str]] = []
+    with torch.no_grad():
+        for work, run in ours.items():
+            difference = float((run() - theirs[work]()).abs().max())
+            times = times_in_turn({"ours": run, "peer": theirs[work]}, repetitions=repetitions)
+            ratio = compare(times["ours"], times["peer"])
+            rows.append([work, PEER, *_speeds(ratio, len(images)), "0" if difference == 0 else f"{difference:.0e}"])
+    return rows
+
+
+def _speeds(ratio: Ratio, count: int) -> list[str]:
+    return [
+        f"{count / ratio.ours:.3g}",
+        f"{count / ratio.peer:.3g}",
+        f"{ratio.ratio:.2f}",
+        f"{ratio.low:.2f} to {ratio.high:.2f}",
+    ]
+
+
+def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:
+    """CLIPModel of transformers on the same weights, with a small text half that nothing runs; None without it."""
+    try:
+        from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+    except (ImportError, RuntimeError):  # the latter from a torchvision that was built for another torch
+        return None
+    import torch
+    from torch.nn import functional
+
+    config = model.config
+    make_vision: Any = CLIPVisionConfig  # their keywords differ between versions
+    make_text: Any = CLIPTextConfig
+    vision = make_vision(
+        hidden_size=config.hidden_dim,
+        intermediate_size=config.mlp_dim,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        hidden_act=config.activation,
+    )
+    text = make_text(
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    make_config: Any = CLIPConfig
+    given = make_config(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=config.projection_dim
+    )
+    given._attn_implementation = "sdpa"
+    theirs: Any = CLIPModel(given).eval().requires_grad_(False)
+    named: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        key = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
+        named[key if key.startswith("visual_projection") else f"vision_model.{key}"] = tensor
+    unfilled, unknown = theirs.load_state_dict(named, strict=False)
+    assert not unknown, unknown
+    assert not [key for key in unfilled if key.startswith("vis") and "position_ids" not in key], unfilled
+    size = config.image_size
+    prepare: Any = CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
+
+    def to_pixels() -> Tensor:
+        return prepare(images, return_tensors="pt")["pixel_values"]
+
+    def encode(prepared: Tensor) -> Tensor:
+        found = theirs.get_image_features(pixel_values=prepared)
+        return functional.normalize(found if isinstance(found, torch.Tensor) else found.pooler_output, dim=-1)
+
+    runs: tuple[Callable[[], Any], ...] = (lambda: encode(to_pixels()), to_pixels, lambda: encode(pixels))
+    return dict(zip(WORKS, runs, strict=True))
+
+
+# ---- memory
+
+
+def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[str]]:
+    """The cells of `MEMORY_HEAD`, measured in a process of its own.
+
+    Args:
+        config: Sizes of the image tower.
+        num_images: How many images.
+        side: Of each, in pixels.
+
+    Returns:
+        One row.
+
+    Raises:
+        ValueError: If that process fails.
+    """
+    job = json.dumps({"config": dataclasses.asdict(config), "num_images": num_images, "side": side})
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(ROOT), job],
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"the memory of {num_images} images could not be measured:\n{done.stderr[-3000:]}")
+    found: dict[str, int | None] = json.loads(done.stdout.splitlines()[-1])
+    mib = {name: "not measured" if value is None else f"{value / MIB:.0f}" for name, value in found.items()}
+    numbers = [f"{num_images}", f"{side} x {side}", str(found["batch"])]
+    return [[*numbers, mib["model"], mib["images"], mib["peak"], mib["budget"]]]
+
+
+def print_memory(job: str) -> None:
+    """Print what some images of a host's IMAGE take, as JSON. Runs in a process in which nothing else happened.
+
+    Args:
+        job: JSON: ``config`` (sizes of the image tower), ``num_images``, ``side``.
+    """
+    import torch
+
+    from ..encoder.checkpoint import seeded_vision_model
+    from ..encoder.config import VisionConfig
+    from ..encoder.full_clip import FullClip
+    from ..encoder.reranking import MEMORY_BUDGET, image_features
+
+    asked = json.loads(job)
+    model = seeded_vision_model(VisionConfig(**asked["config"]))
+    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    images = torch.rand(asked["num_images"], asked["side"], asked["side"], 3)
+    image_features(clip, images[:1])  # what the libraries need once
+    _give_back_what_is_free()
+    before = _resident("VmRSS")
+    is_new = _forget_the_peak()
+    done: list[int] = []
+    image_features(clip, images, on_progress=done.append)
+    after = _resident("VmHWM")
+    found = {
+        "batch": done[0],
+        "model": sum(parameter.nbytes for parameter in model.parameters()),
+        "images": images.nbytes,
+        "peak": after - before if is_new and before is not None and after is not None else None,
+        "budget": MEMORY_BUDGET,
+    }
+    sys.stdout.write(json.dumps(found))
+
+
+def _resident(name: str) -> int | None:
+    """Bytes, as Linux counts them; None elsewhere."""
+    if not _STATUS.is_file():
+        return None
+    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
+    return None if match is None else int(match[1]) * 1024
+
+
+def _forget_the_peak() -> bool:
+    """Let the peak begin anew; whether that could be done."""
+    try:
+        _CLEAR_REFS.write_text("5", encoding="utf-8")
+    except OSError:
+        return False
+    return True
+
+
+def _give_back_what_is_free() -> None:
+    """What the allocator keeps of memory that was freed would hide as much of what is taken next."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+        if trim is not None:
+            trim(0)
