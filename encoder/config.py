@@ -52,21 +52,26 @@ class TextConfig:
     """Token id behind EOS: EOS itself for CLIP-L, 0 for OpenCLIP encoders."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context_length", "hidden_dim", "num_heads", "num_layers", "mlp_dim"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        _check_sizes(self, "vocab_size", "context_length")
         if self.context_length < 2:
             raise ValueError(f"context_length must hold BOS and EOS, so at least 2, got {self.context_length}")
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
-        if self.activation not in ("quick_gelu", "gelu"):
-            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
 
     @property
     def head_dim(self) -> int:
         """d_h: width of one attention head."""
         return self.hidden_dim // self.num_heads
+
+
+def _check_sizes(config: TextConfig | VisionConfig, *more: str) -> None:
+    """Raise ValueError for a size below 1, heads that do not fit, or an unknown activation."""
+    for name in (*more, "hidden_dim", "num_heads", "num_layers", "mlp_dim"):
+        value = getattr(config, name)
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if config.hidden_dim % config.num_heads:
+        raise ValueError(f"hidden_dim {config.hidden_dim} is not a multiple of num_heads {config.num_heads}")
+    if config.activation not in ("quick_gelu", "gelu"):
+        raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {config.activation!r}")
 
 
 CLIP_L = TextConfig()
@@ -121,16 +126,9 @@ class VisionConfig:
     """Width of the projected pooled vector; None when the checkpoint carries no projection."""
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "hidden_dim", "num_heads", "num_layers", "mlp_dim"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
+        _check_sizes(self, "image_size", "patch_size")
         if self.image_size % self.patch_size:
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
-        if self.activation not in ("quick_gelu", "gelu"):
-            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
 
     @property
     def grid(self) -> int:

@@ -63,7 +63,7 @@ def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[F
     if clip_skip < 1:
         raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
     clip_skip = max(clip_skip, family.min_clip_skip)
-    encoders = {
+    encoders: dict[str, TextEncoder] = {
         name: PrefixTextEncoder(
             models[name],
             clip_skip=clip_skip - _num_cut_layers(name, models[name].config),

@@ -256,13 +256,14 @@ def step(model: nn.Module, texts: Tensor, images: Tensor) -> dict[str, Any]:
 
 
 def joint_batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return tuple(features.detach() for features in random_pairs(5 * RANKS, dtype=dtype))
+    texts, images = random_pairs(5 * RANKS, dtype=dtype)
+    return texts.detach(), images.detach()
 
 
 def run_rank(rank: int, folder: Path) -> None:
     """What one of the processes does: its half of the joint batch, in each way that the tests below ask for."""
     options: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(seconds=100)}
-    store = distributed.FileStore(str(folder / "store"), RANKS)
+    store = distributed.FileStore(str(folder / "store"), RANKS)  # pyright: ignore[reportPrivateImportUsage]
     distributed.init_process_group(store=store, rank=rank, world_size=RANKS, **options)
     found: dict[str, Any] = {}
     for dtype in (torch.float32, torch.float64):
@@ -271,8 +272,9 @@ def run_rank(rank: int, folder: Path) -> None:
         alone = Towers(dtype)  # the caller averages
         found[f"{dtype} by hand"] = step(alone, texts, images)
         for parameter in alone.parameters():
+            assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)
-            parameter.grad /= RANKS
+            parameter.grad.div_(RANKS)
     texts, images = (features.chunk(RANKS)[rank] for features in joint_batch(torch.float32))
     loss = ContrastiveLoss()
     with torch.no_grad():
@@ -287,9 +289,8 @@ def run_rank(rank: int, folder: Path) -> None:
         found["uneven"] = str(error)
     distributed.destroy_process_group()
     if rank == 0:
-        distributed.init_process_group(
-            store=distributed.FileStore(str(folder / "alone"), 1), rank=0, world_size=1, **options
-        )
+        store = distributed.FileStore(str(folder / "alone"), 1)  # pyright: ignore[reportPrivateImportUsage]
+        distributed.init_process_group(store=store, rank=0, world_size=1, **options)
         found["one process"] = step(Towers(torch.float32), *joint_batch(torch.float32))
         distributed.destroy_process_group()
     torch.save(found, folder / f"{rank}.pt")

@@ -30,7 +30,9 @@ def masks_of(text_length: int, grid: tuple[int, int], kernel_size: int) -> list[
 
 
 def pixel(image: Image.Image, x: float, y: float) -> tuple[int, ...]:
-    return image.getpixel((int(x), int(y)))
+    found = image.getpixel((int(x), int(y)))
+    assert isinstance(found, tuple)
+    return found
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
