@@ -154,10 +154,12 @@ def open_image(path: Path) -> Image.Image:
         The image, read to its end.
 
     Raises:
-        ValueError: If the file is no image, is broken, or has more pixels than Pillow takes for harmless.
+        ValueError: If the file is no image, is broken, is too thin, or has more pixels than Pillow takes for harmless.
         OSError: If it cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
+
+    from ..encoder.images import MAX_RATIO
 
     try:
         with warnings.catch_warnings():
@@ -171,6 +173,8 @@ def open_image(path: Path) -> Image.Image:
     # broken files fail in many ways
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
+    if max(image.size) > MAX_RATIO * min(image.size):
+        raise ValueError(f"{path}: too thin: {image.width} x {image.height} pixels")
     if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
         return image.convert("I").point(lambda value: value / 257).convert("L")
     return image

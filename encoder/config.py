@@ -144,6 +144,7 @@ VISION_TOWERS = {
     "L/14": VisionConfig(),
     "L/14@336": VisionConfig(image_size=336),
     "H/14": VisionConfig(hidden_dim=1280, num_layers=32, mlp_dim=5120, activation="gelu", projection_dim=1024),
+    "g/14": VisionConfig(hidden_dim=1408, num_layers=40, mlp_dim=6144, activation="gelu", projection_dim=1024),
     "bigG/14": VisionConfig(hidden_dim=1664, num_layers=48, mlp_dim=8192, activation="gelu", projection_dim=1280),
 }
-"""The released image encoders by the names in use. B and L are OpenAI's, H and bigG OpenCLIP's."""
+"""The released image encoders by the names in use. B and L are OpenAI's, H, g and bigG OpenCLIP's."""

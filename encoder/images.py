@@ -26,6 +26,8 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 """Of the training images, by channel."""
 STD = (0.26862954, 0.26130258, 0.27577711)
 """Likewise. OpenCLIP's models have the same two."""
+MAX_RATIO = 100
+"""Of an image's sides. Before it is cut, a thinner one would grow to gigabytes."""
 
 
 def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
@@ -41,7 +43,7 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
         Float32 ``[images, 3, size, size]``, normalised.
 
     Raises:
-        ValueError: If the images have another form, or the crop is unknown.
+        ValueError: If the images have another form or are too thin, or the crop is unknown.
 
     >>> from PIL import Image
     >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
@@ -104,6 +106,10 @@ def _target(width: int, height: int, size: int, crop: Crop) -> tuple[int, int]:
     if crop == "stretch":
         return size, size
     short, long = min(width, height), max(width, height)
+    if long > MAX_RATIO * short:
+        raise ValueError(
+            f"an image of {width} x {height} pixels is too thin: one side may be at most {MAX_RATIO} times the other"
+        )
     # int(), not round(), as the reference
     other = int(size * long / short) if crop == "center" else max(1, int(size * short / long))
     first, second = (size, other) if crop == "center" else (other, size)

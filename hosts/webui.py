@@ -116,15 +116,14 @@ def arm(p: Any, values: Sequence[Any]) -> None:
         p: The host's generation.
         values: Of the script's controls, in the order of `Settings`.
     """
-    if not values[0]:
+    _disarm(p)
+    if not values or not values[0]:
         return
     inner = getattr(p, "get_conds_with_caching", None)
     if inner is None:
         _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
         return
-    for name in CACHES:
-        if hasattr(p, name):
-            setattr(p, name, [None] * len(getattr(p, name)))
+    _empty_caches(p)
     comments: dict[str, None] = {}
 
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -148,6 +147,26 @@ def arm(p: Any, values: Sequence[Any]) -> None:
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(ValueError):  # raised again above
         p.extra_generation_params.update(Settings.of(values).infotext())
+
+
+def _disarm(p: Any) -> None:
+    """Take back what an earlier `arm` did: img2img batches and loops go through one generation object many times.
+
+    A copy of an armed object is freed likewise: what it carries is bound to the other one.
+    """
+    if getattr(vars(p).get("get_conds_with_caching"), "__module__", None) != __name__:
+        return
+    del p.get_conds_with_caching
+    _empty_caches(p)
+    for key in [key for key in p.extra_generation_params if key.startswith(INFOTEXT)]:
+        del p.extra_generation_params[key]
+
+
+def _empty_caches(p: Any) -> None:
+    """Give a generation caches of its own."""
+    for name in CACHES:
+        if hasattr(p, name):
+            setattr(p, name, [None] * len(getattr(p, name)))
 
 
 class Run:
@@ -230,6 +249,7 @@ def swapped(engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterab
         for engine in run.engines.values():
             for name in METHODS:
                 vars(engine.owner).pop(name, None)
+            engine.fixes_owner.fixes = None
 
 
 def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
@@ -262,7 +282,6 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
         prompts = run.encode(tower, asked)
         hidden = torch.cat([prompt.hidden for prompt in prompts])
         hidden.pooled = torch.cat([prompt.pooled for prompt in prompts])  # pyright: ignore[reportAttributeAccessIssue]
-        engine.fixes_owner.fixes = None
         return hidden
 
     owner.process_texts, owner.process_tokens = our_texts, our_tokens

@@ -31,6 +31,9 @@ METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
 FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
 
+FORGE_BACKTRACK = 20
+"""How many tokens back a comma may be in Forge, which does not read its setting."""
+
 
 class WebUIError(EncoderError):
     """What cannot be done in this WebUI, or with this model; the message says what to do instead."""
@@ -189,8 +192,8 @@ class ForgeEngine(Engine):
 
     @property
     def comma_backtrack(self) -> int:
-        """Forge does not read its setting."""
-        return 20
+        """The same always."""
+        return FORGE_BACKTRACK
 
     @property
     def fixes_owner(self) -> Any:

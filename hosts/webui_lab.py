@@ -6,6 +6,7 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.towers import Reader
 from .webui import swapped
-from .webui_engines import WebUIError, engines_of, host_option
+from .webui_engines import FORGE_BACKTRACK, WebUIError, engines_of, host_option
 
 
 class LoadedModel:
@@ -74,6 +75,14 @@ class LoadedModel:
                 self._model.set_clip_skip(int(host_option("CLIP_stop_at_last_layers", default=1)))
             self._model.get_learned_conditioning(SdConditioning([text]))
             return {tower: run.encode(tower, [text])[0] for tower in self._engines}
+
+
+def base_options() -> EncodeOptions:
+    """What the page starts with, and reads by where it has no choice: as the script reads, with the host's settings."""
+    backtrack = (
+        FORGE_BACKTRACK if find_spec("modules_forge") else int(host_option("comma_padding_backtrack", default=20))
+    )
+    return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack)
 
 
 def loaded_model() -> LoadedModel:

@@ -50,7 +50,9 @@ class WeightedCLIPScript(scripts.Script):
 
 
 def _tabs():
-    return [(page.build_page(webui_lab.loaded_model, run=webui_lab.run_in_queue), webui.INFOTEXT, "weighted_clip")]
+    options = webui_lab.base_options()
+    lab = page.build_page(webui_lab.loaded_model, run=webui_lab.run_in_queue, options=options)
+    return [(lab, webui.INFOTEXT, "weighted_clip")]
 
 
 script_callbacks.on_ui_tabs(_tabs)

@@ -90,6 +90,13 @@ def test_stretch_squeezes_the_whole_image() -> None:
     torch.testing.assert_close(preprocess(image, 28, "stretch")[0], expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("size", [(1, 8000), (8000, 1)])
+def test_very_thin_images_are_refused(size: tuple[int, int]) -> None:
+    for image in (Image.new("RGB", size), torch.zeros(1, size[1], size[0], 3)):
+        with pytest.raises(ValueError, match=rf"{size[0]} x {size[1]} pixels is too thin: one side may be at most 100"):
+            preprocess(image, 28)
+
+
 @given(st.integers(1, 90), st.integers(1, 90), st.sampled_from(["center", "letterbox", "stretch"]))
 def test_any_size_comes_out_square(width: int, height: int, crop: str) -> None:
     for image in (Image.new("RGB", (width, height)), torch.zeros(2, height, width, 3)):

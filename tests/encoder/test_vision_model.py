@@ -98,6 +98,7 @@ def open_clip_model(name: str, num_layers: int) -> Any:
         ("ViT-B-16-quickgelu", "B/16"),
         ("ViT-L-14-quickgelu", "L/14"),
         ("ViT-H-14", "H/14"),
+        ("ViT-g-14", "g/14"),
         ("ViT-bigG-14", "bigG/14"),
     ],
 )

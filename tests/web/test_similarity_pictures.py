@@ -350,3 +350,12 @@ def test_only_images_that_are_drawn_are_asked_for_and_names_can_be_given(written
 def test_rankings_that_do_not_fit_are_refused(scores: list[float], order: list[int], keep: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw_ranking(plain(2), scores, order, keep, "a")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "I;16"])
+def test_large_images_of_any_mode_are_drawn(mode: str) -> None:
+    image = Image.new("RGB", (1200, 900), (200, 30, 30)).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        image = image.convert("I").convert("I;16")
+    draw_ranking([image] * 3, [0.3, 0.2, 0.1], [0, 1, 2], 1, "a red wall")
+    draw_similarity([[0.3]], ["a red wall"], [image])

@@ -1,6 +1,7 @@
 """Conditioning of the WebUI made by us, on stand-ins for its engines: numbers against our native encoder with the same
 weights, and what is left of us afterwards, which must be nothing."""
 
+import copy
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,6 +203,7 @@ def test_nothing_is_left_after_success_and_error(
             conditioning(model, PROMPT)
     for owner in owners:
         assert not {"process_texts", "process_tokens"} & set(vars(owner))
+    assert not any(engine.fixes_owner.fixes for engine in engines_of(model).values())
     text_models = [engine.text_model for engine in engines_of(model).values() if engine.text_model is not None]
     assert not any(layer.self_attn._forward_pre_hooks for text in text_models for layer in text.encoder.layers)
     assert is_plain()
@@ -225,6 +227,24 @@ def test_script_that_is_off_touches_nothing(forge: fake.ForgeModel) -> None:
     arm(generation, list(vars(Settings()).values()))
     assert vars(generation) == before
     assert not generation.extra_generation_params
+
+
+def test_one_generation_object_is_used_again_and_again(forge: fake.ForgeModel) -> None:
+    """As img2img batches, Loopback and SD upscale do: ``process`` comes again for the same object."""
+    [plain] = fake.Generation(forge).setup_conds(PROMPT)
+    [ours] = conditioning(forge, PROMPT, scheme="comfy")
+    generation = fake.Generation(forge)
+    for padding in ("attend", "drop", "attend"):
+        arm(generation, [True, "comfy", "none", "nested", "attention", padding])
+        [again] = generation.setup_conds(PROMPT)
+        assert torch.equal(again, ours) is (padding == "attend")
+    twin = copy.copy(generation)
+    for one in (generation, twin):
+        arm(one, [False])
+        assert not one.extra_generation_params
+        assert torch.equal(one.setup_conds(PROMPT)[0], plain)
+    arm(generation, [])
+    assert torch.equal(generation.setup_conds(PROMPT)[0], plain)
 
 
 def test_token_counters_of_other_threads_get_the_hosts_own_chunks(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.hosts.webui_engines import WebUIError
-from weighted_clip.hosts.webui_lab import LoadedModel, run_in_queue
+from weighted_clip.hosts.webui_lab import LoadedModel, base_options, run_in_queue
 from weighted_clip.weighting.encode import EncodeOptions
 
 from . import fake_webui as fake
@@ -86,3 +86,11 @@ def test_a1111_without_that_thread_uses_its_queue_alone() -> None:
     assert run_in_queue(lambda a, b: a + b, 1, 2) == 3
     with pytest.raises(ZeroDivisionError):
         run_in_queue(lambda: 1 / 0)
+
+
+def test_page_reads_as_the_script_does(host_options: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    host_options.comma_padding_backtrack = 5
+    options = base_options()
+    assert (options.syntax, options.scheme, options.quirks, options.comma_backtrack) == ("a1111", "a1111", True, 5)
+    monkeypatch.setattr("weighted_clip.hosts.webui_lab.find_spec", lambda name: object())
+    assert base_options().comma_backtrack == 20

@@ -51,9 +51,10 @@ def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: fl
     """
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    small = image.reduce(max(1, int(0.4 / scale))) if scale < 0.4 else image
-    has_alpha = small.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in small.info
-    small = small.convert("RGBA" if has_alpha else "RGB").resize(size, Image.Resampling.BICUBIC)
+    has_alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+    small = image.convert("RGBA" if has_alpha else "RGB")
+    small = small.reduce(max(1, int(0.4 / scale))) if scale < 0.4 else small
+    small = small.resize(size, Image.Resampling.BICUBIC)
     square = Image.new("RGB", (side, side), colors.surface)
     place = ((side - size[0]) // 2, (side - size[1]) // 2)
     square.paste(small, place, small if has_alpha else None)
