@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -19,7 +23,7 @@ from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_pr
 from weighted_clip.weighting.schemes import SCHEMES
 
 from .comfy_server import CHECKPOINT
-from .webui_server import LORA_TAG, APIError, Generation, WebUIHost, WebUIServer, running_webui
+from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIHost, WebUIServer, pixels_of, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -284,6 +288,30 @@ def test_hires_fix_on_and_off_in_turn(webui: WebUIServer, bare: dict[str, Genera
     assert not blended.equals(bare["hires fix"])
     assert request(script=OFF).equals(bare["hires fix"])
     assert request(script=BLEND).equals(blended)
+
+
+def test_loopback_uses_one_generation_object_again(webui: WebUIServer) -> None:
+    """img2img's script Loopback goes through ``process`` for each of its pictures, as batches from a folder do."""
+    image = io.BytesIO()
+    Image.new("RGB", (64, 64), (90, 140, 60)).save(image, "PNG")
+    request = {
+        **{"prompt": TEXT, "steps": 4, "seed": 1, "width": 64, "height": 64, "sampler_name": "Euler"},
+        **{"do_not_save_grid": True, "scheduler": "Normal", "denoising_strength": 0.8, "script_name": "Loopback"},
+        "script_args": [3, 0.8, "Linear", "None"],
+        "init_images": [base64.b64encode(image.getvalue()).decode()],
+    }
+
+    def pictures(*script: Any) -> list[str]:
+        answer = webui.request("/sdapi/v1/img2img", {**request, "alwayson_scripts": {TITLE: {"args": list(script)}}})
+        assert len(answer["images"]) >= 3
+        return [hashlib.sha256(pixels_of(picture).tobytes()).hexdigest() for picture in answer["images"]]
+
+    pictures(*OFF)  # Forge's first pictures made from an image differ by a few levels from all later ones
+    off = pictures(*OFF)
+    assert pictures(*A1111) == off
+    blended = pictures(*BLEND)
+    assert all(one != other for one, other in zip(blended, off, strict=True))
+    assert pictures(*OFF) == off
 
 
 # Errors and interrupts

@@ -231,7 +231,7 @@ class WebUIServer:
             scripts[PROBE_TITLE] = {"args": [file, fail_at]}
         answer = self.request("/sdapi/v1/txt2img", {**data, "alwayson_scripts": scripts})
         info = json.loads(answer["info"])
-        pictures = tuple(_pixels(picture) for picture in answer["images"])
+        pictures = tuple(pixels_of(picture) for picture in answer["images"])
         return Generation(pictures, info, info["infotexts"][0], _seen(Path(file)) if file else None)
 
     def reload_ui(self) -> None:
@@ -420,7 +420,7 @@ def _write_hub_cache(host: WebUIHost, hub: Path) -> None:
     (hub / "version.txt").write_text("1")
 
 
-def _pixels(encoded: str) -> np.ndarray:
+def pixels_of(encoded: str) -> np.ndarray:
     with Image.open(io.BytesIO(base64.b64decode(encoded))) as opened:
         return np.asarray(opened.convert("RGB"))
 
