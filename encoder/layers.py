@@ -51,17 +51,20 @@ class Attention(nn.Module):
         Returns:
             ``[b, s, d]``.
         """
-        q = self.split(self.q_proj(hidden))  # [b, s, d] -> [b, h, s, e]
-        k = self.split(self.k_proj(hidden))
-        v = self.split(self.v_proj(hidden))
-        # softmax(q k^T / sqrt(e), masked with -inf) v
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-        mixed = mixed.transpose(1, 2).flatten(2)  # [b, h, s, e] -> [b, s, d]
-        return self.out_proj(mixed)
+        return self.mix(*self.heads(hidden), mask, is_causal=is_causal)
 
-    def split(self, x: Tensor) -> Tensor:
-        """Heads apart: ``[b, s, d]`` to ``[b, h, s, e]``."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: ``[b, s, d]`` to ``[b, h, s, e]`` each."""
+        q, k, v = (
+            project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return q, k, v
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+        """``softmax(q k^T / sqrt(e), masked with -inf) v``, heads joined and projected: ``[b, s, d]``."""
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # [b, h, s, e] -> [b, s, d]
 
 
 class MLP(nn.Module):

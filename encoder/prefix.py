@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from .layers import Attention, Block
+from .layers import Block
 from .masks import causal_mask, check_mask
 from .text_model import Encoding, TextEncoder, first_eos
 
@@ -153,11 +152,8 @@ def _run_block(
     block: Block, hidden: Tensor, past: tuple[Tensor, Tensor] | None, allowed: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`Block.forward` for some positions, with keys and values ``[groups, h, positions, e]`` of those before."""
-    attention: Attention = block.self_attn
-    normed = block.layer_norm1(hidden)
-    q, k, v = (attention.split(project(normed)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+    q, k, v = block.self_attn.heads(block.layer_norm1(hidden))
     if past is not None:
         k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-    mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-    hidden = hidden + attention.out_proj(mixed.transpose(1, 2).flatten(2))
+    hidden = hidden + block.self_attn.mix(q, k, v, allowed, is_causal=False)
     return hidden + block.mlp(block.layer_norm2(hidden)), (k, v)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..encoder.config import TOWERS
 from ..encoder.masks import check_mask
-from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
+from ..encoder.tokenizer import TokenSpan, default_tokenizer, with_places, without_surrogates
 from ..weighting.chunks import ChunkLayout, Tokenize
 from ..weighting.embeddings import TokenId
 from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt, encode_prompt
@@ -277,10 +277,7 @@ class _HostTokenize:
         text = without_surrogates(text)
         stop = -1 if host.tokenizer_adds_end_token else None
         ids: list[int] = host.tokenizer(text)["input_ids"][host.tokens_start : stop]
-        ours = default_tokenizer()(text)
-        if ids == [token.id for token in ours]:
-            return ours
-        return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
+        return with_places(ids, text)
 
 
 def _embeddings(tokenizer: Any) -> HostEmbeddings | None:

@@ -18,6 +18,7 @@ from ..encoder.reranking import image_features
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.features import TextFeatures, text_features
 from ..weighting.towers import layout_of
+from .comfy_native import managed
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,8 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
     Raises:
         CheckpointError: If the file cannot be used.
     """
-    import comfy.model_management as model_management
-    from comfy.model_patcher import ModelPatcher
-
     clip = load_full_clip(path, dtype=dtype, activation=activation)
-    cpu = torch.device("cpu")
-    load_device = model_management.text_encoder_device() if device == "auto" else cpu
-    offload_device = model_management.text_encoder_offload_device() if device == "auto" else cpu
-    towers = torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision})
-    return HostedClip(clip, ModelPatcher(towers, load_device=load_device, offload_device=offload_device))
+    return HostedClip(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
 
 
 def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:

@@ -66,16 +66,29 @@ def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -
         CheckpointError: If the file cannot be used.
         ValueError: If ``clip_skip`` is out of range.
     """
+    models, report = load_text_models(path, dtype=dtype)
+    family, encoders = encoders_for(models, clip_skip)
+    patcher = managed(torch.nn.ModuleDict(models), device)
+    return NativeClip(encoders, family, patcher, report)
+
+
+def managed(model: torch.nn.Module, device: str) -> Any:
+    """Hand a model's memory to the host.
+
+    Args:
+        model: On the CPU.
+        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
+
+    Returns:
+        The host's ModelPatcher round it.
+    """
     import comfy.model_management as model_management
     from comfy.model_patcher import ModelPatcher
 
-    models, report = load_text_models(path, dtype=dtype)
-    family, encoders = encoders_for(models, clip_skip)
     cpu = torch.device("cpu")
     load_device = model_management.text_encoder_device() if device == "auto" else cpu
     offload_device = model_management.text_encoder_offload_device() if device == "auto" else cpu
-    patcher = ModelPatcher(torch.nn.ModuleDict(models), load_device=load_device, offload_device=offload_device)
-    return NativeClip(encoders, family, patcher, report)
+    return ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 
 def encode_native(clip: NativeClip, texts: Mapping[str, str], options: EncodeOptions) -> dict[str, EncodedPrompt]:

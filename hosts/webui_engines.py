@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..encoder.masks import causal_mask, check_mask
-from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
+from ..encoder.tokenizer import TokenSpan, with_places, without_surrogates
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ..weighting.scheme_api import EncoderError, Rows
@@ -281,11 +281,7 @@ class _HostTokenize:
     def __call__(self, text: str) -> list[TokenSpan]:
         text = without_surrogates(text)
         owner: Any = self.owner()
-        ids = list(owner.tokenize([text])[0])
-        ours = default_tokenizer()(text)
-        if ids == [token.id for token in ours]:
-            return ours
-        return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
+        return with_places(owner.tokenize([text])[0], text)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..encoder.reranking import best
 from ..hosts.comfy_full import HostedClip, encode_images, encode_texts, load_hosted
 from ..weighting.syntax import SYNTAXES
 from . import common
-from .load import DEVICES, DTYPES
+from .load import DEVICES, DTYPES, files_in, path_of
 from .results import node_result, to_image, with_preview
 
 if TYPE_CHECKING:
@@ -65,13 +65,10 @@ class WeightedCLIPLoadFull:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs; lists the files that are there now."""
-        import folder_paths
-
-        files = [f"{folder}/{name}" for folder in FOLDERS for name in folder_paths.get_filename_list(folder)]
         return {
             "required": {
                 "file": (
-                    files,
+                    files_in(FOLDERS),
                     {
                         "tooltip": "A .safetensors file from the clip_vision or text_encoders folder, such as the "
                         "model.safetensors of openai/clip-vit-large-patch14."
@@ -89,11 +86,7 @@ class WeightedCLIPLoadFull:
 
     def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[HostedClip]:
         """Read the file."""
-        import folder_paths
-
-        folder, _, name = file.partition("/")
-        path = folder_paths.get_full_path_or_raise(folder, name)
-        return (load_hosted(path, dtype=DTYPES[dtype], device=device, activation=ACTIVATIONS[activation]),)
+        return (load_hosted(path_of(file), dtype=DTYPES[dtype], device=device, activation=ACTIVATIONS[activation]),)
 
 
 class WeightedCLIPRerank:

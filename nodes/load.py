@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,6 +14,21 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICES = ("auto", "cpu")
 FOLDERS = ("text_encoders", "checkpoints")
 """Where the host keeps files that may hold a text encoder."""
+
+
+def files_in(folders: Iterable[str]) -> list[str]:
+    """The files that the host has now in some of its folders, as ``folder/name``."""
+    import folder_paths
+
+    return [f"{folder}/{name}" for folder in folders for name in folder_paths.get_filename_list(folder)]
+
+
+def path_of(file: str) -> str:
+    """Where a file of `files_in` is."""
+    import folder_paths
+
+    folder, _, name = file.partition("/")
+    return folder_paths.get_full_path_or_raise(folder, name)
 
 
 class WeightedCLIPLoad:
@@ -33,13 +49,10 @@ class WeightedCLIPLoad:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs; lists the files that are there now."""
-        import folder_paths
-
-        files = [f"{folder}/{name}" for folder in FOLDERS for name in folder_paths.get_filename_list(folder)]
         return {
             "required": {
                 "file": (
-                    files,
+                    files_in(FOLDERS),
                     {"tooltip": "A .safetensors file from the text_encoders (clip) or checkpoints folder."},
                 ),
                 "clip_skip": (
@@ -59,8 +72,4 @@ class WeightedCLIPLoad:
 
     def load(self, file: str, clip_skip: int, dtype: str, device: str) -> tuple[NativeClip]:
         """Read the file."""
-        import folder_paths
-
-        folder, _, name = file.partition("/")
-        path = folder_paths.get_full_path_or_raise(folder, name)
-        return (load_native(path, clip_skip=clip_skip, dtype=DTYPES[dtype], device=device),)
+        return (load_native(path_of(file), clip_skip=clip_skip, dtype=DTYPES[dtype], device=device),)
