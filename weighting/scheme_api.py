@@ -170,10 +170,12 @@ def encode_lerped(
         Hidden states and pooled vectors of each version, and the number of chunks encoded.
     """
     ids = [chunk.ids for chunks in variants for chunk in chunks]
+    counts = [len(chunks) for chunks in variants]
     is_weighted = any(has_weights(chunks) for chunks in variants)
     if is_weighted:
         ids.append(layout.empty_ids())
-    encoding = encode(ids, stacked_masks(variants, masks, layout.length, with_empty=is_weighted))
+        masks, counts = [*masks, None], [*counts, 1]
+    encoding = encode(ids, stacked_masks(masks, counts, layout.length))
     rows: list[Rows] = []
     start = 0
     for chunks in variants:
@@ -186,16 +188,24 @@ def encode_lerped(
     return rows, len(ids)
 
 
-def stacked_masks(
-    variants: Sequence[Sequence[TokenChunk]], masks: Sequence[Tensor | None], length: int, *, with_empty: bool
-) -> Tensor | None:
-    """The masks of all versions along the batch axis; None if none of them hides anything."""
+def stacked_masks(masks: Sequence[Tensor | None], counts: Sequence[int], length: int) -> Tensor | None:
+    """Masks of chunks that are encoded in one batch.
+
+    Args:
+        masks: Each ``[chunks or 1, 1 or length, length]``, or None.
+        counts: For how many chunks each of them is.
+        length: Positions in a chunk.
+
+    Returns:
+        All of them along the batch axis; None if nothing is hidden.
+    """
     if all(mask is None for mask in masks):
         return None
     queries = max(mask.shape[1] for mask in masks if mask is not None)
-    visible = torch.ones(1, queries, length, dtype=torch.bool)
-    blocks = [
-        (visible if mask is None else mask).expand(len(chunks), queries, -1)
-        for chunks, mask in zip(variants, masks, strict=True)
-    ]
-    return torch.cat([*blocks, visible] if with_empty else blocks)
+    visible = torch.ones(1, 1, length, dtype=torch.bool)
+    return torch.cat(
+        [
+            (visible if mask is None else mask).expand(count, queries, length)
+            for mask, count in zip(masks, counts, strict=True)
+        ]
+    )

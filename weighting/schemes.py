@@ -107,7 +107,7 @@ def perp(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions 
     """
     if not has_weights(chunks):
         return unweighted(chunks, encode, options)
-    mask = stacked_masks([chunks], [options.mask_of(chunks)], options.layout.length, with_empty=True)
+    mask = stacked_masks([options.mask_of(chunks), None], [len(chunks), 1], options.layout.length)
     encoding = encode([*(chunk.ids for chunk in chunks), options.layout.empty_ids()], mask)
     hidden, empty = encoding.hidden[:-1], encoding.hidden[-1]
     weights = weights_of(chunks, hidden)

@@ -1,0 +1,96 @@
+"""Several prompts encoded together: what all of them need goes through the encoder in as few calls as can be.
+
+A scheme asks the encoder and works on with the answer, so that a prompt cannot say beforehand what it needs. Prompts are
+therefore run up to their first question; the questions of all are asked in one call, and the prompts are run again
+with the answers, up to the next question. Schemes are pure functions, so running one again gives the same.
+
+Source: docs/performance.md, "Batches".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .chunks import Tokenize
+from .embeddings import TokenId
+from .encode import EncodedPrompt, encode_prompt
+from .reading import ReadPrompt
+from .scheme_api import EncodeFn, Rows, stacked_masks
+
+
+class _Question(NamedTuple):
+    """A call of an encode function."""
+
+    ids: Sequence[Sequence[TokenId]]
+    mask: Tensor | None
+    is_causal: bool
+
+
+class _Unanswered(Exception):
+    """Ends the run of a prompt at a question that has no answer yet."""
+
+    def __init__(self, question: _Question) -> None:
+        super().__init__()
+        self.question = question
+
+
+def encode_prompts(reads: Sequence[ReadPrompt], encode: EncodeFn, tokenize: Tokenize) -> list[EncodedPrompt]:
+    """Encode prompts by the schemes their options name, together.
+
+    Args:
+        reads: The prompts, for one encoder.
+        encode: The encoder. It is given all chunks at once, and divides them as its memory demands.
+        tokenize: Its tokenizer.
+
+    Returns:
+        One result for each prompt: that of `encode_prompt`, to within the rounding of larger batches.
+
+    Raises:
+        ValueError: If a filler is not exactly one token.
+    """
+    answers: list[list[Rows]] = [[] for _ in reads]
+    results: list[EncodedPrompt | None] = [None] * len(reads)
+    while True:
+        questions: dict[int, _Question] = {}
+        for index, read in enumerate(reads):
+            if results[index] is None:
+                try:
+                    results[index] = encode_prompt(read, _from_answers(answers[index]), tokenize)
+                except _Unanswered as unanswered:
+                    questions[index] = unanswered.question
+        if not questions:
+            return [result for result in results if result is not None]
+        for is_causal in (True, False):
+            asked = {index: one for index, one in questions.items() if one.is_causal == is_causal}
+            for index, rows in zip(asked, _ask(list(asked.values()), encode, is_causal), strict=True):
+                answers[index].append(rows)
+
+
+def _from_answers(answers: Sequence[Rows]) -> EncodeFn:
+    """An encode function that gives one answer after the other, and stops at the first question behind them."""
+    left = iter(answers)
+
+    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Any:
+        answer = next(left, None)
+        if answer is None:
+            raise _Unanswered(_Question(ids, mask, is_causal))
+        return answer
+
+    return encode
+
+
+def _ask(questions: Sequence[_Question], encode: EncodeFn, is_causal: bool) -> Iterator[Rows]:
+    """Ask all in one call, and take the answer apart."""
+    if not questions:
+        return
+    ids = [chunk for question in questions for chunk in question.ids]
+    masks, counts = [question.mask for question in questions], [len(question.ids) for question in questions]
+    encoding = encode(ids, stacked_masks(masks, counts, len(ids[0])), is_causal=is_causal)
+    start = 0
+    for question in questions:
+        end = start + len(question.ids)
+        yield Rows(encoding.hidden[start:end], encoding.pooled[start:end])
+        start = end
