@@ -1,159 +1,307 @@
-"""Many versions of a prompt, each common beginning once: a text encoder that shares prefixes within a call.
+"""The text tower for many versions of a prompt: every common beginning is run once, within a call and between calls.
 
 In a causal encoder the states at a position depend on what stands there and before, and on nothing behind. So chunks
 that begin alike, same tokens and same mask, have the same states up to where they part: encodings of a prompt that hide
-different words, texts of a schedule, cells of a grid. Positions are run in segments, from left to right, and in each
-segment only the chunks that differ by then; keys and values of what lies before are kept for the next.
+different words, texts of a schedule, cells of a grid, a prompt as it is typed. Every state is computed once: all
+positions that differ go through each layer as one matrix, and attention alone is done chunk by chunk.
 
-The result differs from full passes by rounding, as matrices of other shapes are multiplied.
+The result differs from full passes by rounding, as matrices of other shapes are multiplied, on a CPU by other kernels.
 
-Source: docs/masks.md, "Shared prefixes".
+Source: docs/performance.md, "Shared prefixes"; docs/masks.md.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from .config import TextConfig
 from .layers import Block
 from .masks import causal_mask, check_mask
-from .text_model import Encoding, TextEncoder, first_eos
+from .memory import ChunkKey, Memory, chunk_keys, default_bytes, state_of
+from .text_model import Encoding, TextEncoder, TextModel, first_eos
 
-SEGMENT_COST = 24
-"""What a segment more takes, as a number of positions run: its matrices are smaller, and it reads the weights again."""
-WORTH = 0.85
-"""Sharing is chosen if it runs at most this part of the positions of full passes, segments counted."""
-
-
-class Segment(NamedTuple):
-    """Positions of which some chunks are the same."""
-
-    start: int
-    end: int
-    groups: tuple[int, ...]
-    """For each chunk the number of its group, from 0; chunks of a group are the same up to ``end``."""
-
-    @property
-    def num_groups(self) -> int:
-        """How many different chunks there are by then."""
-        return max(self.groups) + 1
-
-    @property
-    def cost(self) -> int:
-        """Positions that are run."""
-        return self.num_groups * (self.end - self.start)
+BATCH_BYTES = 512 * 2**20
+"""What the states of one batch may take; larger calls are divided."""
+MAX_TRUNKS = 16
+"""Chunks whose states are looked at for a common beginning, and at most remembered of one call."""
+LEAST_SHARED = 8
+"""Positions in common that make it worth to fetch remembered states."""
 
 
 class PrefixTextEncoder(TextEncoder):
-    """A `TextEncoder` that runs a beginning shared by several chunks of a call once, where that pays."""
+    """A `TextEncoder` that computes no state twice, in a call or, as far as it remembers, between calls."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        *,
+        clip_skip: int = 1,
+        final_norm: bool = True,
+        projected: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Choose the layer, and how much is remembered.
+
+        Args:
+            model: The tower.
+            clip_skip: As in `TextEncoder`.
+            final_norm: As in `TextEncoder`.
+            projected: As in `TextEncoder`.
+            max_bytes: Half of it for encodings, half for states that chunks with the same beginning go on from; 0
+                remembers nothing. By default what the environment variable WEIGHTED_CLIP_MEMORY_MB says, or 64 MiB.
+
+        Raises:
+            ValueError: As `TextEncoder`; or if ``max_bytes`` is negative, or the variable not a number.
+        """
+        super().__init__(model, clip_skip=clip_skip, final_norm=final_norm, projected=projected)
+        max_bytes = default_bytes() if max_bytes is None else max_bytes
+        self.encodings: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
+        self.trunks: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
 
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks; as `TextEncoder`, to within rounding."""
-        if not is_causal or len(ids) == 1:
-            return super().__call__(ids, mask, is_causal=is_causal)
         length = len(ids[0])
         if mask is not None:
             mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
-        segments = plan(_keys(ids, mask))
-        if sum(segment.cost + SEGMENT_COST for segment in segments) > WORTH * len(ids) * length:
-            return super().__call__(ids, mask)
-        return self._run(ids, mask, segments)
+        keys = chunk_keys(ids, mask, is_causal=is_causal)
+        scope = self._scope()
+        found = {key: self.encodings.get((scope, key)) for key in keys}
+        missing = {key: row for row, key in reversed(list(enumerate(keys))) if found[key] is None}
+        rows = sorted(missing.values())
+        size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
+            encoding = self._run(
+                scope,
+                [keys[row] for row in batch],
+                [ids[row] for row in batch],
+                None if mask is None else mask[batch],
+            )
+            for row, *one in zip(batch, *encoding, strict=True):
+                found[keys[row]] = tuple(one)
+                if self.encodings.max_bytes:
+                    self.encodings.put((scope, keys[row]), tuple(tensor.clone() for tensor in one))
+        results = [entry for entry in map(found.get, keys) if entry is not None]
+        return Encoding(*(torch.stack(parts) for parts in zip(*results, strict=True)))
 
-    def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, segments: Sequence[Segment]) -> Encoding:
+    def _scope(self) -> Hashable:
+        """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
+        return state_of(self.model), self.clip_skip, self.final_norm, self.projected
+
+    def _run(
+        self, scope: Hashable, keys: Sequence[ChunkKey], ids: Sequence[Sequence[Any]], mask: Tensor | None
+    ) -> Encoding:
+        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None."""
         model = self.model
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
         tokens = torch.tensor(plain, dtype=torch.long, device=device)
-        length = tokens.shape[1]
-        visible = causal_mask(length).expand(len(ids), -1, -1)
-        visible = (visible if mask is None else visible & mask.to(visible.device)).to(device)
-        embedded = model.embeddings(tokens, vectors)  # [b, s, d]
+        trunks = self._trunks(scope, keys)
+        shared = share(keys, [key for key, _ in trunks])
+        known = [entry for _, entry in trunks]
+        nodes = torch.tensor(shared.nodes, device=device)  # [b, s]
+        rows, places = torch.tensor(shared.fresh, device=device).unbind(1)  # [n] each
+        mix = _Mixer(shared, nodes, rows, places, mask, is_causal=keys[0].is_causal)
 
+        embedded = model.embeddings(tokens, vectors)[rows, places]
+        hidden = embedded if embedded.dtype == torch.float64 else embedded.float()  # [n, d]
         blocks = [block for block in model.encoder.layers if isinstance(block, Block)]
-        pasts: list[tuple[Tensor, Tensor] | None] = [None] * len(blocks)
-        before: Segment | None = None
-        chosen: list[Tensor] = []
-        last: list[Tensor] = []
-        for segment in segments:
-            rows = torch.tensor([segment.groups.index(group) for group in range(segment.num_groups)], device=device)
-            place = slice(segment.start, segment.end)
-            if before is not None:
-                parents = torch.tensor(before.groups, device=device)[rows]
-                pasts = [None if past is None else (past[0][parents], past[1][parents]) for past in pasts]
-            hidden = embedded[rows, place]  # [groups, positions, d]
-            allowed = visible[rows, place, : segment.end].unsqueeze(1)
-            states = [hidden]
-            for index, block in enumerate(blocks):
-                hidden, pasts[index] = _run_block(block, states[-1], pasts[index], allowed)
-                states.append(hidden)
-            groups = torch.tensor(segment.groups, device=device)
-            chosen.append(states[-self.clip_skip][groups])
-            last.append(states[-1][groups])
-            before = segment
+        chosen = hidden
+        saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
+        for index, block in enumerate(blocks):
+            past = [entry[2 * index :][:2] for entry in known]
+            hidden, (k, v) = _run_block(block, hidden, past, mix)
+            for row, entry in enumerate(saved):
+                entry += [k[nodes[row]], v[nodes[row]]]  # [s, d] each
+            if index == len(blocks) - self.clip_skip:
+                chosen = hidden
+        last = torch.cat([*(entry[-2] for entry in known), hidden])
+        chosen = torch.cat([*(entry[-1] for entry in known), chosen])
+        for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it stays longest
+            self.trunks.put((scope, keys[row]), (*entry, last[nodes[row]], chosen[nodes[row]]))
 
-        normed = model.final_layer_norm(torch.cat(last, dim=1))  # [b, s, d]
-        if self.clip_skip == 1 and self.final_norm:
-            result = normed
-        else:
-            result = torch.cat(chosen, dim=1)
-            result = model.final_layer_norm(result) if self.final_norm else result
-        pooled = normed[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
+        ends = nodes[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
+        pooled = _norm(last[ends], model.final_layer_norm)
         if self.projected and model.text_projection is not None:
-            pooled = model.text_projection(pooled)
-        return self.widened(result, pooled)
+            pooled = linear(pooled, model.text_projection)
+        result = chosen[nodes]  # [b, s, d]
+        return self.widened(_norm(result, model.final_layer_norm) if self.final_norm else result, pooled)
+
+    def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> list[tuple[ChunkKey, tuple[Tensor, ...]]]:
+        """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""
+        remembered = [key for its_scope, key in self.trunks.keys()[-MAX_TRUNKS:] if its_scope == scope]
+        if not remembered or not keys[0].is_causal:
+            return []
+        nearest = {max(remembered, key=partial(num_shared, key)): key for key in keys}
+        entries = (
+            (trunk, self.trunks.get((scope, trunk)))
+            for trunk, key in nearest.items()
+            if num_shared(trunk, key) >= LEAST_SHARED
+        )
+        return [(trunk, entry) for trunk, entry in entries if entry is not None]
+
+    def _num_saved(self, keys: Sequence[ChunkKey]) -> int:
+        """Of how many chunks of a call the states are remembered."""
+        if not keys[0].is_causal:
+            return 0
+        config = self.config
+        element = self.model.final_layer_norm.weight.element_size()
+        size = config.context_length * config.hidden_dim * (2 * config.num_layers * element + 2 * max(element, 4))
+        return min(len(keys), MAX_TRUNKS, self.trunks.max_bytes // size)
 
 
-def plan(keys: Sequence[Sequence[Hashable]]) -> list[Segment]:
-    """Cut positions into segments so that little is run twice.
+def bytes_per_chunk(config: TextConfig) -> int:
+    """What a chunk's states take while it is encoded, in float32 and generously counted."""
+    return config.context_length * 4 * (16 * config.hidden_dim + 3 * config.mlp_dim)
+
+
+class Shared(NamedTuple):
+    """Which states some chunks have in common. Known states come first in the count, trunk after trunk."""
+
+    nodes: list[list[int]]
+    """For each chunk and position the number of its state."""
+    fresh: list[tuple[int, int]]
+    """Chunk and position of each state that is not known yet."""
+    num_known: int
+    """How many states are known."""
+
+
+def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
+    """Find out which states are the same.
 
     Args:
-        keys: For each chunk, for each position, all that its states depend on beside those of earlier positions.
+        keys: Of the chunks, no two equal, all causal or none.
+        trunks: Of chunks whose states are known; their last ones are not used, so that every chunk has a new state.
 
     Returns:
-        Segments that cover all positions, from left to right; their number of groups grows.
+        For each position the number of its state.
 
-    >>> [(s.start, s.end, s.groups) for s in plan(["a" * 40 + "b" * 40, "a" * 40 + "c" * 40])]
-    [(0, 40, (0, 0)), (40, 80, (0, 1))]
+    >>> one, two = ChunkKey((1, 5, 6), True), ChunkKey((1, 5, 7), True)
+    >>> share([one, two])
+    Shared(nodes=[[0, 1, 2], [0, 1, 3]], fresh=[(0, 0), (0, 1), (0, 2), (1, 2)], num_known=0)
+    >>> share([two], trunks=[one])
+    Shared(nodes=[[0, 1, 3]], fresh=[(0, 2)], num_known=3)
     """
-    segments: list[Segment] = []
-    groups = (0,) * len(keys)
-    for position, column in enumerate(zip(*keys, strict=True)):
-        numbers: dict[tuple[int, Hashable], int] = {}
-        refined = tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(groups, column, strict=True))
-        if segments and max(refined) == max(groups):
-            segments[-1] = segments[-1]._replace(end=position + 1)
-        else:
-            segments.append(Segment(position, position + 1, refined))
-        groups = refined
-    merged: list[Segment] = []
-    for segment in reversed(segments):  # a segment may be run as finely as the one behind it
-        if merged and (merged[-1].num_groups - segment.num_groups) * (segment.end - segment.start) <= SEGMENT_COST:
-            merged[-1] = merged[-1]._replace(start=segment.start)
-        else:
-            merged.append(segment)
-    return merged[::-1]
+    length = len(keys[0].positions)
+    numbers: dict[tuple[int, Hashable], int] = {}
+    """By the state before, and what stands at the position."""
+    for index, trunk in enumerate(trunks):
+        state = -1
+        for place, key in enumerate(trunk.positions[:-1]):
+            state = numbers.setdefault((state, key), index * length + place)
+    num_known = len(trunks) * length
+    nodes: list[list[int]] = []
+    fresh: list[tuple[int, int]] = []
+    for row, chunk in enumerate(keys):
+        state = -1 if chunk.is_causal else -2 - row  # states that depend on all positions are nobody else's
+        nodes.append([])
+        for place, key in enumerate(chunk.positions):
+            new = num_known + len(fresh)
+            state = numbers.setdefault((state, key), new)
+            if state == new:
+                fresh.append((row, place))
+            nodes[-1].append(state)
+    return Shared(nodes, fresh, num_known)
 
 
-def _keys(ids: Sequence[Sequence[Any]], mask: Tensor | None) -> list[list[Hashable]]:
-    if mask is None:
-        return [list(chunk) for chunk in ids]
-    rows = mask.cpu().numpy()
-    return [
-        [(token, rows[row, place, : place + 1].tobytes()) for place, token in enumerate(chunk)]
-        for row, chunk in enumerate(ids)
-    ]
+def num_shared(one: ChunkKey, other: ChunkKey) -> int:
+    """Positions from the first whose states are the same in two causal chunks."""
+    pairs = enumerate(zip(one.positions, other.positions, strict=True))
+    return next((place for place, (key, its_key) in pairs if key != its_key), len(one.positions))
+
+
+class _Mixer:
+    """Attention of new states: each looks at all of its chunk, new or known."""
+
+    def __init__(
+        self, shared: Shared, nodes: Tensor, rows: Tensor, places: Tensor, mask: Tensor | None, *, is_causal: bool
+    ) -> None:
+        self.nodes = nodes  # [b, s]
+        self.is_whole = len(shared.fresh) == nodes.numel()
+        start = min(place for _, place in shared.fresh)
+        self.found = rows, places - start  # [n] each
+        # known states have no queries: any will do, as what comes of them is not taken
+        self.queries = (nodes[:, start:] - shared.num_known).clamp(min=0)
+        self.is_causal = is_causal and mask is None and self.is_whole
+        mask = None if mask is None else mask.to(nodes.device)
+        if is_causal and not self.is_causal:
+            causal = causal_mask(nodes.shape[1]).to(nodes.device)
+            mask = causal if mask is None else mask & causal
+        self.mask = None if mask is None else mask[:, start:].unsqueeze(1)  # [b or 1, 1, s - start, s]
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
+        """Queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
+        if self.is_whole:
+            chunks = [states.view(*self.nodes.shape, -1) for states in (q, k, v)]
+        else:
+            chunks = [q[self.queries], k[self.nodes], v[self.nodes]]
+        heads = (states.unflatten(-1, (num_heads, -1)).transpose(1, 2) for states in chunks)  # [b, h, s, e]
+        mixed = functional.scaled_dot_product_attention(*heads, attn_mask=self.mask, is_causal=self.is_causal)
+        mixed = mixed.transpose(1, 2).flatten(2)  # [b, s - start, d]
+        return mixed.flatten(0, 1) if self.is_whole else mixed[self.found]
 
 
 def _run_block(
-    block: Block, hidden: Tensor, past: tuple[Tensor, Tensor] | None, allowed: Tensor
+    block: Block, hidden: Tensor, past: Sequence[tuple[Tensor, ...]], mix: _Mixer
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`Block.forward` for some positions, with keys and values ``[groups, h, positions, e]`` of those before."""
-    q, k, v = block.self_attn.heads(block.layer_norm1(hidden))
-    if past is not None:
-        k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-    hidden = hidden + block.self_attn.mix(q, k, v, allowed, is_causal=False)
-    return hidden + block.mlp(block.layer_norm2(hidden)), (k, v)
+    """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first."""
+    attention, mlp = block.self_attn, block.mlp
+    normed = _norm(hidden, block.layer_norm1)
+    q, k, v = (linear(normed, layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+    if past:
+        k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
+    hidden = hidden + linear(mix(q, k, v, attention.num_heads), attention.out_proj)
+    return hidden + linear(mlp.activation(linear(_norm(hidden, block.layer_norm2), mlp.fc1)), mlp.fc2), (k, v)
+
+
+def _norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
+    """Layer norm in the type of the states, whatever the weights are stored in."""
+    weight, bias = layer.weight.to(hidden.dtype), layer.bias.to(hidden.dtype)
+    return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
+
+
+LONGEST_SUM = 2048
+"""Products that oneDNN may add up, so that the encoder stays within 1e-5 of PyTorch's own."""
+
+_ONEDNN = (
+    torch.ops.mkldnn if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64") else None
+)
+
+
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """``x W^T + b`` in the type of the weights, or in float32 on a CPU without arithmetic of that type.
+
+    In float32 on an x86 CPU by oneDNN, which uses the widest instructions of any processor. PyTorch takes MKL by
+    itself, which is less than half as fast on AMD's; but it adds long sums in shorter parts, so they are left to it.
+    See BENCHMARKS.md.
+
+    Args:
+        x: ``[n, in]``.
+        layer: The weights.
+
+    Returns:
+        ``[n, out]``.
+    """
+    weight, bias = layer.weight, cast("Tensor | None", layer.bias)
+    if _ONEDNN is None or weight.device.type != "cpu":
+        return functional.linear(x.to(weight.dtype), weight, bias)
+    if weight.dtype in _lacking():
+        weight, bias = weight.float(), None if bias is None else bias.float()
+    if weight.dtype == torch.float32 and weight.shape[1] <= LONGEST_SUM:
+        return _ONEDNN._linear_pointwise(x.float(), weight, bias, "none", [], "")
+    return functional.linear(x.to(weight.dtype), weight, bias)
+
+
+@lru_cache(maxsize=1)
+def _lacking() -> set[torch.dtype]:
+    """The types that this x86 CPU has no fast arithmetic for."""
+    tests = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    return {dtype for dtype, name in tests.items() if not getattr(_ONEDNN, name, bool)()}  # bool() is False

@@ -1,7 +1,7 @@
 """Several prompts encoded together: what all of them need goes through the encoder in as few calls as can be.
 
-A scheme asks the encoder and works on with the answer, so that a prompt cannot say beforehand what it needs. Prompts are
-therefore run up to their first question; the questions of all are asked in one call, and the prompts are run again
+A scheme asks the encoder and works on with the answer, so that a prompt cannot say beforehand what it needs. Prompts
+are therefore run up to their first question; the questions of all are asked in one call, and the prompts are run again
 with the answers, up to the next question. Schemes are pure functions, so running one again gives the same.
 
 Source: docs/performance.md, "Batches".

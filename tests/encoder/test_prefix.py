@@ -1,6 +1,6 @@
-"""Shared prefixes against full passes: the numbers, and which positions are run."""
+"""Shared prefixes against full passes: the numbers, and which states are computed."""
 
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,30 +10,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 from weighted_clip.encoder import prefix
 from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.masks import MaskError
-from weighted_clip.encoder.prefix import PrefixTextEncoder, plan
+from weighted_clip.encoder.memory import ChunkKey
+from weighted_clip.encoder.prefix import PrefixTextEncoder, bytes_per_chunk, num_shared, share
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.embeddings import EmbeddingVector
 
 from .conftest import TINY, random_ids
 
-
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Share whatever can be shared, in as many segments as there are."""
-    monkeypatch.setattr(prefix, "SEGMENT_COST", 0)
-    monkeypatch.setattr(prefix, "WORTH", 1e9)
+CHUNK = [49406, *range(300, 360), *[49407] * 16]
+MIB = 2**20
 
 
 def variants(count: int, seed: int = 0) -> tuple[list[list[int]], Tensor]:
     """One prompt of 60 tokens, each time with other tokens of it hidden; the first with none."""
     generator = torch.Generator().manual_seed(seed)
-    chunk = [49406, *torch.randint(0, 40000, (60,), generator=generator).tolist(), *[49407] * 16]
     mask = torch.ones(count, 1, 77, dtype=torch.bool)
     for row in range(1, count):
         start = int(torch.randint(1, 60, (1,), generator=generator))
         mask[row, 0, start : start + 3] = False
-    return [chunk] * count, mask
+    return [CHUNK] * count, mask
+
+
+def edited(place: int, token: int = 9) -> list[int]:
+    """The prompt with another token."""
+    return [*CHUNK[:place], token, *CHUNK[place + 1 :]]
 
 
 def assert_same(encoders: tuple[TextEncoder, TextEncoder], *given: Any, tolerance: float = 1e-5, **more: Any) -> None:
@@ -42,62 +45,211 @@ def assert_same(encoders: tuple[TextEncoder, TextEncoder], *given: Any, toleranc
     torch.testing.assert_close(one.pooled, other.pooled, atol=tolerance, rtol=0)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """A function that says how many states were computed since it was last asked."""
+    counts: list[int] = []
+    run = prefix._run_block
+
+    def watched(block: Any, hidden: Tensor, *rest: Any) -> Any:
+        counts.append(len(hidden))
+        return run(block, hidden, *rest)
+
+    def since() -> int:
+        total = sum(counts)
+        counts.clear()
+        return total // TINY.num_layers
+
+    monkeypatch.setattr(prefix, "_run_block", watched)
+    yield since
+
+
+@pytest.mark.parametrize("max_bytes", [0, MIB])
 @pytest.mark.parametrize("options", [{}, {"clip_skip": 2}, {"clip_skip": 2, "final_norm": False}, {"projected": True}])
-def test_equals_full_passes_for_every_choice_of_layer(tiny: TextModel, options: dict[str, Any]) -> None:
-    encoders = TextEncoder(tiny, **options), PrefixTextEncoder(tiny, **options)
+def test_equals_full_passes_for_every_choice_of_layer(tiny: TextModel, options: dict[str, Any], max_bytes: int) -> None:
+    encoders = TextEncoder(tiny, **options), PrefixTextEncoder(tiny, **options, max_bytes=max_bytes)
     ids, mask = variants(6)
-    assert_same(encoders, ids, mask)
-    assert_same(encoders, random_ids(4).tolist())
     per_query = mask.expand(-1, 77, -1).clone()
     per_query[2, 30:40, 5:9] = False
-    assert_same(encoders, ids, per_query)
-    assert_same(encoders, ids, mask, is_causal=False)
-    assert_same(encoders, ids[:1], mask[:1])
+    for _ in range(2):  # the second time much of it is remembered
+        assert_same(encoders, ids, mask)
+        assert_same(encoders, random_ids(4).tolist())
+        assert_same(encoders, ids, per_query)
+        assert_same(encoders, ids, mask, is_causal=False)
+        assert_same(encoders, ids[:2], None, is_causal=False)
+        assert_same(encoders, ids[:1], mask[:1])
+        assert_same(encoders, [edited(40), CHUNK, edited(70), edited(40)])
 
 
-def test_full_size_encoder_stays_within_1e_5(clip_l: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    run = PrefixTextEncoder._run
-    monkeypatch.setattr(PrefixTextEncoder, "_run", lambda self, *given: runs.append(1) or run(self, *given))
-    assert_same((TextEncoder(clip_l), PrefixTextEncoder(clip_l)), *variants(5))
-    shared = torch.randint(0, 40000, (40,), generator=torch.Generator().manual_seed(1)).tolist()
-    texts = [[49406, *shared, *row[1:36], 49407] for row in random_ids(8, seed=3).tolist()]
-    assert_same((TextEncoder(clip_l), PrefixTextEncoder(clip_l)), texts)
-    assert len(runs) == 2
+def test_embeddings_alone_can_be_asked_for(tiny: TextModel) -> None:
+    layer = TINY.num_layers + 1
+    assert_same((TextEncoder(tiny, clip_skip=layer), PrefixTextEncoder(tiny, clip_skip=layer)), [CHUNK, edited(9)])
 
 
-@pytest.mark.usefixtures("always")
-def test_vectors_of_embeddings_part_prefixes_where_they_differ(tiny: TextModel) -> None:
+def test_full_size_encoder_stays_within_1e_5_of_transformers(clip_l: TextModel) -> None:
+    reference, encode = transformers_text_model(clip_l), PrefixTextEncoder(clip_l)
+    ids, mask = variants(5)
+    shared = [[*CHUNK[:40], *row[40:]] for row in random_ids(4, seed=3).tolist()]
+    for chunks, keys in ((ids, mask[:, 0]), (shared, torch.ones(4, 77)), (shared[:1], None), ([edited(55)], None)):
+        with torch.no_grad():
+            expected = reference(torch.tensor(chunks), attention_mask=None if keys is None else keys.long())
+        found = encode(chunks, None if keys is None else keys.bool())
+        torch.testing.assert_close(found.hidden, expected.last_hidden_state, atol=1e-5, rtol=0)
+        torch.testing.assert_close(found.pooled, expected.pooler_output, atol=1e-5, rtol=0)
+
+
+def test_every_state_is_computed_once(tiny: TextModel, computed: Callable[[], int]) -> None:
+    encode = PrefixTextEncoder(tiny, max_bytes=0)
+    encode([edited(40, token) for token in range(5)])
+    assert computed() == 40 + 5 * 37
+    mask = torch.ones(3, 1, 77, dtype=torch.bool)
+    mask[1, 0, 20] = mask[2, 0, 20] = mask[2, 0, 50] = False
+    encode([CHUNK] * 3, mask)
+    assert computed() == 77 + 57 + 27
+    encode([CHUNK, CHUNK, edited(76)], None)
+    assert computed() == 77 + 1
+    encode([CHUNK, CHUNK, edited(76)], None, is_causal=False)
+    assert computed() == 77 + 77
+
+
+def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Callable[[], int]) -> None:
+    encode = PrefixTextEncoder(tiny, max_bytes=8 * MIB)
+    encode([CHUNK, random_ids(1).tolist()[0]])
+    assert computed() == 2 * 77 - 1  # both begin with BOS
+    encode([CHUNK])
+    assert computed() == 0
+    encode([edited(60), CHUNK])  # goes on from what is remembered of the prompt
+    assert computed() == 17
+    encode([edited(60, 10), edited(30)])
+    assert computed() == 17 + 47
+    encode([[49406, 5, *CHUNK[2:]]])  # one position in common is not worth it
+    assert computed() == 77
+    encode([CHUNK], is_causal=False)
+    assert computed() == 77
+    visible = torch.ones(1, 77, dtype=torch.bool)
+    encode([CHUNK], visible)  # hides nothing, so it is the same
+    assert computed() == 0
+    visible[0, 50] = False
+    encode([CHUNK], visible)
+    assert computed() == 27
+    forgetful = PrefixTextEncoder(tiny, max_bytes=0)
+    for _ in range(2):
+        forgetful([CHUNK])
+        assert computed() == 77
+
+
+def test_a_known_beginning_gives_the_whole_encoding_again_when_only_states_are_left(tiny: TextModel) -> None:
+    encode = PrefixTextEncoder(tiny, max_bytes=8 * MIB)
+    expected = encode([CHUNK, edited(30)])
+    encode.encodings.clear()
+    found = encode([CHUNK, edited(30)])
+    torch.testing.assert_close(found.hidden, expected.hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-5, rtol=0)
+
+
+def _in_place(model: TextModel) -> None:
+    with torch.no_grad():
+        model.encoder.layers[1].mlp.fc1.weight[3, 4] += 1.0
+
+
+def _through_data(model: TextModel) -> None:
+    model.encoder.layers[0].self_attn.q_proj.weight.data.mul_(1.5)
+
+
+def _loaded(model: TextModel) -> None:
+    model.load_state_dict(seeded_text_model(TINY, seed=9).state_dict())
+
+
+def _replaced(model: TextModel) -> None:
+    model.final_layer_norm.weight = torch.nn.Parameter(torch.full_like(model.final_layer_norm.weight, 2.0))
+
+
+def _embedding(model: TextModel) -> None:
+    with torch.no_grad():
+        model.embeddings.token_embedding.weight[300] += 1.0
+
+
+def _type(model: TextModel) -> None:
+    model.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("change", [_in_place, _through_data, _loaded, _replaced, _embedding, _type])
+def test_nothing_stale_is_given_after_the_weights_change(change: Callable[[TextModel], None]) -> None:
+    model = seeded_text_model(TINY, seed=1)
+    encode = PrefixTextEncoder(model)
+    before = encode([CHUNK])
+    change(model)
+    assert not torch.equal(encode([CHUNK]).hidden, before.hidden)
+    for chunks in ([CHUNK], [edited(50)]):
+        assert_same((PrefixTextEncoder(model, max_bytes=0), encode), chunks)
+
+
+def test_nothing_stale_is_given_with_other_layers(tiny: TextModel) -> None:
+    encode = PrefixTextEncoder(tiny, projected=True)
+    encode([CHUNK])
+    encode.clip_skip, encode.final_norm, encode.projected = 2, False, False
+    assert_same((TextEncoder(tiny, clip_skip=2, final_norm=False), encode), [CHUNK])
+    assert_same((TextEncoder(tiny, clip_skip=2, final_norm=False), encode), [edited(60)])
+
+
+def test_vectors_of_embeddings_part_prefixes_where_they_differ(tiny: TextModel, computed: Callable[[], int]) -> None:
     generator = torch.Generator().manual_seed(0)
-    chunk: list[Any] = [49406, *range(300, 340), *[49407] * 36]
     vectors = [torch.randn(TINY.hidden_dim, generator=generator) for _ in range(2)]
-    other, third = list(chunk), list(chunk)
-    other[20] = EmbeddingVector("one", 0, vectors[0])
-    third[20] = EmbeddingVector("one", 1, vectors[1])
-    ids = [chunk, other, third, other]
-    assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny)), ids)
-    assert [segment.num_groups for segment in plan(ids)] == [1, 3]
+    # both are called the same: a file that was replaced
+    ids: list[list[Any]] = [CHUNK, *([*CHUNK[:20], EmbeddingVector("one", 0, v), *CHUNK[21:]] for v in vectors)]
+    assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny)), [*ids, ids[1]])
+    encode = PrefixTextEncoder(tiny)
+    computed()
+    for chunk, count in zip(ids, (77, 57, 57), strict=True):
+        assert_same((TextEncoder(tiny), encode), [chunk])
+        assert computed() == count
 
 
-@given(st.lists(st.text("ab", min_size=12, max_size=12), min_size=1, max_size=6))
-def test_plan_covers_every_position_once_and_mixes_nothing(rows: list[str]) -> None:
-    segments = plan(rows)
-    assert [segment.start for segment in segments] == [0, *(segment.end for segment in segments[:-1])]
-    assert segments[-1].end == 12
-    for segment in segments:
-        for row, group in zip(rows, segment.groups, strict=True):
-            for other, its_group in zip(rows, segment.groups, strict=True):
-                assert group != its_group or row[: segment.end] == other[: segment.end]
-    for before, after in pairwise(segments):
-        assert len(set(zip(before.groups, after.groups, strict=True))) == after.num_groups > before.num_groups
+@pytest.mark.parametrize("config", [TINY, TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=128)])
+def test_memory_is_bounded(config: TextConfig) -> None:
+    encode = PrefixTextEncoder(seeded_text_model(config), max_bytes=2 * MIB)
+    for seed in range(40):
+        encode(random_ids(3, seed=seed).tolist())
+        assert encode.encodings.num_bytes <= MIB
+        assert encode.trunks.num_bytes <= MIB
+    assert len(encode.encodings) > 10
+    assert len(encode.trunks) > 1
 
 
-def test_plan_runs_a_shared_beginning_once() -> None:
-    rows = ["x" * 40 + letter * 37 for letter in "abcdefgh"]
-    assert [(segment.start, segment.end, segment.num_groups) for segment in plan(rows)] == [(0, 40, 1), (40, 77, 8)]
-    assert [segment.num_groups for segment in plan(["abc", "abd"])] == [2]  # too short to be worth a segment
-    assert [segment.num_groups for segment in plan(["same" * 10] * 5)] == [1]
+def test_large_calls_are_divided(tiny: TextModel, monkeypatch: pytest.MonkeyPatch, computed: Callable[[], int]) -> None:
+    calls: list[int] = []
+    run = PrefixTextEncoder._run
+    monkeypatch.setattr(prefix, "BATCH_BYTES", 3 * bytes_per_chunk(TINY))
+    monkeypatch.setattr(
+        PrefixTextEncoder,
+        "_run",
+        lambda self, scope, keys, *rest: calls.append(len(keys)) or run(self, scope, keys, *rest),
+    )
+    ids, mask = variants(8)
+    assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny, max_bytes=0)), [*ids, ids[0]], torch.cat([mask, mask[:1]]))
+    assert len({tuple(row) for row in mask.flatten(1).tolist()}) == 7
+    assert calls == [3, 3, 1]  # the different ones
+    assert computed() > 0
+
+
+@given(st.lists(st.text("ab", min_size=8, max_size=8), min_size=1, max_size=6, unique=True), st.data())
+def test_states_are_shared_just_where_everything_before_is_the_same(rows: list[str], data: st.DataObject) -> None:
+    trunks = data.draw(st.lists(st.sampled_from(rows) | st.text("ab", min_size=8, max_size=8), max_size=2, unique=True))
+    keys, known = ([ChunkKey(tuple(row), True) for row in texts] for texts in (rows, trunks))
+    shared = share(keys, known)
+    assert shared.num_known == 8 * len(trunks)
+    beginnings = {trunk * 8 + place: text[: place + 1] for trunk, text in enumerate(trunks) for place in range(7)}
+    beginnings |= {shared.num_known + i: rows[row][: place + 1] for i, (row, place) in enumerate(shared.fresh)}
+    for row, nodes in zip(rows, shared.nodes, strict=True):
+        assert [beginnings[node] for node in nodes] == [row[: place + 1] for place in range(8)]
+    fresh = [rows[row][: place + 1] for row, place in shared.fresh]
+    assert len(set(fresh)) == len(fresh)
+    assert not {text for text in fresh if len(text) < 8} & {trunk[:place] for trunk in trunks for place in range(8)}
+
+
+def test_counts_what_two_chunks_share() -> None:
+    one, other = ChunkKey((1, 2, 3), True), ChunkKey((1, 2, 4), True)
+    assert (num_shared(one, other), num_shared(one, one)) == (2, 3)
 
 
 def test_masks_are_checked_as_ever(tiny: TextModel) -> None:
@@ -112,3 +264,22 @@ def test_float64_stays_float64() -> None:
     ids, mask = variants(4)
     assert_same((TextEncoder(model), PrefixTextEncoder(model)), ids, mask, tolerance=1e-12)
     assert PrefixTextEncoder(model)(ids, mask).hidden.dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 5e-2)])
+def test_low_precision_is_near_float32(dtype: torch.dtype, tolerance: float) -> None:
+    model = seeded_text_model(TINY)
+    expected = TextEncoder(model)([CHUNK, edited(9)]).hidden
+    encode = PrefixTextEncoder(model.to(dtype))
+    for _ in range(2):
+        found = encode([CHUNK, edited(9)]).hidden
+        assert found.dtype == torch.float32
+        assert float((found - expected).pow(2).mean().sqrt()) < tolerance
+
+
+def test_types_that_the_processor_lacks_are_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded_text_model(TINY).to(torch.bfloat16)
+    monkeypatch.setattr(prefix, "_lacking", lambda: {torch.bfloat16})
+    found = PrefixTextEncoder(model)([CHUNK]).hidden
+    assert_close = torch.testing.assert_close
+    assert_close(found, TextEncoder(model.float())([CHUNK]).hidden, atol=2e-2, rtol=0)

@@ -1,0 +1,191 @@
+"""What an encoder remembers: encodings of chunks, and states to go on from, the last used, up to a number of bytes.
+
+An entry is found by all that its numbers depend on: the chunk's tokens, by vector where they are vectors, its mask, the
+layers chosen, and the weights. So nothing has to be forgotten when something changes; what is not asked for any more
+makes room for what is.
+
+Source: docs/performance.md, "What is remembered".
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
+from threading import Lock
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+MEBIBYTE = 2**20
+VARIABLE = "WEIGHTED_CLIP_MEMORY_MB"
+DEFAULT_MEBIBYTES = 64
+"""Room for 140 chunks of CLIP-L and the states of five; for 84 of bigG and the states of one."""
+NUM_SAMPLES = 16
+"""Numbers of each tensor that are looked at to see whether it is still the same."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Memory(Generic[Key]):
+    """Tensors by key; the ones not used for longest go when there are too many bytes. Safe between threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Start empty.
+
+        Args:
+            max_bytes: Bound of the sum of all entries; 0 remembers nothing.
+
+        Raises:
+            ValueError: If it is negative.
+        """
+        if max_bytes < 0:
+            raise ValueError(f"a memory cannot have {max_bytes} bytes: 0 is none")
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[Key, tuple[Tensor, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> tuple[Tensor, ...] | None:
+        """An entry, which is now the last used; or None. Its tensors are not to be written to."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
+
+    def put(self, key: Key, entry: tuple[Tensor, ...]) -> None:
+        """Remember tensors. They must share no memory with larger ones, as their bytes are counted alone."""
+        size = num_bytes(entry)
+        if size > self.max_bytes:
+            return
+        with self._lock:
+            self._drop(key)
+            self._entries[key] = entry
+            self.num_bytes += size
+            while self.num_bytes > self.max_bytes:
+                self._drop(next(iter(self._entries)))
+
+    def keys(self) -> list[Key]:
+        """Of all entries, the last used last."""
+        with self._lock:
+            return list(self._entries)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._entries.clear()
+            self.num_bytes = 0
+
+    def _drop(self, key: Key) -> None:
+        self.num_bytes -= num_bytes(self._entries.pop(key, ()))
+
+
+def num_bytes(tensors: Iterable[Tensor]) -> int:
+    """Size of some tensors."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def default_bytes() -> int:
+    """Bytes that an encoder of ours may remember: as the environment variable says, or 64 MiB.
+
+    Raises:
+        ValueError: If the variable is not a number of mebibytes.
+    """
+    written = os.environ.get(VARIABLE, "").strip() or str(DEFAULT_MEBIBYTES)
+    if not written.isdecimal():
+        raise ValueError(f"{VARIABLE}={written} is not a number of mebibytes; 0 switches the memory off")
+    return int(written) * MEBIBYTE
+
+
+class ChunkKey(NamedTuple):
+    """All that the states of a chunk's positions depend on, beside the model."""
+
+    positions: tuple[Hashable, ...]
+    """For each position what stands there and what of the earlier ones it may not see."""
+    is_causal: bool
+
+
+def chunk_keys(ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool) -> list[ChunkKey]:
+    """Keys of some chunks.
+
+    Args:
+        ids: Token ids, or anything with ``vector`` and ``placeholder``, for each chunk.
+        mask: Bool ``[chunks or 1, s or 1, s]``, True = may be attended, or None.
+        is_causal: Whether later positions are hidden anyhow.
+
+    Returns:
+        For each chunk its key. If causal, positions from the first to the last whose keys agree have the same states.
+
+    >>> one, other = chunk_keys([[1, 5, 6], [1, 5, 7]], None, is_causal=True)
+    >>> one.positions[:2] == other.positions[:2], one == other
+    (True, False)
+    """
+    plain = [[_token_key(token) for token in chunk] for chunk in ids]
+    if mask is None:
+        return [ChunkKey(tuple(chunk), is_causal) for chunk in plain]
+    length = len(plain[0])
+    hidden = ~mask.cpu().expand(len(plain), length, length)
+    if is_causal:
+        hidden = hidden.tril()
+    hides, rows = hidden.any(-1).tolist(), hidden.numpy()
+    return [
+        ChunkKey(
+            tuple(
+                (token, rows[row, place, : place + 1 if is_causal else length].tobytes())
+                if hides[row][place]
+                else token
+                for place, token in enumerate(chunk)
+            ),
+            is_causal,
+        )
+        for row, chunk in enumerate(plain)
+    ]
+
+
+def _token_key(token: Any) -> Hashable:
+    if not hasattr(token, "vector"):
+        return int(token)
+    vector = token.vector.detach().cpu()
+    return token.placeholder, str(vector.dtype), vector.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def state_of(module: nn.Module) -> Hashable:
+    """What changes whenever a module's weights do.
+
+    Places in memory, how often each was written to as PyTorch counts, type and device; and a few numbers of each, as
+    writing through ``.data`` is not counted. A write through ``.data`` that changes nothing but single numbers between
+    them goes unseen.
+
+    Args:
+        module: Any module with dense weights.
+
+    Returns:
+        Equal for equal weights in the same place.
+    """
+    tensors = [tensor.detach() for tensor in chain(module.parameters(), module.buffers())]
+    places = tuple(
+        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, tensor.shape, tensor.stride())
+        for tensor in tensors
+    )
+    kinds = {(tensor.device, tensor.dtype) for tensor in tensors}
+    samples = tuple(
+        torch.cat([_sample(tensor) for tensor in tensors if (tensor.device, tensor.dtype) == kind])
+        .cpu()
+        .view(torch.uint8)
+        .numpy()
+        .tobytes()
+        for kind in sorted(kinds, key=str)
+    )
+    return places, tuple(sorted(map(str, kinds))), samples
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    flat = tensor.flatten()
+    return flat[:: max(1, len(flat) // NUM_SAMPLES)]
