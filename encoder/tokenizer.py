@@ -1,8 +1,8 @@
 """CLIP's byte-pair tokenizer, with the place in the text that every token came from.
 
 Reads the vocabulary that ships beside this file and runs it on the ``tokenizers`` library, the engine that
-transformers' CLIPTokenizer runs on, with the same text cleaning (NFC, white-space runs, lower case). Adds no BOS, EOS
-or padding.
+transformers' CLIPTokenizer runs on. It does less than that to the same end: white space between words is not cleaned up
+before it is dropped, and words are not split a second time. Adds no BOS, EOS or padding.
 
 Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/weighting.md, "Tokens".
 """
@@ -23,6 +23,8 @@ END_OF_WORD = "</w>"
 
 _NUM_MERGES = 48894
 _WORD_PATTERN = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+# the only word above that is three in transformers: BOS or EOS in capitals, which is text
+_WORD_IN_BRACKETS = r"(?:start|end)oftext(?=\|>)"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -64,13 +66,12 @@ class Tokenizer:
                 unk_token=EOS_TEXT,
             )
         )
-        self._backend.normalizer = normalizers.Sequence(
-            [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
-        )
+        self._backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
         self._backend.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="removed", invert=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
+                pre_tokenizers.Split(Regex(_WORD_IN_BRACKETS), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
         self._backend.add_special_tokens([BOS_TEXT, EOS_TEXT])
@@ -108,7 +109,7 @@ def without_surrogates(text: str) -> str:
     >>> ascii(without_surrogates("a\ud800b"))
     "'a\\ufffdb'"
     """
-    return _SURROGATES.sub("\ufffd", text)
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 @cache
@@ -141,7 +142,7 @@ def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan
         end = token.end
         while end < next_start and unicodedata.combining(text[end]):
             end += 1
-        covered.append(token._replace(end=end))
+        covered.append(TokenSpan(token.id, token.start, end))
         if token.start < next_start:
             next_start = token.start
     return covered[::-1]

@@ -143,13 +143,19 @@ class Chunked(NamedTuple):
 
 def fragment_tokens(prompt: Prompt, tokenize: Tokenize) -> Iterator[Token | None]:
     """Tokens of all fragments in order, None for a break; one word for each fragment."""
+    for tokens in tokens_by_part(prompt, tokenize):
+        yield from (None,) if tokens is None else tokens
+
+
+def tokens_by_part(prompt: Prompt, tokenize: Tokenize) -> Iterator[list[Token] | None]:
+    """The same, the tokens of each fragment in a list."""
     word = 0
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):
             yield None
-            continue
-        word += 1
-        yield from tokens_of(part.text, part.positions, part.weight, index, word, tokenize)
+        else:
+            word += 1
+            yield tokens_of(part.text, part.positions, part.weight, index, word, tokenize)
 
 
 def tokens_of(

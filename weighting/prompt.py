@@ -94,7 +94,7 @@ class Break:
     """Where the word stands."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Issue:
     """Something about a prompt that its author should know. Shown by every front end at its place in the text."""
 
@@ -216,10 +216,11 @@ def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
     """
     gaps: list[Span] = []
     position = 0
-    for span in covered:
-        if span.start > position:
-            gaps.append(Span(position, span.start))
-        position = max(position, span.end)
+    for start, end in covered:
+        if start > position:
+            gaps.append(Span(position, start))
+        if end > position:
+            position = end
     if position < length:
         gaps.append(Span(position, length))
     return tuple(gaps)

@@ -155,8 +155,11 @@ def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
     return (*issues[:count], rest)
 
 
-def _clamped(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
+def _clamped(chunks: tuple[TokenChunk, ...]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
     """Weights that a float32 can carry; one issue for each fragment where that changed something."""
+    weights = {token.weight for chunk in chunks for token in chunk.tokens}
+    if all(abs(weight) <= MAX_WEIGHT for weight in weights):
+        return chunks, []
     issues: dict[int, Issue] = {}
 
     def clamped(token: Token) -> Token:

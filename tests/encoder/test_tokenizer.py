@@ -57,6 +57,14 @@ def test_ids_equal_transformers_on_every_prompt_of_the_case_files(reference) -> 
         assert ids(prompt) == reference(prompt, add_special_tokens=False)["input_ids"], prompt
 
 
+@pytest.mark.parametrize(
+    "text", ["<|STARTOFTEXT|>", "a<|EndOfText|>!!", "!<|EndOfText|>'s", "startoftext|>", "<|endoftext|>x"]
+)
+def test_only_bos_and_eos_in_small_letters_are_single_tokens(reference, text: str) -> None:
+    assert ids(text) == reference(text, add_special_tokens=False)["input_ids"]
+    assert (49407 in ids(text)) == ("<|endoftext|>" in text)
+
+
 special = st.sampled_from(
     ["<|endoftext|>", "<|EndOfText|>", "'s", "don't", " ", "\n", "e\u0301", "ﬁ", "İ", "½", "²", "Ⅷ", "👩‍👩‍👧"]
 )

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
-from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
+from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, tokens_by_part
 from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
 from ..prompt import Issue, Prompt, Span
 
@@ -81,13 +80,11 @@ class _Unit(NamedTuple):
 def _units(prompt: Prompt, context: ChunkContext, issues: list[Issue]) -> Iterator[_Unit | None]:
     """The units of all fragments in order, None for a break; problems with embeddings go into ``issues``."""
     reader = None if context.embeddings is None else _NameReader(prompt.source, context.embeddings, context, issues)
-    tokens = fragment_tokens(prompt, context.tokenize)
-    for fragment, group in groupby(tokens, key=lambda token: None if token is None else token.fragment):
-        if fragment is None:
-            yield from (None for _ in group)
-            continue
-        some = [token for token in group if token is not None]
-        yield from reader.units(some) if reader else (_Unit([token], plain_id(token.id)) for token in some)
+    for tokens in tokens_by_part(prompt, context.tokenize):
+        if tokens is None:
+            yield None
+        else:
+            yield from reader.units(tokens) if reader else (_Unit([token], plain_id(token.id)) for token in tokens)
 
 
 class _NameReader:
@@ -185,8 +182,10 @@ def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
 
 def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
     """Where padding is not EOS, A1111 blanks every id behind the first EOS id, also one the user typed."""
+    if layout.pad_id == layout.eos_id:
+        return chunk
     first = chunk.plain_ids.index(layout.eos_id)
-    if layout.pad_id == layout.eos_id or first == chunk.num_content + 1:
+    if first == chunk.num_content + 1:
         return chunk
     behind = (token._replace(id=_blanked(token.id, layout.pad_id)) for token in chunk.tokens[first + 1 :])
     return TokenChunk((*chunk.tokens[: first + 1], *behind), chunk.num_content)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from ..chunks import ChunkContext, Chunked, Token, TokenChunk, close_chunk, tokens_of
@@ -61,7 +62,7 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
     chunks: list[TokenChunk] = []
     issues: list[Issue] = []
     content: list[Token] = []
-    word = 0
+    words = count(1)
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):
             chunks.append(close_chunk(content, layout))
@@ -69,14 +70,14 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
             continue
         text, positions = part.text, part.positions
         groups = (
-            group for a, b in split(text) for group in _groups(text[a:b], positions[a:b], part.weight, index, context)
+            group
+            for a, b in split(text)
+            for group in _groups(text[a:b], positions[a:b], part.weight, index, words, context)
         )
-        for group, issue in groups:
+        for tokens, issue in groups:
             if issue is not None:
                 issues.append(issue)
                 continue
-            word += 1
-            tokens = [token._replace(word=word) for token in group]
             is_large = len(tokens) >= LARGE_GROUP
             while len(content) + len(tokens) > layout.capacity:
                 room = layout.capacity - len(content) if is_large else 0
@@ -102,9 +103,9 @@ def _words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _groups(
-    text: str, positions: Sequence[int], weight: float, fragment: int, context: ChunkContext
+    text: str, positions: Sequence[int], weight: float, fragment: int, words: Iterator[int], context: ChunkContext
 ) -> Iterator[_Group]:
-    """The group or groups of one segment or word, which may start with an embedding's name."""
+    """The group or groups of one segment or word, which may start with an embedding's name. Each takes a number."""
     if not text:
         return
     rests = [(0, len(text))]
@@ -114,16 +115,18 @@ def _groups(
         span = Span(positions[0], positions[mention.end - 1] + 1)
         if mention.found.vectors is not None:
             vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.found.vectors))
-            yield _Group([Token(vector, weight, 0, fragment, span) for vector in vectors])
+            word = next(words)
+            yield _Group([Token(vector, weight, word, fragment, span) for vector in vectors])
         elif mention.found.problem:
             yield _Group([], Issue("unusable-embedding", f"{mention.found.problem} The name is left out.", span))
         else:
             message = f"There is no embedding “{mention.name}”: the name is left out, as in ComfyUI."
             yield _Group([], Issue("unknown-embedding", message, span))
-    tokens = [
-        token for a, b in rests for token in tokens_of(text[a:b], positions[a:b], weight, fragment, 0, context.tokenize)
-    ]
     if rests:
+        word = next(words)
+        tokens: list[Token] = []
+        for a, b in rests:
+            tokens += tokens_of(text[a:b], positions[a:b], weight, fragment, word, context.tokenize)
         yield _Group(tokens)
 
 

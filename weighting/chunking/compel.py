@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 
 from ...encoder.tokenizer import END_OF_WORD, default_tokenizer
-from ..chunks import ChunkContext, Chunked, Token, TokenChunk, Tokenize, close_chunk, fragment_tokens
+from ..chunks import ChunkContext, Chunked, Token, TokenChunk, Tokenize, close_chunk, tokens_by_part
 from ..prompt import Issue, Prompt, Span
 
 SENTENCE_ENDS = frozenset({269})
@@ -84,11 +84,11 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
 def _sections(prompt: Prompt, tokenize: Tokenize) -> list[list[Token]]:
     """The tokens between breaks."""
     sections: list[list[Token]] = [[]]
-    for token in fragment_tokens(prompt, tokenize):
-        if token is None:
+    for tokens in tokens_by_part(prompt, tokenize):
+        if tokens is None:
             sections.append([])
         else:
-            sections[-1].append(token)
+            sections[-1] += tokens
     return sections
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,18 +33,10 @@ SQUARE_FACTOR = 1 / 1.1
 BREAK_WORD = "BREAK"
 BREAK_WEIGHT = -1.0
 
-_LEXEME = re.compile(
-    r"""
-    (?P<escape>\\[()\[\]\\])
-    | (?P<backslash>\\)
-    | (?P<open>[(\[])
-    | :\s*(?P<number>[+-]?[.\d]+)\s*\)
-    | (?P<close>[)\]])
-    | (?P<text>[^\\()\[\]:]+)
-    | (?P<colon>:)
-    """,
-    re.VERBOSE,
-)
+_LEXEME = re.compile(r"\\[()\[\]\\]?|[()\[\]]|:(?:\s*[+-]?[.\d]+\s*\))?|[^\\()\[\]:]+")
+"""A row of the table; how it starts and ends tells which."""
+_BREAK = re.compile(r"\bBREAK\b\s*")
+_CLOSING = {")": ("(", ROUND_FACTOR), "]": ("[", SQUARE_FACTOR)}
 
 
 class _Reader:
@@ -52,84 +45,93 @@ class _Reader:
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
         self.strict = strict
-        self.spans: list[Span] = []
+        self.pieces: list[Piece] = []
         self.weights: list[float] = []
+        """One for each piece."""
         self.open: dict[str, list[tuple[int, int]]] = {"(": [], "[": []}
         """For each kind of bracket, a stack of (index of the next piece, place in the text)."""
         self.products: list[tuple[int, int, float]] = []
         """(first piece, end piece, factor) in the order they are to be multiplied."""
         self.issues: list[Issue] = []
 
-    def text(self, start: int, end: int) -> None:
-        """Add text, split at the word BREAK."""
-        for span, is_break in _split_breaks(self.source, start, end):
-            self.spans.append(span)
-            self.weights.append(BREAK_WEIGHT if is_break else 1.0)
-
-    def multiply(self, start: int, factor: float) -> None:
-        self.products.append((start, len(self.spans), factor))
-
     def scan(self) -> None:
-        position = 0
-        while position < len(self.source):
-            match = _LEXEME.match(self.source, position)
-            assert match is not None, "the rows cover every character"
-            position = self.lexeme(match)
-        for bracket, factor in (("(", ROUND_FACTOR), ("[", SQUARE_FACTOR)):
-            for start, place in self.open[bracket]:
-                self.multiply(start, factor)
-                self.issues.append(
-                    Issue(
-                        "unclosed-bracket",
-                        f"“{bracket}” is never closed: all that follows weighs {factor:.4g} times as much.",
-                        Span(place, place + 1),
-                    )
-                )
+        opened, pieces = self.open, self.pieces
+        end = 0
+        for lexeme in _LEXEME.findall(self.source):
+            start, end = end, end + len(lexeme)
+            mark = lexeme[0]
+            if mark in "([":
+                opened[mark].append((len(pieces), start))
+            elif mark == "\\":
+                self.backslash(lexeme, start, end)
+            elif lexeme[-1] in ")]":
+                self.close(lexeme, start, end)
+            elif BREAK_WORD in lexeme:
+                self.split(lexeme, start, end)
+            else:
+                self.text(lexeme, start, end)
+        for bracket, factor in _CLOSING.values():
+            message = f"“{bracket}” is never closed: all that follows weighs {factor:.4g} times as much."
+            self.products += [(first, len(pieces), factor) for first, _ in opened[bracket] if first < len(pieces)]
+            self.issues += [Issue("unclosed-bracket", message, Span(at, at + 1)) for _, at in opened[bracket]]
 
-    def lexeme(self, match: re.Match[str]) -> int:
-        """Act on one row of the table; return where the next one starts."""
-        start, end = match.span()
-        kind = match.lastgroup
-        if kind == "escape":
-            self.text(end - 1, end)
-        elif kind == "backslash":
-            self.text(end, end)  # an empty piece of weight 1, as in the reference: it can keep neighbours apart
+    def text(self, text: str, start: int, end: int, weight: float = 1.0) -> None:
+        self.pieces.append(Piece(text, Span(start, end)))
+        self.weights.append(weight)
+
+    def backslash(self, lexeme: str, start: int, end: int) -> None:
+        # a lone one leaves an empty piece of weight 1, as in the reference: it can keep neighbours apart
+        self.text(lexeme[1:], start + 1, end)
+        if end == start + 1:
             message = "The backslash escapes nothing and is dropped; \\\\ is a backslash."
-            self.issues.append(Issue("lone-backslash", message, Span(start, end)))
-        elif kind == "open":
-            self.open[match[0]].append((len(self.spans), start))
-        elif kind == "number" and self.open["("]:
-            return self.weighted_close(match)
-        elif kind == "close" and self.open["(" if match[0] == ")" else "["]:
-            bracket, factor = ("(", ROUND_FACTOR) if match[0] == ")" else ("[", SQUARE_FACTOR)
-            self.multiply(self.open[bracket].pop()[0], factor)
-        else:
-            if kind in ("close", "number"):
-                self.issues.append(
-                    Issue(
-                        "unopened-bracket",
-                        f"“{match[0][-1]}” closes nothing: it is text.",
-                        Span(end - 1, end),
-                    )
-                )
-            self.text(start, end)
-        return end
+            self.issue("lone-backslash", message, start, end)
 
-    def weighted_close(self, match: re.Match[str]) -> int:
-        start, end = match.span()
+    def split(self, text: str, start: int, end: int) -> None:
+        """Add text, split at the word BREAK and the white space round it.
+
+        Only this run counts: at its ends the word has no neighbour.
+        """
+        position = 0
+        for match in _BREAK.finditer(text):
+            before = text[position : match.start()].rstrip()
+            self.text(before, start + position, start + position + len(before))
+            word = start + match.start()
+            self.text(BREAK_WORD, word, word + len(BREAK_WORD), BREAK_WEIGHT)
+            position = match.end()
+        self.text(text[position:], start + position, end)
+
+    def close(self, lexeme: str, start: int, end: int) -> None:
+        """Close a group, or keep what closes nothing as text."""
+        bracket, factor = _CLOSING[lexeme[-1]]
+        opened = self.open[bracket]
+        if opened:
+            if lexeme[0] == ":":
+                factor = self.factor(lexeme, start)
+            first = opened.pop()[0]
+            if first < len(self.pieces):
+                self.products.append((first, len(self.pieces), factor))
+        else:
+            self.issue("unopened-bracket", f"“{lexeme[-1]}” closes nothing: it is text.", end - 1, end)
+            self.text(lexeme, start, end)
+
+    def factor(self, lexeme: str, start: int) -> float:
+        """The factor of ``: NUMBER )``. What is no number is text, in two pieces, and the bracket counts as bare."""
+        number = lexeme[1:-1].strip()
         try:
-            factor = float(match["number"])
+            return float(number)
         except ValueError:
-            number, span = match["number"], Span(*match.span("number"))
-            if self.strict:
-                raise PromptError(f"“{number}” is not a number; a weight looks like 1.3", self.source, span) from None
-            self.issues.append(
-                Issue("unreadable-weight", f"“{number}” is not a number: it is text, and the bracket weighs 1.1.", span)
-            )
-            self.text(start, start + 1)  # the colon; what follows is read again as text
-            return start + 1
-        self.multiply(self.open["("].pop()[0], factor)
-        return end
+            place = self.source.index(number, start)
+            span = Span(place, place + len(number))
+        if self.strict:
+            raise PromptError(f"“{number}” is not a number; a weight looks like 1.3", self.source, span)
+        message = f"“{number}” is not a number: it is text, and the bracket weighs 1.1."
+        self.issues.append(Issue("unreadable-weight", message, span))
+        self.text(":", start, start + 1)
+        self.text(lexeme[1:-1], start + 1, start + len(lexeme) - 1)
+        return ROUND_FACTOR
+
+    def issue(self, code: str, message: str, start: int, end: int) -> None:
+        self.issues.append(Issue(code, message, Span(start, end)))
 
 
 def parse(source: str, *, strict: bool = False) -> Prompt:
@@ -151,8 +153,8 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     reader = _Reader(source, strict=strict)
     reader.scan()
     weights = _apply(reader.weights, reader.products)
-    parts, issues = _merge(source, reader.spans, weights)
-    covered = (piece.span for part in parts for piece in (part.pieces if isinstance(part, Fragment) else [part]))
+    parts, issues = _merge(reader.pieces, weights)
+    covered = [piece.span for part in parts for piece in (part.pieces if isinstance(part, Fragment) else [part])]
     return Prompt(
         source=source,
         syntax="a1111",
@@ -171,36 +173,10 @@ def _timed(source: str) -> Iterator[Issue]:
                 "reads that; here its brackets are weights and the rest of it is text."
             )
             yield Issue("unread-edit", message, edit.span)
-    for word in AND_WORD.finditer(source):
-        message = "AND combines prompts in A1111. Only the A1111 Prompt node reads that; here it is the word “and”."
-        yield Issue("unread-and", message, Span(*word.span()))
-
-
-def _split_breaks(source: str, start: int, end: int) -> Iterator[tuple[Span, bool]]:
-    """Split a run of text at the word BREAK and the white space round it.
-
-    Only the run counts: at its ends the word has no neighbour.
-    """
-    position = start
-    search = start
-    while (word := source.find(BREAK_WORD, search, end)) >= 0:
-        word_end = search = word + len(BREAK_WORD)
-        if (word > start and _is_word(source[word - 1])) or (word_end < end and _is_word(source[word_end])):
-            continue
-        left = word
-        while left > position and source[left - 1].isspace():
-            left -= 1
-        right = word_end
-        while right < end and source[right].isspace():
-            right += 1
-        yield Span(position, left), False
-        yield Span(word, word_end), True
-        position = search = right
-    yield Span(position, end), False
-
-
-def _is_word(character: str) -> bool:
-    return character == "_" or character.isalnum()
+    if "AND" in source:
+        for word in AND_WORD.finditer(source):
+            message = "AND combines prompts in A1111. Only the A1111 Prompt node reads that; here it is the word “and”."
+            yield Issue("unread-and", message, Span(*word.span()))
 
 
 def _apply(weights: list[float], products: list[tuple[int, int, float]]) -> list[float]:
@@ -213,34 +189,33 @@ def _apply(weights: list[float], products: list[tuple[int, int, float]]) -> list
     array = np.array(weights, dtype=np.float64)
     with np.errstate(all="ignore"):
         for start, end, factor in products:
-            array[start:end] *= factor
+            stretch = array[start:end]
+            stretch *= factor
     return array.tolist()
 
 
-def _merge(source: str, spans: list[Span], weights: list[float]) -> tuple[tuple[Fragment | Break, ...], list[Issue]]:
+def _merge(pieces: list[Piece], weights: list[float]) -> tuple[tuple[Fragment | Break, ...], list[Issue]]:
     """Join neighbours of equal weight and tell breaks from text."""
-    if not spans:
+    if not pieces:
         return (Fragment(()),), []
     parts: list[Fragment | Break] = []
     issues: list[Issue] = []
-    first = 0
-    for index in range(1, len(spans) + 1):
-        if index < len(spans) and weights[index] == weights[first]:
+    borders = [index for index in range(1, len(pieces)) if weights[index] != weights[index - 1]]
+    for first, end in pairwise([0, *borders, len(pieces)]):
+        run = pieces[first:end]
+        if len(run) > 1:
+            run = [piece for piece in run if piece.text] or run[:1]
+        weight = weights[first]
+        is_word = BREAK_WORD.startswith(run[0].text) and "".join([piece.text for piece in run]) == BREAK_WORD
+        if is_word and weight == BREAK_WEIGHT:
+            parts.append(Break(Span(run[0].span.start, run[-1].span.end)))
             continue
-        pieces = tuple(Piece(source[slice(*span)], span) for span in spans[first:index] if span.end > span.start)
-        fragment = Fragment(pieces or (Piece("", spans[first]),), weights[first])
-        if fragment.text == BREAK_WORD and fragment.weight == BREAK_WEIGHT:
-            parts.append(Break(fragment.span))
-        else:
-            parts.append(fragment)
-            if fragment.text == BREAK_WORD:
-                issues.append(
-                    Issue(
-                        "break-in-brackets",
-                        "BREAK inside weighted brackets does not end the chunk in A1111: it is read as the word "
-                        f"“break” with weight {fragment.weight:.4g}.",
-                        fragment.span,
-                    )
-                )
-        first = index
+        fragment = Fragment(tuple(run), weight)
+        parts.append(fragment)
+        if is_word:
+            message = (
+                "BREAK inside weighted brackets does not end the chunk in A1111: it is read as the word “break” with "
+                f"weight {weight:.4g}."
+            )
+            issues.append(Issue("break-in-brackets", message, fragment.span))
     return tuple(parts), issues

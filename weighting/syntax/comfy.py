@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
 
 FACTOR = 1.1
 
 _ESCAPE = re.compile(r"\\[()]")
-_BRACKET = re.compile(r"\\[()]|([()])")
+_BRACKET = re.compile(r"(?<!\\)[()]")
 
 
 def parse(source: str, *, strict: bool = False) -> Prompt:
@@ -52,30 +51,34 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     )
 
 
+_Range = tuple[int, int, float, int, int]
+"""A stretch of the source that is still to be read: its start and end, its weight, its first bracket and one past its
+last. Without brackets, or where they are not to be looked at, it is text."""
+
+
 class _Reader:
     """Splits ranges of the source into text and groups. Each bracket is looked at once, whatever the nesting."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.brackets = [match.start(1) for match in _BRACKET.finditer(source) if match[1]]
+        self.brackets = [match.start() for match in _BRACKET.finditer(source)]
         self.partner = _partners(source, self.brackets)
         self.fragments: list[Fragment] = []
         self.issues: list[Issue] = []
 
     def read(self) -> None:
-        # a stack of (start, end, weight, is_text), the next one last; groups are split when their turn comes
-        todo = [(0, len(self.source), 1.0, False)]
+        # a stack, the next one last; groups are split when their turn comes
+        todo = [(0, len(self.source), 1.0, 0, len(self.brackets))]
         while todo:
-            start, end, weight, is_text = todo.pop()
-            if is_text:
+            start, end, weight, index, stop = todo.pop()
+            if index < stop:
+                todo += reversed(self.split(start, end, weight, index, stop))
+            elif start < end:
                 self.fragments.append(Fragment(_pieces(self.source, start, end), weight))
-            else:
-                todo.extend(reversed(self.split(start, end, weight)))
 
-    def split(self, start: int, end: int, weight: float) -> list[tuple[int, int, float, bool]]:
+    def split(self, start: int, end: int, weight: float, index: int, stop: int) -> list[_Range]:
         """One level of a range: text at the given weight, groups with theirs."""
-        items: list[tuple[int, int, float, bool]] = []
-        index, stop = bisect_left(self.brackets, start), bisect_left(self.brackets, end)
+        items: list[_Range] = []
         depth = 0  # never above 0 here: a group is taken in one step
         while index < stop:
             place = self.brackets[index]
@@ -87,43 +90,42 @@ class _Reader:
                 self.issue("unclosed-bracket", "“(” stands behind a stray “)”: it is text.", place)
             else:
                 if place > start:
-                    items.append((start, place, weight, True))
+                    items.append((start, place, weight, 0, 0))
                 partner = self.partner[index]
                 if partner is None or partner >= stop:
-                    items.append(self.unclosed(place, end, weight))
+                    items.append(self.unclosed(place, end, weight, index, stop))
                     return items
+                items.append(self.group(weight, index, partner))
                 start = self.brackets[partner] + 1
-                items.append(self.group(place, start, weight))
                 index = partner
             index += 1
         if end > start:
-            items.append((start, end, weight, True))
+            items.append((start, end, weight, 0, 0))
         return items
 
-    def group(self, start: int, end: int, weight: float) -> tuple[int, int, float, bool]:
-        """``(…)`` or ``(…:number)`` from its opening bracket to one past its closing one."""
-        inside, last = start + 1, end - 1
+    def group(self, weight: float, opening: int, closing: int) -> _Range:
+        """``(…)`` or ``(…:number)`` between two brackets."""
+        inside, end = self.brackets[opening] + 1, self.brackets[closing]
         # a number holds no bracket, so the search for its colon ends at the last one
-        before = bisect_left(self.brackets, last) - 1
-        colon = self.source.rfind(":", max(inside, self.brackets[before]), last)
+        colon = self.source.rfind(":", max(inside, self.brackets[closing - 1]), end)
         if colon > inside:
-            number = self.source[colon + 1 : last]
+            number = self.source[colon + 1 : end]
             try:
                 value = float(number)
             except ValueError:
                 pass
             else:
                 if not math.isfinite(value):
-                    self.issue("infinite-weight", f"The weight “{number.strip()}” is not finite.", colon, last)
-                return inside, colon, value, False
-        return inside, last, weight * FACTOR, False
+                    self.issue("infinite-weight", f"The weight “{number.strip()}” is not finite.", colon, end)
+                return inside, colon, value, opening + 1, closing
+        return inside, end, weight * FACTOR, opening + 1, closing
 
-    def unclosed(self, start: int, end: int, weight: float) -> tuple[int, int, float, bool]:
+    def unclosed(self, start: int, end: int, weight: float, index: int, stop: int) -> _Range:
         """The rest of a range from a bracket that is never closed in it."""
-        if end - start >= 2 and self.source[end - 1] == ")" and self.source[end - 2] != "\\":
-            return self.group(start, end, weight)
+        if self.brackets[stop - 1] == end - 1 and self.source[end - 1] == ")":
+            return self.group(weight, index, stop - 1)
         self.issue("unclosed-bracket", "“(” is never closed: it and what follows is text.", start)
-        return start, end, weight, True
+        return start, end, weight, 0, 0
 
     def issue(self, code: str, message: str, start: int, end: int | None = None) -> None:
         self.issues.append(Issue(code, message, Span(start, start + 1 if end is None else end)))
