@@ -1,21 +1,23 @@
-"""The command ``encode``: a prompt into a safetensors file, with pictures."""
+"""The command ``encode``: a prompt into a safetensors file, with pictures; or many, by ``bulk.py``."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .loading import add_loading_options, device_of, dtype_of
-from .reading import add_reading_options, embeddings_of, options_of, text_of
+from . import bulk
+from .loading import add_loading_options, encoders_of, readers_of
+from .reading import add_reading_options, options_of, text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..encoder.text_model import TextEncoder
     from ..weighting.encode import EncodedPrompt, ReadPrompt
+
+NAME = "prompt"
+"""First part of the files' names, unless another is given."""
 
 
 def add_command(commands: Any) -> None:
@@ -25,8 +27,8 @@ def add_command(commands: Any) -> None:
     from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
     from ..weighting.schemes import SCHEMES
 
-    encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures")
-    add_reading_options(encode)
+    encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures; or a file of prompts")
+    add_reading_options(encode, is_text_needed=False)
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
     encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what the encoder sees of padding")
     encode.add_argument("--pooled", choices=POOLED, default="unweighted")
@@ -42,23 +44,26 @@ def add_command(commands: Any) -> None:
     encode.add_argument("--seed", type=int, default=0, help="of the random weights used without --weights (0)")
     add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
-    encode.add_argument("--name", default="prompt", help="first part of the files' names (prompt)")
+    encode.add_argument("--name", help=f"first part of the files' names ({NAME})")
     encode.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
+    bulk.add_options(encode)
     encode.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    bulk.check_use(arguments)
+    return _encode_one(arguments) if arguments.batch is None else bulk.run(arguments)
+
+
+def _encode_one(arguments: argparse.Namespace) -> int:
     from ..encoder.tokenizer import default_tokenizer
     from ..web.export import write_conditioning
     from ..weighting.encode import encode_prompt
-    from ..weighting.towers import Reader, joined, layout_of, read_for_towers
+    from ..weighting.towers import joined, read_for_towers
     from ..weighting.view import counted, token_table
 
-    encoders, source = _encoders(arguments)
-    readers: dict[str, Reader] = {}
-    for name, encoder in encoders.items():
-        embeddings = embeddings_of(arguments, name, encoder.config.hidden_dim)
-        readers[name] = Reader(default_tokenizer(), layout_of(encoder.config), embeddings)
+    encoders, source = encoders_of(arguments)
+    readers = readers_of(arguments, encoders)
     text = text_of(arguments)
     reads = read_for_towers(dict.fromkeys(readers, text), options_of(arguments), readers)
     first = next(iter(reads))
@@ -81,6 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{name}: {prompt.read.options.scheme}, {count} encoded -> {rows} rows of {dim}, weights: {source}")
 
     arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.name = arguments.name or NAME
     files = [arguments.out / f"{arguments.name}.safetensors"]
     about = {"weights": source, "clip_skip": str(arguments.clip_skip)}
     write_conditioning(files[0], joined(encoded), text, options_of(arguments), about)
@@ -100,24 +106,6 @@ def _watched(encoder: TextEncoder, read: ReadPrompt, masks: list[Tensor | None])
         return encoder(ids, mask)
 
     return encode
-
-
-def _encoders(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
-    """The encoders by tower and, in words, where their weights come from."""
-    from ..encoder.checkpoint import load_text_models, seeded_text_model
-    from ..encoder.families import encoders_for
-    from ..web.lab.native import RANDOM_WARNING
-
-    dtype, device = dtype_of(arguments), device_of(arguments)
-    if arguments.weights is None:
-        print(f"*** {RANDOM_WARNING} ***\n", file=sys.stderr)
-        models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(device)}
-        source = f"random, seed {arguments.seed} (no meaning)"
-    else:
-        models, report = load_text_models(arguments.weights, dtype=dtype, device=device)
-        print(f"{report}\n")
-        source = f"{report.file} ({report.layout})"
-    return encoders_for(models, arguments.clip_skip)[1], source
 
 
 def _write_pictures(arguments: argparse.Namespace, read: ReadPrompt, encoder: TextEncoder, mask: Any) -> list[Path]:

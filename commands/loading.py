@@ -1,13 +1,22 @@
-"""Options of the commands that load an encoder."""
+"""Options of the commands that load an encoder, and what is loaded."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+    from ..encoder.text_model import TextEncoder
+    from ..weighting.embeddings import Embeddings
+    from ..weighting.towers import Reader
+
+DTYPES = ("fp32", "fp16", "bf16")
+"""Types of numbers, as options name them."""
 
 
 def add_loading_options(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +24,7 @@ def add_loading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1); SD 2.x, SDXL: from 2"
     )
-    parser.add_argument("--dtype", choices=["fp32", "fp16", "bf16"], default="fp32")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
 
 
@@ -28,9 +37,14 @@ def add_embeddings_option(parser: argparse.ArgumentParser) -> None:
 
 def dtype_of(arguments: argparse.Namespace) -> torch.dtype:
     """The type of weights among the arguments."""
+    return dtype_named(arguments.dtype)
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The type that one of `DTYPES` names."""
     import torch
 
-    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype]
+    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[name]
 
 
 def device_of(arguments: argparse.Namespace) -> str:
@@ -56,3 +70,62 @@ def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
         if not folder.is_dir():
             raise ValueError(f"--embeddings {folder}: there is no such folder")
     return tuple(arguments.embeddings or ())
+
+
+def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embeddings | None:
+    """What the prompt can name for a text tower; None without ``--embeddings``.
+
+    Raises:
+        ValueError: If a folder is not there.
+    """
+    from ..weighting.embeddings import EmbeddingFolder
+
+    folders = embedding_folders(arguments)
+    return EmbeddingFolder(folders, tower, dim) if folders else None
+
+
+def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tuple[Mapping[str, TextEncoder], str]:
+    """The encoders that ``--weights`` or ``--seed`` stand for.
+
+    Args:
+        arguments: Of the command.
+        is_quiet: Whether the report on the file, or the warning of random weights, is kept from being printed.
+
+    Returns:
+        The encoders by tower and, in words, where their weights come from.
+
+    Raises:
+        ValueError: If the file, the clip skip or the device cannot be used.
+    """
+    from ..encoder.checkpoint import load_text_models, seeded_text_model
+    from ..encoder.families import encoders_for
+    from ..web.lab.native import RANDOM_WARNING
+
+    dtype, device = dtype_of(arguments), device_of(arguments)
+    if arguments.weights is None:
+        if not is_quiet:
+            print(f"*** {RANDOM_WARNING} ***\n", file=sys.stderr)
+        models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(device)}
+        source = f"random, seed {arguments.seed} (no meaning)"
+    else:
+        models, report = load_text_models(arguments.weights, dtype=dtype, device=device)
+        if not is_quiet:
+            print(f"{report}\n")
+        source = f"{report.file} ({report.layout})"
+    return encoders_for(models, arguments.clip_skip)[1], source
+
+
+def readers_of(arguments: argparse.Namespace, encoders: Mapping[str, TextEncoder]) -> dict[str, Reader]:
+    """What reads prompts for each of some encoders.
+
+    Raises:
+        ValueError: If a folder of embeddings is not there.
+    """
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.towers import Reader, layout_of
+
+    readers: dict[str, Reader] = {}
+    for name, encoder in encoders.items():
+        embeddings = embeddings_of(arguments, name, encoder.config.hidden_dim)
+        readers[name] = Reader(default_tokenizer(), layout_of(encoder.config), embeddings)
+    return readers

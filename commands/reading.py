@@ -8,10 +8,9 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from .loading import add_embeddings_option, embedding_folders
+from .loading import add_embeddings_option, embeddings_of
 
 if TYPE_CHECKING:
-    from ..weighting.embeddings import Embeddings
     from ..weighting.encode import EncodeOptions
 
 
@@ -39,13 +38,14 @@ def add_commands(commands: Any) -> None:
     rewrite.set_defaults(run=_convert)
 
 
-def add_reading_options(parser: argparse.ArgumentParser) -> None:
-    """Add the prompt and the options that say how to read it."""
+def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
+    """Add the prompt, which need not be given for every command, and the options that say how to read it."""
     from ..weighting.encode import CHUNKING_CHOICES
     from ..weighting.normalize import NORMALIZATIONS
     from ..weighting.syntax import SYNTAXES
 
-    parser.add_argument("text", help="the prompt; - reads it from standard input")
+    count = None if is_text_needed else "?"
+    parser.add_argument("text", nargs=count, help="the prompt; - reads it from standard input")
     parser.add_argument("--syntax", choices=list(SYNTAXES), default="a1111", help="how weights are written (a1111)")
     parser.add_argument("--chunking", choices=CHUNKING_CHOICES, default="as syntax", help="where long prompts are cut")
     parser.add_argument(
@@ -68,18 +68,6 @@ def options_of(arguments: argparse.Namespace) -> EncodeOptions:
 
     given = vars(arguments)
     return EncodeOptions(**{field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given})
-
-
-def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embeddings | None:
-    """What the prompt can name for a text tower; None without ``--embeddings``.
-
-    Raises:
-        ValueError: If a folder is not there.
-    """
-    from ..weighting.embeddings import EmbeddingFolder
-
-    folders = embedding_folders(arguments)
-    return EmbeddingFolder(folders, tower, dim) if folders else None
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

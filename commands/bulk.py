@@ -1,0 +1,218 @@
+"""The command ``encode --batch``: a file of prompts, one a line, into a folder of shards.
+
+Lines are read, encoded and written shard by shard, so that memory does not grow with the file. A shard that is there
+and was made by the same options, weights and texts is not made again. Several processes, as torchrun starts them,
+divide the shards among themselves by their numbers, and say nothing to one another.
+
+Source: docs/bulk.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .bulk_encoder import BulkEncoder
+from .bulk_report import Report
+from .loading import DTYPES, dtype_named, embedding_folders, encoders_of, readers_of
+from .processes import Place, device_for, place_of
+from .prompt_lines import PromptLines, shards
+from .reading import options_of
+
+if TYPE_CHECKING:
+    from ..encoder.text_model import TextEncoder
+    from ..web.shards import ShardHead
+
+SHARD_SIZE = 256
+"""Prompts in a file, unless told otherwise: 60 MB for CLIP-L in float32 if each fits one chunk."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how many prompts are encoded."""
+    group = parser.add_argument_group("many prompts")
+    group.add_argument(
+        "--batch", metavar="FILE", help="encode a UTF-8 file with a prompt in each line; - reads it from standard input"
+    )
+    group.add_argument("--shard-size", type=int, metavar="N", help=f"prompts in each file written ({SHARD_SIZE})")
+    group.add_argument("--save-dtype", choices=DTYPES, help="of the numbers in the files (fp32)")
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace shards of other options, weights or prompts instead of stopping there",
+    )
+
+
+def check_use(arguments: argparse.Namespace) -> None:
+    """See whether the arguments of ``encode`` go together.
+
+    Raises:
+        ValueError: If they do not; the message says what to do.
+    """
+    if arguments.batch is None:
+        if arguments.text is None:
+            raise ValueError("encode needs a prompt, or --batch FILE with a prompt in each line")
+        if arguments.shard_size is not None or arguments.save_dtype is not None or arguments.overwrite:
+            raise ValueError("--shard-size, --save-dtype and --overwrite are for --batch FILE")
+        return
+    if arguments.text is not None:
+        raise ValueError("encode takes either a prompt or --batch FILE, not both")
+    if arguments.name is not None:
+        raise ValueError("--name is for a single prompt; the files of --batch are named after their first line")
+    if arguments.shard_size is not None and arguments.shard_size < 1:
+        raise ValueError(f"--shard-size must be at least 1, got {arguments.shard_size}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Encode the lines of a file.
+
+    Args:
+        arguments: Of the command ``encode``, with ``batch``.
+
+    Returns:
+        The exit status: 0, or 130 if it was interrupted.
+
+    Raises:
+        ValueError: If the file, an option or a shard that is there cannot be used, or a prompt not in strict mode.
+        OSError: If a file cannot be read or written.
+    """
+    place = place_of(os.environ)
+    lines = PromptLines(arguments.batch, place)
+    arguments.device = device_for(arguments.device, place)
+    folder, size = arguments.out, arguments.shard_size or SHARD_SIZE
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder}: no file can be written there; choose another folder with --out")
+    _clear(folder, size, lines.num_lines, place, overwrite=arguments.overwrite)
+
+    encoders, source = encoders_of(arguments, is_quiet=not place.is_first)
+    encoder = BulkEncoder(
+        readers_of(arguments, encoders), encoders, options_of(arguments), dtype_named(arguments.save_dtype or "fp32")
+    )
+    about = {name: str(value) for name, value in vars(encoder.options).items()} | {
+        "clip_skip": str(arguments.clip_skip),
+        "dtype": arguments.dtype,
+        "save_dtype": arguments.save_dtype or "fp32",
+        "shard_size": str(size),
+        "weights": source,
+        "weights_sha256": _weights_digest(encoders),
+        "embeddings_sha256": _embeddings_digest(embedding_folders(arguments)),
+    }
+    if place.is_first:
+        known = "" if lines.num_lines is None else f"{lines.num_lines} "
+        joined = " + ".join(encoders)
+        shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {joined}: {encoder.options.scheme}"
+        print(f"{shown}, weights: {source}", flush=True)
+
+    report = Report(lines, place, size)
+    try:
+        _encode_shards(lines, encoder, report, folder, about, overwrite=arguments.overwrite)
+    except KeyboardInterrupt:
+        report.end("interrupted; the same command goes on from here")
+        return INTERRUPTED
+    if lines.num_lines is None:
+        _clear(folder, size, lines.num_read, place, overwrite=arguments.overwrite)
+    report.end("done")
+    return 0
+
+
+def _encode_shards(
+    lines: PromptLines, encoder: BulkEncoder, report: Report, folder: Path, about: Mapping[str, str], *, overwrite: bool
+) -> None:
+    from ..web.shards import ShardHead, shard_path, write_shard
+
+    for first, texts in shards(lines, report.size, report.place):
+        path, head = shard_path(folder, first), ShardHead(first, texts, about)
+        if _is_written(path, head, overwrite=overwrite):
+            report.skip()
+            continue
+        rows = list(encoder.encode(texts, first, report))
+        write_shard(path, head, rows)
+        del rows  # before the next shard's are made
+        report.add(len(texts))
+
+
+def _is_written(path: Path, head: ShardHead, *, overwrite: bool = False) -> bool:
+    """Whether a shard is there and need not be made again.
+
+    Args:
+        path: Of the shard.
+        head: What it shall say of itself.
+        overwrite: Whether one that was made otherwise may be replaced.
+
+    Returns:
+        False also for one that lacks lines which were added to the file since.
+
+    Raises:
+        ValueError: If it was made otherwise, or cannot be read, and is not to be replaced.
+    """
+    from ..web.shards import ShardError, read_head
+
+    if not path.exists():
+        return False
+    try:
+        found = read_head(path)
+    except ShardError as error:
+        problem = str(error)
+    else:
+        differences = found.differences(head, informative=("weights",))
+        if not differences:
+            return len(found.texts) == len(head.texts)
+        problem = f"{path} was made otherwise: {'; '.join(differences)}"
+    if overwrite:
+        return False
+    raise ValueError(f"{problem}. Choose another folder with --out, or replace such files with --overwrite")
+
+
+def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, overwrite: bool) -> None:
+    """Remove what an interrupted run left of this process's shards, and see that no shard is there which has no place.
+
+    Such a shard is of another size, or of more lines. With ``overwrite`` it is removed, by the first process.
+    """
+    from ..web.shards import TEMPORARY_SUFFIX, shard_files
+
+    for first, path in shard_files(folder, TEMPORARY_SUFFIX):
+        if place.owns(first // size):
+            shutil.rmtree(path, ignore_errors=True)
+    for first, path in sorted(shard_files(folder)):
+        if first % size:
+            problem = f"no shard of {size} prompts begins at line {first + 1}"
+        elif num_lines is not None and first >= num_lines:
+            problem = f"it begins at line {first + 1}, and there are only {num_lines} now"
+        else:
+            continue
+        if not overwrite:
+            advice = "Choose another folder with --out, or remove such files with --overwrite"
+            raise ValueError(f"{path} is of another run: {problem}. {advice}")
+        if place.is_first:
+            path.unlink(missing_ok=True)
+
+
+def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:
+    """Of every weight, as files of different models often have the same name."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, encoder in encoders.items():
+        for key, tensor in encoder.model.state_dict().items():
+            digest.update(f"{name}.{key} {tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _embeddings_digest(folders: Sequence[Path]) -> str:
+    """Of the names and bytes of every embedding that a prompt can name; empty where there are none."""
+    from ..encoder.textual_inversion import SUFFIX
+
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob(f"*{SUFFIX}")):
+            digest.update(path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest() if folders else ""

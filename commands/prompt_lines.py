@@ -1,0 +1,93 @@
+"""Files with a prompt in each line, of any length: read line by line, divided into shards."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import BinaryIO
+
+from .processes import Place
+
+MAX_LINE_BYTES = 64 * 1024
+"""Of a prompt; as many as the Prompt Lab reads. Without a bound one line could take all memory."""
+
+
+class PromptLines:
+    """The prompts of a file, in order; reads it as they are asked for."""
+
+    def __init__(self, file: str, place: Place) -> None:
+        """See what file it is.
+
+        Args:
+            file: Its path, or ``-`` for standard input.
+            place: Of this process.
+
+        Raises:
+            ValueError: If it is not there, has a line that cannot be used, or cannot be shared with other processes.
+        """
+        self.path = None if file == "-" else Path(file)
+        self.name = "standard input" if self.path is None else file
+        self.num_read = 0
+        self.num_lines: int | None = None
+        """None for a pipe, which can be read only once."""
+        if self.path is not None and not self.path.exists():
+            raise ValueError(f"--batch {file}: there is no such file")
+        if self.path is not None and self.path.is_dir():
+            raise ValueError(f"--batch {file}: this is a folder; give a file with a prompt in each line")
+        if self.path is not None and self.path.is_file():
+            self.num_lines = sum(1 for _ in self)  # a line that cannot be read is better known now than after hours
+            if not self.num_lines:
+                raise ValueError(f"--batch {file}: the file is empty")
+        elif place.num_processes > 1:
+            raise ValueError(
+                f"--batch {file}: {place.num_processes} processes cannot share {self.name}; write the prompts to a file"
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        self.num_read = 0
+        if self.path is None:
+            yield from self._read(sys.stdin.buffer)
+        else:
+            with self.path.open("rb") as file:
+                yield from self._read(file)
+
+    def _read(self, file: BinaryIO) -> Iterator[str]:
+        for number in count(1):
+            line = file.readline(MAX_LINE_BYTES + len(codecs.BOM_UTF8) + len(b"\r\n"))
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if not line:
+                return
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"{self.where(number)}: this line is longer than {MAX_LINE_BYTES} bytes")
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                found = f"byte {error.start + 1} of this line, {line[error.start]:#04x}, is not UTF-8"
+                raise ValueError(f"{self.where(number)}: {found}; save the file as UTF-8") from error
+            self.num_read = number
+            yield text
+
+    def where(self, number: int) -> str:
+        """A line as editors find it, counted from 1."""
+        return f"{self.name}:{number}"
+
+
+def shards(lines: Iterable[str], size: int, place: Place) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """First line and texts of each shard that is this process's; the others' texts are not kept."""
+    left = iter(lines)
+    for number in count():
+        if place.owns(number):
+            texts = tuple(islice(left, size))
+            num_texts = len(texts)
+            if texts:
+                yield number * size, texts
+            del texts
+        else:
+            num_texts = sum(1 for _ in islice(left, size))
+        if num_texts < size:
+            return

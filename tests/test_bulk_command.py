@@ -1,0 +1,807 @@
+"""The command ``encode --batch``: numbers, lines, going on after an end, several processes, memory; and its shards."""
+
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from weighted_clip.commands import bulk_encoder, bulk_report, main
+from weighted_clip.commands.bulk_encoder import WINDOW_CHUNKS, BulkEncoder
+from weighted_clip.commands.processes import Place, device_for, place_of
+from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines, shards
+from weighted_clip.encoder.checkpoint import load_text_models, seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.web import shards as shard_files
+from weighted_clip.web.shards import ShardError, read_head, read_shards
+from weighted_clip.weighting.encode import EncodeOptions, encode_prompt
+from weighted_clip.weighting.towers import Reader, joined, layout_of, read_for_towers
+
+ROOT = Path(__file__).resolve().parents[1]
+L = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
+G = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=64, activation="gelu", projection_dim=32, pad_id=0)
+LONG = ", ".join(["a red fox in deep snow"] * 20)
+TEXTS = [
+    "a (red:1.4) cat",
+    "",
+    "a (dog:0.5) in a [bowl]",
+    LONG,
+    "ein Fuchs – 狐",
+    "  two  spaces ",
+    "a cat",
+    "(b:0.2) c",
+]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny CLIP-L."""
+    return saved(tmp_path_factory.mktemp("weights") / "clip_l.safetensors", seed=0)
+
+
+@pytest.fixture(scope="module")
+def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tiny towers as ComfyUI saves SDXL's."""
+    tensors = {}
+    for tower, config in (("clip_l", L), ("clip_g", G)):
+        for name, tensor in seeded_text_model(config).state_dict().items():
+            place = "" if name.startswith("text_projection") else "text_model."
+            tensors[f"text_encoders.{tower}.transformer.{place}{name}"] = tensor
+    path = tmp_path_factory.mktemp("weights") / "sdxl.safetensors"
+    save_file(tensors, path)
+    return path
+
+
+def saved(path: Path, *, seed: int) -> Path:
+    model = seeded_text_model(L, seed=seed)
+    save_file({f"text_model.{name}": tensor for name, tensor in model.state_dict().items()}, path)
+    return path
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    return written(tmp_path, TEXTS)
+
+
+def written(folder: Path, texts: list[str]) -> Path:
+    path = folder / "prompts.txt"
+    path.write_bytes("".join(f"{text}\n" for text in texts).encode())
+    return path
+
+
+def encode(prompts: Path | str, weights: Path, out: Path, *arguments: object) -> int:
+    given = ["--batch", prompts, "--weights", weights, "--out", out, "--shard-size", 3, *arguments]
+    return main(["encode", *map(str, given)])
+
+
+def environ_with_package(folder: Path) -> dict[str, str]:
+    """An environment in which the repository can be imported by the package's name."""
+    package = folder / "path" / "weighted_clip"
+    package.parent.mkdir(exist_ok=True)
+    if not package.exists():
+        package.symlink_to(ROOT)
+    return {**os.environ, "PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    assert names(folder) == names(other)
+    for one, two in zip(read_shards(folder), read_shards(other), strict=True):
+        assert one[:2] == two[:2]
+        torch.testing.assert_close(one[2:], two[2:], atol=1e-5, rtol=0)
+
+
+def is_as_alone(folder: Path, texts: list[str], weights: Path, options: EncodeOptions, clip_skip: int = 1) -> bool:
+    """Whether the shards hold what each text is when it goes through the plain encoders alone."""
+    models, _ = load_text_models(weights)
+    is_sdxl = len(models) == 2
+    encoders = {
+        name: TextEncoder(model, clip_skip=clip_skip, final_norm=not is_sdxl, projected=name == "clip_g")
+        for name, model in models.items()
+    }
+    readers = {name: Reader(default_tokenizer(), layout_of(model.config)) for name, model in models.items()}
+    for line, (text, one) in enumerate(zip(texts, read_shards(folder), strict=True)):
+        assert (one.line, one.text) == (line, text)
+        reads = read_for_towers(dict.fromkeys(models, text), options, readers)
+        alone = joined({name: encode_prompt(read, encoders[name], default_tokenizer()) for name, read in reads.items()})
+        torch.testing.assert_close(one.hidden, alone.hidden[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.pooled, alone.pooled[0], atol=1e-5, rtol=0)
+    return True
+
+
+# ---- numbers and files
+
+
+@pytest.mark.parametrize("scheme", ["a1111", "comfy", "masked_blend", "down_weight", "lpw"])
+def test_every_prompt_is_as_alone(scheme: str, prompts: Path, weights: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(bulk_encoder, "WINDOW_CHUNKS", 2)  # several windows in a shard
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out, "--scheme", scheme) == 0
+    assert is_as_alone(out, TEXTS, weights, EncodeOptions(syntax="a1111", scheme=scheme))
+
+
+def test_the_towers_of_sdxl_stand_side_by_side(prompts: Path, sdxl: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, sdxl, out) == 0
+    first = next(read_shards(out))
+    assert (first.hidden.shape, first.pooled.shape) == ((77, 64 + 128), (32,))
+    assert is_as_alone(out, TEXTS, sdxl, EncodeOptions(syntax="a1111", scheme="a1111"), clip_skip=2)
+    assert "clip_l + clip_g: a1111" in capsys.readouterr().out
+
+
+def test_a_shard_says_what_is_in_it(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out, "--padding", "mask") == 0
+    assert names(out) == [f"prompts-0000000{first}.safetensors" for first in (0, 3, 6)]
+    with safe_open(out / "prompts-00000003.safetensors", "pt") as file:
+        metadata = file.metadata()
+        assert sorted(file.keys()) == [f"0000000{line}.{part}" for line in (3, 4, 5) for part in ("hidden", "pooled")]
+    assert [metadata[f"0000000{line}.text"] for line in (3, 4, 5)] == TEXTS[3:6]
+    assert {field.name for field in fields(EncodeOptions)} <= metadata.keys()
+    assert (
+        metadata.items()
+        >= {
+            "format": "weighted-clip shard 1",
+            "first_line": "3",
+            "last_line": "5",
+            "padding": "mask",
+            "clip_skip": "1",
+            "weights": "clip_l.safetensors (Hugging Face text model)",
+        }.items()
+    )
+    last = read_head(out / "prompts-00000006.safetensors")
+    assert (last.first, last.texts) == (6, ("a cat", "(b:0.2) c"))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)]
+)
+def test_numbers_are_saved_in_the_type_wanted(
+    name: str, dtype: torch.dtype, prompts: Path, weights: Path, tmp_path: Path
+) -> None:
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    assert encode(prompts, weights, plain) == 0
+    assert encode(prompts, weights, out, "--save-dtype", name) == 0
+    for one, two in zip(read_shards(plain), read_shards(out), strict=True):
+        assert two.hidden.dtype == two.pooled.dtype == dtype
+        torch.testing.assert_close(two.hidden, one.hidden.to(dtype))
+
+
+def test_a_shard_can_be_read_by_whoever_can_read_new_files(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    assert {path.stat().st_mode for path in out.iterdir()} == {prompts.stat().st_mode}
+
+
+# ---- lines
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"\r\n", [""]),
+        (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+        (b"\xef\xbb\xbf\na\n", ["", "a"]),
+        (b"a\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        ("a\u2028b\x0bc\x85d\re\n".encode(), ["a\u2028b\x0bc\x85d\re"]),
+        (b"a\x00b\n", ["a\x00b"]),
+        (b"\xef\xbb\xbf" + b"x" * MAX_LINE_BYTES + b"\r\ny\r\n", ["x" * MAX_LINE_BYTES, "y"]),
+    ],
+)
+def test_a_line_is_a_prompt(content: bytes, texts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(content)
+    lines = PromptLines(str(path), Place())
+    assert lines.num_lines == len(texts)
+    assert list(lines) == texts
+
+
+def test_line_ends_and_byte_order_marks_change_no_number(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    windows = tmp_path / "windows.txt"
+    windows.write_bytes(b"\xef\xbb\xbf" + prompts.read_bytes().replace(b"\n", b"\r\n"))
+    for name, path in (("one", prompts), ("two", windows)):
+        assert encode(path, weights, tmp_path / name) == 0
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\nb\n caf\xe9\n", "prompts.txt:3: byte 5 of this line, 0xe9, is not UTF-8; save the file as UTF-8"),
+        ("a\n".encode("utf-16"), "prompts.txt:1: byte 1 of this line, 0xff, is not UTF-8"),
+        (b"a\n" + b"x" * (MAX_LINE_BYTES + 1) + b"\n", "prompts.txt:2: this line is longer than 65536 bytes"),
+        (b"\xef\xbb\xbf" + b"x" * (MAX_LINE_BYTES + 9), "prompts.txt:1: this line is longer than 65536 bytes"),
+        (b"", "prompts.txt: the file is empty"),
+        (b"\xef\xbb\xbf", "prompts.txt: the file is empty"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_before_anything_is_encoded(
+    content: bytes, message: str, weights: Path, tmp_path: Path, capsys
+) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(content)
+    assert encode(path, weights, tmp_path / "out") == 1
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def standard_input(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(prompts.read_bytes())))
+
+
+@pytest.mark.usefixtures("standard_input")
+def test_prompts_can_come_from_standard_input(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
+    assert encode("-", weights, tmp_path / "one") == 0
+    out, err = capsys.readouterr()
+    assert "\nprompts of standard input -> " in out
+    assert "done: 3 shards, 8 prompts encoded" in err
+    assert encode(prompts, weights, tmp_path / "two") == 0
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.usefixtures("standard_input")
+def test_fewer_prompts_from_standard_input_are_noticed_at_their_end(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    assert encode("-", weights, tmp_path / "out") == 0
+    six = b"".join(prompts.read_bytes().splitlines(keepends=True)[:6])
+    for arguments, status in (((), 1), (("--overwrite",), 0)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(six)))
+        assert encode("-", weights, tmp_path / "out", *arguments) == status
+    assert "prompts-00000006.safetensors is of another run: it begins at line 7, and there are only 6 now" in (
+        capsys.readouterr().err
+    )
+    assert len(list(read_shards(tmp_path / "out"))) == 6
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_read_once(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", f"cat '{prompts}' > '{pipe}'"])
+    assert encode(pipe, weights, tmp_path / "out") == 0
+    assert writer.wait() == 0
+    assert [one.text for one in read_shards(tmp_path / "out")] == TEXTS
+
+
+# ---- going on
+
+
+class Died(BaseException):
+    """Not to be caught by anything."""
+
+
+@pytest.fixture
+def encoded_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """First lines of the shards that are encoded from here on."""
+    firsts: list[int] = []
+    encode_shard = BulkEncoder.encode
+
+    def counted(self, texts, first, report):
+        firsts.append(first)
+        return encode_shard(self, texts, first, report)
+
+    monkeypatch.setattr(BulkEncoder, "encode", counted)
+    return firsts
+
+
+def test_a_run_that_died_in_the_second_shard_goes_on_there(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, encoded_lines: list[int], capsys
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        tell = bulk_report.Report.tell
+
+        def dies(self, line, problems):
+            if line == 4:
+                raise Died
+            tell(self, line, problems)
+
+        patch.setattr(bulk_report.Report, "tell", dies)
+        with pytest.raises(Died):
+            encode(prompts, weights, out)
+    assert names(out) == ["prompts-00000000.safetensors"]
+    before = (out / "prompts-00000000.safetensors").stat()
+    encoded_lines.clear()
+    assert encode(prompts, weights, out) == 0
+    assert encoded_lines == [3, 6]
+    assert (out / "prompts-00000000.safetensors").stat().st_mtime_ns == before.st_mtime_ns
+    assert "done: 3 of 3 shards (1 were there), 5 prompts encoded" in capsys.readouterr().err
+    assert is_as_alone(out, TEXTS, weights, EncodeOptions(syntax="a1111", scheme="a1111"))
+    assert encode(prompts, weights, out) == 0
+    assert encoded_lines == [3, 6]
+
+
+def test_ctrl_c_says_how_to_go_on(prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bulk_report.Report, "add", interrupted)
+    assert encode(prompts, weights, tmp_path / "out") == 130
+    assert "interrupted; the same command goes on from here: " in capsys.readouterr().err
+    assert names(tmp_path / "out") == ["prompts-00000000.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path) -> None:
+    prompts, out = written(tmp_path, TEXTS * 200), tmp_path / "out"
+    given = ["--batch", prompts, "--weights", weights, "--out", out, "--shard-size", "3"]
+    process = subprocess.Popen([sys.executable, str(ROOT), "encode", *map(str, given)], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not (out.is_dir() and len(names(out)) > 20) and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    whole = [name for name in names(out) if name.endswith(".safetensors")]
+    assert 20 <= len(whole) < 534
+    for name in whole:
+        load_file(out / name)
+    left = out / "prompts-00000000.safetensors.tmp"  # the kill may or may not have met a file being written
+    left.mkdir()
+    (left / ".tmpXXXX").write_bytes(b"half")
+    assert encode(prompts, weights, out) == 0
+    assert encode(prompts, weights, tmp_path / "whole") == 0
+    assert_same(out, tmp_path / "whole")
+
+
+def test_lines_that_were_added_are_encoded(
+    prompts: Path, weights: Path, tmp_path: Path, encoded_lines: list[int]
+) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    encoded_lines.clear()
+    written(tmp_path, [*TEXTS, "one more", "and one more"])
+    assert encode(prompts, weights, out) == 0
+    assert encoded_lines == [6, 9]
+    assert [one.text for one in read_shards(out)] == [*TEXTS, "one more", "and one more"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scheme", "comfy"], "scheme: 'a1111' there, 'comfy' now"),
+        (["--clip-skip", "2"], "clip_skip: '1' there, '2' now"),
+        (["--save-dtype", "fp16"], "save_dtype: 'fp32' there, 'fp16' now"),
+        (["--dtype", "bf16"], "dtype: 'fp32' there, 'bf16' now"),
+        (["--shard-size", "2"], "no shard of 2 prompts begins at line 4"),
+        (["--shard-size", "1"], "shard_size: '3' there, '1' now; 3 lines there, 1 now"),
+        (["--embeddings", "."], "embeddings_sha256: '' there, "),
+    ],
+)
+def test_shards_of_other_options_are_refused_or_replaced(
+    arguments: list[str], message: str, prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert encode(prompts, weights, out, *arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert f"weighted-clip: {out}/prompts-0000000" in error
+    assert "another folder with --out" in error
+    assert "with --overwrite" in error
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert encode(prompts, weights, out, *arguments, "--overwrite") == 0
+    assert encode(prompts, weights, tmp_path / "fresh", *arguments) == 0
+    assert_same(out, tmp_path / "fresh")
+
+
+def test_other_weights_are_told_by_their_numbers_and_not_by_their_name(
+    prompts: Path, weights: Path, tmp_path: Path, encoded_lines: list[int], capsys
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "other.safetensors"
+    assert encode(prompts, weights, out) == 0
+    saved(other, seed=1)
+    assert encode(prompts, other, out) == 1
+    error = capsys.readouterr().err
+    assert "weights_sha256: " in error
+    assert "weights: 'clip_l.safetensors (Hugging Face text model)' there, 'other.safetensors (" in error
+    other.replace(other.with_name(weights.name))
+    assert encode(prompts, other.with_name(weights.name), out) == 1
+    error = capsys.readouterr().err
+    assert "weights_sha256: " in error
+    assert "weights: " not in error
+    encoded_lines.clear()
+    renamed = tmp_path / "renamed.safetensors"
+    renamed.write_bytes(weights.read_bytes())
+    assert encode(prompts, renamed, out) == 0
+    assert encoded_lines == []
+
+
+def test_another_embedding_of_the_same_name_is_noticed(weights: Path, tmp_path: Path, capsys) -> None:
+    prompts, folder, out = written(tmp_path, ["a style cat"]), tmp_path / "embeddings", tmp_path / "out"
+    folder.mkdir()
+    for value, status in ((0.1, 0), (0.1, 0), (0.2, 1)):
+        save_file({"clip_l": torch.full((2, 64), value)}, folder / "style.safetensors")
+        assert encode(prompts, weights, out, "--embeddings", folder) == status
+    assert "embeddings_sha256" in capsys.readouterr().err
+
+
+def test_other_texts_are_refused_and_only_their_shards_replaced(
+    prompts: Path, weights: Path, tmp_path: Path, encoded_lines: list[int], capsys
+) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    texts = [*TEXTS[:4], "ein Hund", *TEXTS[5:]]
+    written(tmp_path, texts)
+    encoded_lines.clear()
+    assert encode(prompts, weights, out) == 1
+    error = capsys.readouterr().err
+    assert "prompts-00000003.safetensors was made otherwise: line 5: 'ein Fuchs – 狐' there, 'ein Hund' now." in error
+    assert encode(prompts, weights, out, "--overwrite") == 0
+    assert encoded_lines == [3]
+    assert is_as_alone(out, texts, weights, EncodeOptions(syntax="a1111", scheme="a1111"))
+
+
+def test_fewer_lines_are_refused_and_with_overwrite_their_shards_go(
+    prompts: Path, weights: Path, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    for count, message in ((7, "2 lines there, 1 now"), (3, "it begins at line 4, and there are only 3 now")):
+        written(tmp_path, TEXTS[:count])
+        assert encode(prompts, weights, out) == 1
+        assert message in capsys.readouterr().err
+        assert encode(prompts, weights, out, "--overwrite") == 0
+        assert [one.text for one in read_shards(out)] == TEXTS[:count]
+
+
+def test_a_file_that_is_no_whole_shard_is_refused_or_replaced(
+    prompts: Path, weights: Path, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    shard = out / "prompts-00000003.safetensors"
+    whole = shard.read_bytes()
+    other = tmp_path / "other.safetensors"
+    save_file({"a": torch.zeros(1)}, other)
+    for content in (whole[:-5], whole[:4], b"", other.read_bytes()):
+        shard.write_bytes(content)
+        assert encode(prompts, weights, out) == 1
+        assert str(shard) in capsys.readouterr().err
+        with pytest.raises(ShardError, match=r"prompts-00000003\.safetensors"):
+            list(read_shards(out))
+        assert encode(prompts, weights, out, "--overwrite") == 0
+        assert len(list(read_shards(out))) == len(TEXTS)
+
+
+def test_reading_does_not_pass_over_a_missing_shard(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert encode(prompts, weights, out) == 0
+    (out / "prompts-00000003.safetensors").unlink()
+    with pytest.raises(ShardError, match=r"line 4 is not encoded yet; prompts-00000006\.safetensors comes next"):
+        list(read_shards(out))
+
+
+def test_other_files_in_the_folder_are_left_alone(prompts: Path, weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    others = ["prompt.safetensors", "prompts-1.safetensors", "prompts-00000001.txt", "x.tmp"]
+    for name in others:
+        (out / name).write_text("mine")
+    assert encode(prompts, weights, out, "--overwrite") == 0
+    assert all((out / name).read_text() == "mine" for name in others)
+
+
+# ---- what goes wrong while writing
+
+
+def assert_nothing_half(out: Path, num_shards: int, capsys, message: str) -> None:
+    shown, error = capsys.readouterr()
+    assert message in error
+    assert "Traceback" not in error + shown
+    assert len(names(out)) == num_shards
+    assert all(name.endswith(".safetensors") for name in names(out))
+
+
+def test_a_full_disk_leaves_whole_shards_and_a_message(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    save, out = shard_files.save_file, tmp_path / "out"
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        if "prompts-00000003" in str(path):
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device", str(path))
+        save(tensors, path, metadata=metadata)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_files, "save_file", full)
+        assert encode(prompts, weights, out) == 1
+    assert_nothing_half(out, 1, capsys, "No space left on device")
+    assert encode(prompts, weights, out) == 0
+    assert len(list(read_shards(out))) == len(TEXTS)
+
+
+def test_a_limit_of_the_system_leaves_whole_shards_and_a_message(
+    prompts: Path, weights: Path, tmp_path: Path, capsys
+) -> None:
+    resource = pytest.importorskip("resource")
+    old, out = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "out"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, old[1]))  # a chunk takes 20,000, the second shard has four
+    try:
+        status = encode(prompts, weights, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert status == 1
+    assert_nothing_half(out, 1, capsys, f"{out / 'prompts-00000003.safetensors'} cannot be written: ")
+
+
+def test_texts_too_long_to_be_read_again_are_refused(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(shard_files, "MAX_HEADER_BYTES", 100)
+    assert encode(prompts, weights, tmp_path / "out") == 1
+    assert_nothing_half(tmp_path / "out", 0, capsys, "its texts are too long for one file; choose smaller shards")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="may write everywhere")
+def test_a_folder_that_is_read_only_is_noticed_at_once(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    out.mkdir(mode=0o555)
+    assert encode(prompts, weights, out) == 1
+    assert_nothing_half(out, 0, capsys, f"{out}: no file can be written there; choose another folder with --out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "encode needs a prompt, or --batch FILE with a prompt in each line"),
+        (["a cat", "--batch", "{prompts}"], "encode takes either a prompt or --batch FILE, not both"),
+        (["", "--batch", "{prompts}"], "encode takes either a prompt or --batch FILE, not both"),
+        (["a cat", "--shard-size", "5"], "--shard-size, --save-dtype and --overwrite are for --batch FILE"),
+        (["a cat", "--overwrite"], "--shard-size, --save-dtype and --overwrite are for --batch FILE"),
+        (["--batch", "{prompts}", "--name", "x"], "--name is for a single prompt"),
+        (["--batch", "{prompts}", "--shard-size", "0"], "--shard-size must be at least 1, got 0"),
+        (["--batch", "nowhere.txt"], "--batch nowhere.txt: there is no such file"),
+        (["--batch", "."], "--batch .: this is a folder"),
+        (["--batch", "{prompts}", "--out", "{prompts}"], "prompts.txt"),
+        (["--batch", "{prompts}", "--filler", "two words"], "the filler must be exactly one token"),
+        (["--batch", "{prompts}", "--embeddings", "nowhere"], "--embeddings nowhere: there is no such folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_without_a_traceback(
+    arguments: list[str], message: str, prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [argument.format(prompts=prompts) for argument in arguments]
+    assert main(["encode", "--weights", str(weights), *given]) == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("prompts-*"))
+
+
+# ---- what is told
+
+
+def test_problems_come_with_the_line_and_after_some_are_counted(
+    weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(bulk_report, "PROGRESS_SECONDS", 0)
+    prompts = written(tmp_path, ["a cat", *["(a cat"] * 25])
+    assert encode(prompts, weights, tmp_path / "out", "--shard-size", 13) == 0
+    lines = capsys.readouterr().err.splitlines()
+    problems = [line for line in lines if "is never closed" in line]
+    assert len(problems) == 20
+    assert problems[0].startswith(f"{prompts}:2: at 0: “(” is never closed")
+    assert [line for line in lines if "counted" in line] == ["further problems are only counted"]
+    progress = [line.split(",") for line in lines if " shards, " in line]
+    assert [(parts[0], parts[1], parts[-1]) for parts in progress] == [
+        ("1 of 2 shards", " 13 prompts encoded", " 12 problems"),
+        ("2 of 2 shards", " 26 prompts encoded", " 25 problems"),
+        ("done: 2 of 2 shards", " 26 prompts encoded", " 25 problems"),
+    ]
+
+
+def test_a_problem_of_both_towers_is_told_once(sdxl: Path, tmp_path: Path, capsys) -> None:
+    assert encode(written(tmp_path, ["(a cat"]), sdxl, tmp_path / "out") == 0
+    error = capsys.readouterr().err
+    assert error.count("is never closed") == 1
+    assert error.endswith(" 1 problem\n")
+
+
+def test_strict_stops_at_the_line_and_keeps_the_shards_before(
+    prompts: Path, weights: Path, tmp_path: Path, capsys
+) -> None:
+    written(tmp_path, [*TEXTS[:4], "(a:1.2.3)", "b"])
+    assert encode(prompts, weights, tmp_path / "out", "--strict") == 1
+    assert f"weighted-clip: {prompts}:5: " in capsys.readouterr().err
+    assert names(tmp_path / "out") == ["prompts-00000000.safetensors"]
+
+
+def test_numbers_that_do_not_fit_are_told(weights: Path, tmp_path: Path, capsys) -> None:
+    prompts = written(tmp_path, ["a cat", "a (cat:1000000)"])
+    arguments = ("--scheme", "a1111_no_norm", "--save-dtype", "fp16")
+    assert encode(prompts, weights, tmp_path / "out", *arguments) == 0
+    assert f"{prompts}:2: Some of its numbers are too large for torch.float16" in capsys.readouterr().err
+
+
+# ---- processes
+
+
+def test_each_process_encodes_its_shards_and_together_they_encode_all(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, encoded_lines: list[int], capsys
+) -> None:
+    assert encode(prompts, weights, tmp_path / "one", "--shard-size", 1) == 0
+    capsys.readouterr()
+    for rank, own in enumerate(([0, 3, 6], [1, 4, 7], [2, 5])):
+        encoded_lines.clear()
+        for name, value in (("RANK", rank), ("LOCAL_RANK", 0), ("WORLD_SIZE", 3)):
+            monkeypatch.setenv(name, str(value))
+        assert encode(prompts, weights, tmp_path / "three", "--shard-size", 1) == 0
+        assert encoded_lines == own
+        out, err = capsys.readouterr()
+        assert bool(out) == (rank == 0)
+        assert err.startswith(f"[{rank + 1}/3] done: {len(own)} of {len(own)} shards, {len(own)} prompts encoded")
+    assert_same(tmp_path / "one", tmp_path / "three")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torchrun")
+@pytest.mark.parametrize("target", [["-m", "weighted_clip"], [str(ROOT / "__main__.py")]], ids=["module", "file"])
+def test_torchrun_gives_the_shards_of_one_process(
+    target: list[str], prompts: Path, weights: Path, tmp_path: Path
+) -> None:
+    assert encode(prompts, weights, tmp_path / "one", "--shard-size", 1) == 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", *target]
+    given = ["--batch", prompts, "--weights", weights, "--out", tmp_path / "two", "--shard-size", 1]
+    environ = environ_with_package(tmp_path)
+    done = subprocess.run([*command, "encode", *map(str, given)], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("8 prompts of ") == 1
+    for process in ("[1/2] ", "[2/2] "):
+        assert f"{process}done: 4 of 4 shards, 4 prompts encoded" in done.stderr
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_processes_cannot_share_standard_input(weights: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert encode("-", weights, tmp_path / "out") == 1
+    assert "--batch -: 2 processes cannot share standard input; write the prompts to a file" in capsys.readouterr().err
+
+
+def test_a_leftover_is_removed_by_the_process_whose_shard_it_is(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch
+) -> None:
+    out = tmp_path / "out"
+    for first in (0, 3):
+        left = out / f"prompts-0000000{first}.safetensors.tmp"
+        left.mkdir(parents=True)
+        (left / "half").write_bytes(b"half")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert encode(prompts, weights, out) == 0
+    assert names(out) == [
+        "prompts-00000000.safetensors",
+        "prompts-00000003.safetensors.tmp",
+        "prompts-00000006.safetensors",
+    ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"RANK": "x"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1"}],
+)
+def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
+        place_of(environ)
+
+
+def test_each_process_has_a_device_of_its_machine(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert place_of({}) == Place()
+    assert device_for("cuda", Place()) == "cuda"
+    assert device_for("cuda", Place(3, 1, 4)) == "cuda:1"
+    assert device_for("cuda:0", Place(3, 3, 4)) == "cuda:0"
+    assert device_for("cpu", Place(3, 3, 4)) == "cpu"
+    with pytest.raises(ValueError, match="process 3 of this machine has no CUDA device: there are 2"):
+        device_for("cuda", Place(2, 2, 4))
+
+
+def test_without_any_device_the_advice_is_that_of_one_process(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert encode(prompts, weights, tmp_path / "out", "--device", "cuda") == 1
+    assert "finds no CUDA device; use --device cpu" in capsys.readouterr().err
+
+
+# ---- memory
+
+
+def test_no_more_than_a_shard_is_held(weights: Path, tmp_path: Path, monkeypatch) -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most: dict[int, int] = {}
+    save = BulkEncoder._saved
+
+    def counted(self, tensor):
+        result = save(self, tensor)
+        alive.add(result)
+        most[num_lines] = max(most.get(num_lines, 0), len(alive))
+        return result
+
+    monkeypatch.setattr(BulkEncoder, "_saved", counted)
+    for num_lines in (20, 400):
+        prompts = written(tmp_path, [f"cat {number}" for number in range(num_lines)])
+        assert encode(prompts, weights, tmp_path / str(num_lines), "--shard-size", 10) == 0
+    gc.collect()
+    assert most == {20: 2 * 10, 400: 2 * 10}  # hidden states and pooled vectors
+    assert len(alive) == 0
+
+
+def test_the_others_texts_are_not_held() -> None:
+    class Text(str):
+        """A string that can be counted."""
+
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def lines() -> Iterator[str]:
+        for number in range(1000):
+            text = Text(number)
+            alive.add(text)
+            yield text
+            assert len(alive) <= 8
+
+    firsts = []
+    for first, texts in shards(lines(), 7, Place(1, 1, 3)):
+        firsts.append((first, len(texts)))
+        del texts
+    assert firsts == [(first, min(7, 1000 - first)) for first in range(7, 1000, 21)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_memory_does_not_grow_with_the_file(weights: Path, tmp_path: Path) -> None:
+    """The program's own peak, which counts all that Python and torch hold."""
+    script = (
+        "import pathlib, sys; from weighted_clip.commands import main; assert main(sys.argv[1:]) == 0;"
+        "print(pathlib.Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
+    )
+    environ = {**environ_with_package(tmp_path), "WEIGHTED_CLIP_MEMORY_MB": "0"}  # what encoders keep is bounded too
+    peaks: list[int] = []
+    for num_lines in (200, 2000):
+        prompts = written(tmp_path, [f"cat {number}" for number in range(num_lines)])
+        given = ["--batch", prompts, "--weights", weights, "--out", tmp_path / str(num_lines), "--shard-size", "8"]
+        command = [sys.executable, "-c", script, "encode", *map(str, given)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 12 * 1024, peaks  # KiB; what 1,800 prompts more come to is 36 MB
+
+
+def test_a_window_ends_when_it_has_chunks_enough(weights: Path, tmp_path: Path, monkeypatch) -> None:
+    windows: list[int] = []
+    encode_window = BulkEncoder._encode_window
+
+    def counted(self, window):
+        windows.append(len(window))
+        return encode_window(self, window)
+
+    monkeypatch.setattr(BulkEncoder, "_encode_window", counted)
+    long = ", ".join([LONG] * 8)  # 14 chunks
+    texts = ["a cat"] * (WINDOW_CHUNKS + 6) + [long] * 7
+    assert encode(written(tmp_path, texts), weights, tmp_path / "out", "--shard-size", 100) == 0
+    assert windows[0] == WINDOW_CHUNKS
+    assert windows[1] < 6 + 7
+    assert sum(windows) == len(texts)
