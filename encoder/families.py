@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .config import OPENCLIP_H, TextConfig
+from .memory import default_bytes
 from .prefix import PrefixTextEncoder
 from .text_model import TextEncoder, TextModel
 
@@ -42,16 +43,19 @@ FAMILIES = (
 """Every family that conditions on CLIP text towers and nothing else."""
 
 
-def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[Family, dict[str, TextEncoder]]:
+def encoders_for(
+    models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None
+) -> tuple[Family, dict[str, TextEncoder]]:
     """The family that has these towers, and each tower with the layer that the family conditions on.
 
     Args:
         models: Towers by ComfyUI's names, as `load_text_models` gives them.
         clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
+        max_bytes: What the encoders may remember, all together; by default as `default_bytes` says.
 
     Returns:
-        The family, and its encoders in the order in which their rows are joined. Chunks of one call that begin alike
-        share that part, so their numbers are those of full passes to within rounding.
+        The family, and its encoders in the order in which their rows are joined. Their numbers are those of full
+        passes to within rounding.
 
     Raises:
         ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
@@ -63,12 +67,14 @@ def encoders_for(models: Mapping[str, TextModel], clip_skip: int = 1) -> tuple[F
     if clip_skip < 1:
         raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
     clip_skip = max(clip_skip, family.min_clip_skip)
+    max_bytes = default_bytes() if max_bytes is None else max_bytes
     encoders: dict[str, TextEncoder] = {
         name: PrefixTextEncoder(
             models[name],
             clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
             final_norm=family.final_norm,
             projected=family.projected and models[name].text_projection is not None,
+            max_bytes=max_bytes // len(family.towers),
         )
         for name in family.towers
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -85,6 +85,34 @@ class Memory(Generic[Key]):
 
     def _drop(self, key: Key) -> None:
         self.num_bytes -= num_bytes(self._entries.pop(key, ()))
+
+
+def recalled(
+    memory: Memory[tuple[Hashable, ChunkKey]],
+    scope: Hashable,
+    keys: Sequence[ChunkKey],
+    encode: Callable[[list[int]], Iterable[Tensor]],
+) -> list[Tensor]:
+    """Encodings of chunks, those that are remembered and those that have to be made.
+
+    Args:
+        memory: Where they are remembered.
+        scope: What they depend on beside the chunks.
+        keys: Of the chunks.
+        encode: Encodes the chunks of some indices, in order, no two of them equal: tensors with a row for each.
+
+    Returns:
+        Tensors with a row for each chunk.
+    """
+    found = {key: memory.get((scope, key)) for key in keys}
+    missing = {key: index for index, key in reversed(list(enumerate(keys))) if found[key] is None}
+    indices = sorted(missing.values())
+    for index, *rows in zip(indices, *encode(indices), strict=True) if indices else ():
+        found[keys[index]] = tuple(rows)
+        if memory.max_bytes:
+            memory.put((scope, keys[index]), tuple(row.clone() for row in rows))
+    entries = [entry for entry in map(found.get, keys) if entry is not None]
+    return [torch.stack(rows) for rows in zip(*entries, strict=True)]
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:

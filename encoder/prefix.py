@@ -24,7 +24,7 @@ from torch.nn import functional
 from .config import TextConfig
 from .layers import Block
 from .masks import causal_mask, check_mask
-from .memory import ChunkKey, Memory, chunk_keys, default_bytes, state_of
+from .memory import ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
 from .text_model import Encoding, TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
@@ -71,26 +71,23 @@ class PrefixTextEncoder(TextEncoder):
         length = len(ids[0])
         if mask is not None:
             mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
-        keys = chunk_keys(ids, mask, is_causal=is_causal)
-        scope = self._scope()
-        found = {key: self.encodings.get((scope, key)) for key in keys}
-        missing = {key: row for row, key in reversed(list(enumerate(keys))) if found[key] is None}
-        rows = sorted(missing.values())
+        keys, scope = chunk_keys(ids, mask, is_causal=is_causal), self._scope()
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
-        for start in range(0, len(rows), size):
-            batch = rows[start : start + size]
-            encoding = self._run(
-                scope,
-                [keys[row] for row in batch],
-                [ids[row] for row in batch],
-                None if mask is None else mask[batch],
-            )
-            for row, *one in zip(batch, *encoding, strict=True):
-                found[keys[row]] = tuple(one)
-                if self.encodings.max_bytes:
-                    self.encodings.put((scope, keys[row]), tuple(tensor.clone() for tensor in one))
-        results = [entry for entry in map(found.get, keys) if entry is not None]
-        return Encoding(*(torch.stack(parts) for parts in zip(*results, strict=True)))
+
+        def encode(rows: list[int]) -> Encoding:
+            batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+            parts = [
+                self._run(
+                    scope,
+                    [keys[row] for row in batch],
+                    [ids[row] for row in batch],
+                    None if mask is None else mask[batch],
+                )
+                for batch in batches
+            ]
+            return Encoding(*map(torch.cat, zip(*parts, strict=True)))
+
+        return Encoding(*recalled(self.encodings, scope, keys, encode))
 
     def _scope(self) -> Hashable:
         """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""

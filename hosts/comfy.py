@@ -20,15 +20,20 @@ from torch import Tensor
 from ..encoder.config import TOWERS
 from ..encoder.masks import check_mask
 from ..encoder.tokenizer import TokenSpan, default_tokenizer, with_places, without_surrogates
+from ..weighting.batching import encode_prompts
 from ..weighting.chunks import ChunkLayout, Tokenize
 from ..weighting.embeddings import TokenId
-from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt, encode_prompt
+from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.scheme_api import EncodeFn, Rows
 from ..weighting.towers import Reader, joined, read_for_towers
 from .comfy_embeddings import HostEmbeddings
+from .comfy_memory import memory_of, with_recall
 from .comfy_native import NativeClip, encode_native
 
 logger = logging.getLogger(__name__)
+
+WINDOW = 16
+"""Prompts that are encoded together where encodings are remembered."""
 
 Conditioning = list[list[Any]]
 """ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
@@ -66,14 +71,34 @@ def encode_text(
         ValueError: If there is no CLIP text tower in ``clip``; the message names what was found.
         PromptError: In strict mode, where the reference raises.
     """
-    texts = text if isinstance(text, Mapping) else dict.fromkeys(towers_of(clip), text)
+    return encode_texts(clip, [text], options, values)[0]
+
+
+def encode_texts(
+    clip: Any,
+    texts: Sequence[str | Mapping[str, str]],
+    options: EncodeOptions,
+    values: Mapping[str, Any] | None = None,
+) -> list[Encoded]:
+    """Encode several prompts, as `encode_text` does each.
+
+    On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings: the
+    first prompts of a window ask for all of it. On any other CLIP each is encoded alone, as the host would.
+    """
+    by_tower = [text if isinstance(text, Mapping) else dict.fromkeys(towers_of(clip), text) for text in texts]
     if not isinstance(clip, NativeClip):
-        return _encode_host(clip, texts, options, dict(values or {}))
-    prompts = encode_native(clip, texts, options)
-    rows = joined(prompts)
+        ahead = WINDOW if memory_of(clip) is not None else 1
+        return [
+            _encode_host(clip, by_tower[index : index - index % ahead + ahead], options, dict(values or {}))
+            for index in range(len(by_tower))
+        ]
     device = _intermediate_device()
-    entry = [rows.hidden.to(device), {"pooled_output": rows.pooled.to(device), **(values or {})}]
-    return Encoded([entry], prompts, ())
+    results: list[Encoded] = []
+    for prompts in encode_native(clip, by_tower, options):
+        rows = joined(prompts)
+        entry = [rows.hidden.to(device), {"pooled_output": rows.pooled.to(device), **(values or {})}]
+        results.append(Encoded([entry], prompts, ()))
+    return results
 
 
 def readers_of(clip: Any) -> dict[str, Reader]:
@@ -152,19 +177,25 @@ def _tokenizers(clip: Any) -> dict[str, Any]:
     return tokenizers
 
 
-def _encode_host(clip: Any, texts: Mapping[str, str], options: EncodeOptions, values: dict[str, Any]) -> Encoded:
+def _encode_host(
+    clip: Any, texts: Sequence[Mapping[str, str]], options: EncodeOptions, values: dict[str, Any]
+) -> Encoded:
+    """Encode the first of some prompts; what the others need is encoded with it, to be remembered."""
     readers, left_to_host = readers_of(clip), others_in(clip)
     # a family with other encoders asks for their tokens, loaded or not: the host's own, for the text as it stands
-    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(list(texts.values())[-1])
+    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(list(texts[0].values())[-1])
     work = clip.clone()
     prompts: dict[str, EncodedPrompt] = {}
-    for name, read in read_for_towers(texts, options, readers).items():
+    all_reads = [read_for_towers(prompt, options, readers) for prompt in texts]
+    for name in readers:
+        reads = [read[name] for read in all_reads]
         key = name.removeprefix("clip_")  # l, g or h
-        tokens[key] = [[(_host_id(token.id), token.weight) for token in chunk.tokens] for chunk in read.chunks]
-        encode, tokenize = _encode_fn(work.patcher.get_model_object(name)), readers[name].tokenize
+        tokens[key] = [[(_host_id(token.id), token.weight) for token in chunk.tokens] for chunk in reads[0].chunks]
+        tower = work.patcher.get_model_object(name)
+        encode, tokenize = with_recall(_encode_fn(tower), tower, work.patcher), readers[name].tokenize
 
-        def run(name: str = name, read: ReadPrompt = read, encode: EncodeFn = encode, tokenize: Tokenize = tokenize):
-            encoded = prompts[name] = encode_prompt(read, encode, tokenize)
+        def run(name: str = name, reads: Any = reads, encode: EncodeFn = encode, tokenize: Tokenize = tokenize):
+            encoded = prompts[name] = encode_prompts(reads, encode, tokenize)[0]
             return encoded.hidden.to(_intermediate_device()), encoded.pooled.to(_intermediate_device())
 
         path = f"{name}.encode_token_weights"

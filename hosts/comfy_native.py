@@ -5,7 +5,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from ..encoder.config import TextConfig
 from ..encoder.families import Family, encoders_for
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
+from ..weighting.batching import encode_prompts
 from ..weighting.embeddings import Embeddings
-from ..weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
+from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.towers import Reader, layout_of, read_for_towers
 from .comfy_embeddings import HostEmbeddings
 
@@ -50,7 +51,9 @@ def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
     return HostEmbeddings(folders, config.hidden_dim, tower) if folders else None
 
 
-def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -> NativeClip:
+def load_native(
+    path: str, *, clip_skip: int, dtype: torch.dtype, device: str, max_bytes: int | None = None
+) -> NativeClip:
     """Read the text towers of a file and hand their memory to the host.
 
     Args:
@@ -58,6 +61,7 @@ def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -
         clip_skip: 1 = last layer, 2 = penultimate, ... For models conditioned on the penultimate layer, 1 is 2.
         dtype: Type of the weights and of the arithmetic.
         device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
+        max_bytes: What the encoder may remember; by default as `default_bytes` says.
 
     Returns:
         The encoder.
@@ -67,7 +71,7 @@ def load_native(path: str, *, clip_skip: int, dtype: torch.dtype, device: str) -
         ValueError: If ``clip_skip`` is out of range.
     """
     models, report = load_text_models(path, dtype=dtype)
-    family, encoders = encoders_for(models, clip_skip)
+    family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes)
     patcher = managed(torch.nn.ModuleDict(models), device)
     return NativeClip(encoders, family, patcher, report)
 
@@ -91,20 +95,26 @@ def managed(model: torch.nn.Module, device: str) -> Any:
     return ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 
-def encode_native(clip: NativeClip, texts: Mapping[str, str], options: EncodeOptions) -> dict[str, EncodedPrompt]:
-    """Encode a prompt with every tower.
+def encode_native(
+    clip: NativeClip, texts: Sequence[Mapping[str, str]], options: EncodeOptions
+) -> list[dict[str, EncodedPrompt]]:
+    """Encode prompts with every tower, all together.
 
     Args:
         clip: The encoder; its memory is asked of the host.
-        texts: By tower.
+        texts: For each prompt, by tower.
         options: How to read and weight them.
 
     Returns:
-        By tower.
+        For each prompt, by tower.
     """
     import comfy.model_management as model_management
 
     model_management.load_models_gpu([clip.patcher])
     readers = clip.readers()
-    reads = read_for_towers(texts, options, readers)
-    return {name: encode_prompt(read, clip.encoders[name], readers[name].tokenize) for name, read in reads.items()}
+    reads = [read_for_towers(prompt, options, readers) for prompt in texts]
+    encoded = {
+        name: encode_prompts([read[name] for read in reads], clip.encoders[name], reader.tokenize)
+        for name, reader in readers.items()
+    }
+    return [dict(zip(encoded, prompts, strict=True)) for prompts in zip(*encoded.values(), strict=True)]

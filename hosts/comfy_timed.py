@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..weighting.encode import EncodeOptions
 from ..weighting.schedule import Counter, TimedPrompt, runs
-from .comfy import Conditioning, Encoded, encode_text
+from .comfy import Conditioning, Encoded, encode_texts
 from .comfy_timing import Timing
 
 
@@ -48,14 +48,13 @@ def encode_timed(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
             "so it has to be above 0. What the picture should move away from belongs into the negative prompt."
         )
-    texts: dict[str, Encoded] = {}
+    branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
+    different = list(dict.fromkeys(run.fragment.text for branch in branches for run in branch))
+    texts = dict(zip(different, encode_texts(clip, different, options), strict=True))
     conditioning: Conditioning = []
-    for branch in prompt.branches:
-        strength = {"strength": branch.weight} if len(weights) > 1 else {}
-        for run in runs(branch, timing.steps, counter):
-            text = run.fragment.text
-            if text not in texts:
-                texts[text] = encode_text(clip, text, options)
+    for weight, branch in zip(weights, branches, strict=True):
+        strength = {"strength": weight} if len(weights) > 1 else {}
+        for run in branch:
             values = {**timing.entry_times(run.first, run.end), **strength}
-            conditioning += [[hidden, {**others, **values}] for hidden, others in texts[text].conditioning]
+            conditioning += [[hidden, {**others, **values}] for hidden, others in texts[run.fragment.text].conditioning]
     return TimedEncoded(conditioning, texts)

@@ -9,6 +9,7 @@ from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
 from .loras import WeightedCLIPLoadPromptLoras
 from .mask_control import WeightedCLIPMaskControl
+from .remember import WeightedCLIPRemember
 from .sdxl import WeightedCLIPSDXLEncode
 from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
 
@@ -23,6 +24,7 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPConvert,
         WeightedCLIPInspect,
         WeightedCLIPLoad,
+        WeightedCLIPRemember,
         WeightedCLIPLoadPromptLoras,
         WeightedCLIPLoadFull,
         WeightedCLIPRerank,
@@ -40,6 +42,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "WeightedCLIPConvert": "Convert Prompt Syntax",
     "WeightedCLIPInspect": "Inspect Prompt",
     "WeightedCLIPLoad": "Load CLIP Encoder (native)",
+    "WeightedCLIPRemember": "Remember Encodings",
     "WeightedCLIPLoadPromptLoras": "Load LoRAs from Prompt",
     "WeightedCLIPLoadFull": "Load CLIP (text + image)",
     "WeightedCLIPRerank": "Rerank by CLIP",

@@ -97,6 +97,16 @@ COMMA_BACKTRACK_INPUT = (
         "tooltip": "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
     },
 )
+REMEMBER_INPUT = (
+    "INT",
+    {
+        "default": 64,
+        "min": 0,
+        "max": 65536,
+        "tooltip": "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty "
+        "prompt, unchanged chunks, the beginning of an edited one. 0: none.",
+    },
+)
 
 REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, and every problem."
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..encoder.memory import MEBIBYTE
 from ..hosts.comfy_native import NativeClip, load_native
 from . import common
 
@@ -67,9 +68,18 @@ class WeightedCLIPLoad:
                 ),
                 "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic. fp32 equals the host's numbers."),
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
-            }
+            },
+            "optional": {"remember": common.REMEMBER_INPUT},
         }
 
-    def load(self, file: str, clip_skip: int, dtype: str, device: str) -> tuple[NativeClip]:
+    def load(self, file: str, clip_skip: int, dtype: str, device: str, remember: int = 64) -> tuple[NativeClip]:
         """Read the file."""
-        return (load_native(path_of(file), clip_skip=clip_skip, dtype=DTYPES[dtype], device=device),)
+        return (
+            load_native(
+                path_of(file),
+                clip_skip=clip_skip,
+                dtype=DTYPES[dtype],
+                device=device,
+                max_bytes=remember * MEBIBYTE,
+            ),
+        )

@@ -9,7 +9,7 @@ Source: docs/performance.md, "Batches".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -37,13 +37,17 @@ class _Unanswered(Exception):
         self.question = question
 
 
-def encode_prompts(reads: Sequence[ReadPrompt], encode: EncodeFn, tokenize: Tokenize) -> list[EncodedPrompt]:
+def encode_prompts(
+    reads: Sequence[ReadPrompt], encode: EncodeFn, tokenize: Tokenize, *, max_chunks: int | None = None
+) -> list[EncodedPrompt]:
     """Encode prompts by the schemes their options name, together.
 
     Args:
         reads: The prompts, for one encoder.
-        encode: The encoder. It is given all chunks at once, and divides them as its memory demands.
+        encode: The encoder.
         tokenize: Its tokenizer.
+        max_chunks: How many chunks the encoder is given at once, unless one prompt asks for more. None: all; our own
+            encoder divides them as its memory demands.
 
     Returns:
         One result for each prompt: that of `encode_prompt`, to within the rounding of larger batches.
@@ -63,10 +67,26 @@ def encode_prompts(reads: Sequence[ReadPrompt], encode: EncodeFn, tokenize: Toke
                     questions[index] = unanswered.question
         if not questions:
             return [result for result in results if result is not None]
-        for is_causal in (True, False):
-            asked = {index: one for index, one in questions.items() if one.is_causal == is_causal}
-            for index, rows in zip(asked, _ask(list(asked.values()), encode, is_causal), strict=True):
+        for group in _groups(questions, max_chunks):
+            for index, rows in zip(group, _ask([questions[index] for index in group], encode), strict=True):
                 answers[index].append(rows)
+
+
+def _groups(questions: Mapping[int, _Question], max_chunks: int | None) -> Iterator[list[int]]:
+    """Indices of questions that are asked together."""
+    for is_causal in (True, False):
+        group: list[int] = []
+        size = 0
+        for index, question in questions.items():
+            if question.is_causal != is_causal:
+                continue
+            if group and max_chunks is not None and size + len(question.ids) > max_chunks:
+                yield group
+                group, size = [], 0
+            group.append(index)
+            size += len(question.ids)
+        if group:
+            yield group
 
 
 def _from_answers(answers: Sequence[Rows]) -> EncodeFn:
@@ -82,15 +102,9 @@ def _from_answers(answers: Sequence[Rows]) -> EncodeFn:
     return encode
 
 
-def _ask(questions: Sequence[_Question], encode: EncodeFn, is_causal: bool) -> Iterator[Rows]:
+def _ask(questions: Sequence[_Question], encode: EncodeFn) -> Iterator[Rows]:
     """Ask all in one call, and take the answer apart."""
-    if not questions:
-        return
     ids = [chunk for question in questions for chunk in question.ids]
     masks, counts = [question.mask for question in questions], [len(question.ids) for question in questions]
-    encoding = encode(ids, stacked_masks(masks, counts, len(ids[0])), is_causal=is_causal)
-    start = 0
-    for question in questions:
-        end = start + len(question.ids)
-        yield Rows(encoding.hidden[start:end], encoding.pooled[start:end])
-        start = end
+    encoding = encode(ids, stacked_masks(masks, counts, len(ids[0])), is_causal=questions[0].is_causal)
+    yield from map(Rows, encoding.hidden.split(counts), encoding.pooled.split(counts))

@@ -13,13 +13,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .batching import encode_prompts
 from .chunks import TokenChunk, Tokenize
 from .embeddings import TokenId
-from .encode import EncodedPrompt, encode_prompt, mask_fn, without_padding
+from .encode import EncodedPrompt, mask_fn, without_padding
 from .reading import ReadPrompt
 from .scheme_api import EncodeFn, Encoding, SchemeOptions, Weighted
 from .schemes import SCHEMES
 
+MAX_CHUNKS = 32
+"""What a WebUI's encoder is given at once, beyond the chunks of one text."""
 _OF_A_COLUMN = {"a1111": "a1111_global_norm", "a1111_no_norm": "a1111_no_norm", "unweighted": "unweighted"}
 """The WebUI's schemes, and what each does to a column, which is the same chunk of every text: the mean over a column is
 the mean over all chunks it is given."""
@@ -40,7 +43,7 @@ def encode_together(reads: Sequence[ReadPrompt], encode: EncodeFn, tokenize: Tok
         ValueError: If the filler is not exactly one token.
     """
     if not _are_columns(reads):
-        return [encode_prompt(read, encode, tokenize) for read in reads]
+        return encode_prompts(reads, encode, tokenize, max_chunks=MAX_CHUNKS)
     columns = [
         _encode_column(column, encode, reads[0]) for column in zip(*(read.chunks for read in reads), strict=True)
     ]

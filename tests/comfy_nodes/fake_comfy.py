@@ -161,8 +161,17 @@ class HostTokenizer:
 class Patcher:
     """The host's ModelPatcher: object patches are in force while its clone encodes."""
 
-    def __init__(self, model, patches=()) -> None:
-        self.model, self.object_patches = model, dict(patches)
+    forced_hooks = current_hooks = None
+
+    def __init__(self, model, patches=(), attachments=(), patches_uuid="no LoRA") -> None:
+        self.model, self.object_patches, self.attachments = model, dict(patches), dict(attachments)
+        self.patches_uuid = patches_uuid
+
+    def set_attachments(self, key, thing) -> None:
+        self.attachments[key] = thing
+
+    def get_attachment(self, key):
+        return self.attachments.get(key)
 
     def add_object_patch(self, name, value) -> None:
         self.object_patches[name] = value
@@ -174,18 +183,20 @@ class Patcher:
 class FakeClip:
     """The host's CLIP with CLIP text towers: ``clip_l``, unless others are asked for."""
 
-    def __init__(self, model=None, patches=(), towers=("clip_l",)) -> None:
+    def __init__(self, model=None, patcher=None, towers=("clip_l",)) -> None:
         if model is None:
             model = torch.nn.Module()
             for tower in towers:
                 model.add_module(tower, Tower())
         self.cond_stage_model = model
         self.towers = towers
-        self.patcher = Patcher(model, patches)
+        self.patcher = patcher or Patcher(model)
         self.tokenizer = SimpleNamespace(**{tower: HostTokenizer(tower) for tower in towers})
 
     def clone(self) -> "FakeClip":
-        return FakeClip(self.cond_stage_model, self.patcher.object_patches, self.towers)
+        given = self.patcher
+        patcher = Patcher(given.model, given.object_patches, given.attachments, given.patches_uuid)
+        return FakeClip(self.cond_stage_model, patcher, self.towers)
 
     def encode_from_tokens_scheduled(self, tokens, add_dict=None):
         outputs = []

@@ -23,6 +23,13 @@ ROOT = Path(__file__).parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 
 
+def patched(patches: dict) -> FakeClip:
+    """A CLIP with object patches."""
+    clip = FakeClip()
+    clip.patcher.object_patches.update(patches)
+    return clip
+
+
 def all_inputs(cls) -> dict:
     types = cls.INPUT_TYPES()
     return types["required"] | types.get("optional", {})
@@ -63,7 +70,8 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         ],
         "WeightedCLIPConvert": ["text", "from", "to"],
         "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
-        "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device"],
+        "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device", "remember"],
+        "WeightedCLIPRemember": ["clip", "remember"],
         "WeightedCLIPLoadFull": ["file", "dtype", "device", "activation"],
         "WeightedCLIPRerank": ["clip_full", "images", "text", "keep", "crop", "syntax"],
         "WeightedCLIPSimilarity": ["clip_full", "images", "texts", "softmax", "temperature", "crop", "syntax"],
@@ -178,13 +186,13 @@ def test_embeddings_come_from_the_host() -> None:
 
 
 def test_the_clip_that_came_in_is_left_as_it_was() -> None:
-    clip = FakeClip(patches={"clip_l.encode_token_weights": sorted})
+    clip = patched({"clip_l.encode_token_weights": sorted})
     node("MaskedBlend").encode(clip, PROMPT, **defaults(NODE_CLASS_MAPPINGS["WeightedCLIPMaskedBlend"]))
     assert clip.patcher.object_patches == {"clip_l.encode_token_weights": sorted}
 
 
 def test_replacing_another_packs_patch_is_logged(caplog) -> None:
-    clip = FakeClip(patches={"clip_l.encode_token_weights": sorted})
+    clip = patched({"clip_l.encode_token_weights": sorted})
     with caplog.at_level(logging.WARNING):
         node("TextEncode").encode(clip, "a", **BASE)
     assert "another pack's patch of clip_l.encode_token_weights" in caplog.text

@@ -1,0 +1,121 @@
+"""Encodings that a ComfyUI CLIP remembers, where its user has asked for it with the node Remember Encodings.
+
+What is remembered travels with the CLIP and its clones, as an attachment of the host's ModelPatcher, and goes when they
+go. It is found by all that the host lets the encoding depend on; under hooks, which change weights while an image is
+sampled, nothing is remembered.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/performance.md, "What is remembered".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..encoder.masks import causal_mask, check_mask
+from ..encoder.memory import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
+from ..weighting.embeddings import TokenId
+from ..weighting.scheme_api import EncodeFn, Rows
+
+logger = logging.getLogger(__name__)
+
+KEY = "weighted_clip.memory"
+CHOICES = ("layer", "layer_idx", "layer_norm_hidden_state", "return_projected_pooled", "execution_device")
+"""What a tower's output depends on beside its weights, by the host's names."""
+
+
+class _Same:
+    """Equal to what holds the very same object, which is kept alive so that nothing else can take its place."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def with_memory(clip: Any, mebibytes: int) -> Any:
+    """A CLIP whose encodings our nodes remember; those of the host do not.
+
+    Args:
+        clip: ComfyUI's CLIP object.
+        mebibytes: How much is remembered of it and of its clones, all together; 0 for nothing, as of any other CLIP.
+
+    Returns:
+        A clone of the CLIP.
+    """
+    work = clip.clone()
+    work.patcher.set_attachments(KEY, Memory(mebibytes * MEBIBYTE) if mebibytes else None)
+    return work
+
+
+def memory_of(clip: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
+    """What a CLIP remembers with, if it does."""
+    return clip.patcher.get_attachment(KEY)
+
+
+def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
+    """An encode function that remembers, where its CLIP does.
+
+    Args:
+        encode: Of one of the CLIP's towers.
+        tower: That tower, the host's SDClipModel.
+        patcher: The ModelPatcher of the clone that encodes.
+
+    Returns:
+        The same function where nothing is remembered.
+    """
+    memory = patcher.get_attachment(KEY)
+    if memory is None:
+        return encode
+
+    def remembering(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+        scope = _scope(tower, patcher)
+        if scope is None:
+            encoding = encode(ids, mask, is_causal=is_causal)
+            return Rows(encoding.hidden, encoding.pooled)
+        length = len(ids[0])
+        if mask is not None:
+            mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
+        keys = chunk_keys(ids, mask, is_causal=is_causal)
+
+        def missing(rows: list[int]) -> Rows:
+            encoding = encode([ids[row] for row in rows], _hiding(mask, rows, is_causal), is_causal=is_causal)
+            return Rows(encoding.hidden, encoding.pooled)
+
+        return Rows(*recalled(memory, scope, keys, missing))
+
+    return remembering
+
+
+def _hiding(mask: Tensor | None, rows: list[int], is_causal: bool) -> Tensor | None:
+    """The mask of some chunks, or None if it hides nothing from them: the host has another way for that."""
+    if mask is None:
+        return None
+    mask = mask[rows]
+    hidden = ~mask & causal_mask(mask.shape[-1]).to(mask.device) if is_causal else ~mask
+    return mask if bool(hidden.any()) else None
+
+
+def _scope(tower: Any, patcher: Any) -> Hashable | None:
+    """All that a tower's output depends on beside the chunks; None where that cannot be told."""
+    if patcher.forced_hooks is not None or patcher.current_hooks is not None:
+        return None
+    others = {
+        path: _Same(thing)
+        for path, thing in patcher.object_patches.items()
+        if not path.endswith(".encode_token_weights")
+    }
+    try:
+        weights = state_of(tower)
+    except (RuntimeError, TypeError) as error:  # weights of a kind that PyTorch cannot read number by number
+        logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
+        return None
+    choices = tuple(str(getattr(tower, name, None)) for name in CHOICES)
+    return weights, choices, patcher.patches_uuid, frozenset(others.items())

@@ -1,0 +1,40 @@
+"""The node that makes a host's CLIP remember encodings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy import towers_of
+from ..hosts.comfy_memory import with_memory
+from . import common
+
+
+class WeightedCLIPRemember:
+    """Gives a CLIP a memory for our nodes."""
+
+    DESCRIPTION = (
+        "Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts "
+        "need, and chunks that have not changed. Encodings may then differ in their last digits, as other batches are "
+        "rounded otherwise. Stock nodes go on as ever."
+    )
+    SEARCH_ALIASES = ["cache", "memory", "speed", "fast", "remember"]  # noqa: RUF012
+    RETURN_TYPES = ("CLIP",)
+    RETURN_NAMES = ("CLIP",)
+    OUTPUT_TOOLTIPS = ("The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it.",)
+    FUNCTION = "remember"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": ("CLIP", {"tooltip": "The checkpoint's CLIP. Our native encoder remembers by itself."}),
+                "remember": common.REMEMBER_INPUT,
+            }
+        }
+
+    def remember(self, clip: Any, remember: int) -> tuple[Any]:
+        """Attach the memory."""
+        towers_of(clip)  # says so where there is nothing to remember for
+        return (with_memory(clip, remember),)

@@ -1,0 +1,158 @@
+"""The node Remember Encodings on a fake host: what is encoded again, and what never is given when it is old."""
+
+import logging
+
+import pytest
+import torch
+
+from .fake_comfy import BASE, FakeClip, Tower, install, node
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The chunks that the host is given, as they come; cleared by the reader."""
+    install(monkeypatch)
+    chunks: list = []
+    prepare = Tower.process_tokens
+    monkeypatch.setattr(
+        Tower, "process_tokens", lambda self, tokens, device: chunks.extend(tokens) or prepare(self, tokens, device)
+    )
+    return chunks
+
+
+def encode(clip, text, **options):
+    return node("TextEncode").encode(clip, text, **{**BASE, **options})["result"][0]
+
+
+def hidden(clip, text, **options):
+    return encode(clip, text, **options)[0][0]
+
+
+def remembering(clip=None, mebibytes=64):
+    return node("Remember").remember(clip or FakeClip(), mebibytes)[0]
+
+
+def count(encoded: list) -> int:
+    number = len(encoded)
+    encoded.clear()
+    return number
+
+
+def test_only_what_is_new_is_encoded(encoded) -> None:
+    clip = remembering()
+    plain = FakeClip(clip.cond_stage_model)
+    long = ", ".join(["a red fox in deep snow"] * 20)
+    for text, number in (
+        ("a (red:1.3) cat", 2),
+        ("a (red:1.5) cat", 0),
+        ("a (red:1.5) dog", 1),
+        (f"{long} (end:1.2)", 2),
+        (f"{long} (fin:1.2)", 1),
+        ("a (red:0.5) cat", 0),
+    ):
+        result = hidden(clip, text)
+        assert count(encoded) == number, text
+        assert torch.equal(result, hidden(plain, text))
+        encoded.clear()
+    encode(clip, "a (red:0.5) cat", scheme="masked_blend")
+    assert count(encoded) == 1  # the one in which red is hidden
+    encode(clip.clone(), "a (red:0.3) cat", scheme="masked_blend")
+    assert count(encoded) == 0
+
+
+def test_what_is_remembered_under_a_mask_is_found_under_that_mask_alone(encoded) -> None:
+    clip = remembering()
+    plain = FakeClip(clip.cond_stage_model)
+    for options in ({"padding": "mask"}, {"padding": "attend"}, {"padding": "mask EOS too"}, {"padding": "mask"}):
+        assert torch.equal(hidden(clip, "a cat", **options), hidden(plain, "a cat", **options))
+
+
+def test_nothing_old_is_given_after_a_change(encoded) -> None:
+    clip = remembering()
+    text = "a (embedding:known:1.2) cat"
+    tower = clip.cond_stage_model.clip_l
+
+    def as_without_memory() -> None:
+        assert torch.equal(hidden(clip, text), hidden(FakeClip(clip.cond_stage_model), text))
+
+    as_without_memory()
+    before = hidden(clip, text)
+    with torch.no_grad():
+        tower.transformer.text_model.encoder.layers.layers[0].mlp.fc1.weight.mul_(2)
+    as_without_memory()
+    tower.transformer.text_model.encoder.layers.layers[0].mlp.fc2.weight.data.mul_(2)
+    as_without_memory()
+    tower.layer, tower.layer_idx = "hidden", -2
+    as_without_memory()
+    tower.layer_norm_hidden_state = False
+    as_without_memory()
+    tower.return_projected_pooled = True
+    as_without_memory()
+    import comfy.sd1_clip as sd1_clip
+
+    sd1_clip.load_embed = lambda name, *rest: torch.full((2, 64), 0.7)
+    as_without_memory()
+    assert not torch.equal(hidden(clip, text), before)
+
+    encoded.clear()
+    lora = clip.clone()
+    lora.patcher.patches_uuid = "a LoRA"  # of a partly loaded model, whose weights stay as they are
+    encode(lora, text)
+    assert count(encoded) == 2
+    other = clip.clone()
+    other.patcher.object_patches["clip_l.transformer.text_model.encoder"] = object()
+    encode(other, text)
+    assert count(encoded) == 2
+    encode(other, text)
+    assert count(encoded) == 0
+
+
+def test_nothing_is_remembered_under_hooks_or_in_no_bytes(encoded) -> None:
+    clip = remembering()
+    clip.clone = lambda: hooked
+    hooked = FakeClip(clip.cond_stage_model, clip.patcher)
+    hooked.patcher.forced_hooks = object()
+    for _ in range(2):
+        encode(clip, "a (red:1.3) cat")
+        assert count(encoded) == 2
+    off = remembering(mebibytes=0)
+    for _ in range(2):
+        encode(off, "a (red:1.3) cat")
+        assert count(encoded) == 2
+
+
+def test_weights_that_cannot_be_compared_are_not_remembered(encoded, monkeypatch, caplog) -> None:
+    def unreadable(module):
+        raise RuntimeError("no numbers here")
+
+    monkeypatch.setattr("weighted_clip.hosts.comfy_memory.state_of", unreadable)
+    clip = remembering()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            encode(clip, "a (red:1.3) cat")
+            assert count(encoded) == 2
+    assert "no numbers here" in caplog.text
+
+
+def test_the_texts_of_a_timed_prompt_are_encoded_together(encoded, monkeypatch) -> None:
+    calls: list[int] = []
+    prepare = Tower.process_tokens
+    monkeypatch.setattr(
+        Tower, "process_tokens", lambda self, tokens, device: calls.append(len(tokens)) or prepare(self, tokens, device)
+    )
+    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 8}
+    text = "a [cat|dog|cow] by the sea"
+    clip = remembering()
+    together = node("A1111Encode").encode(clip, text, **inputs)["result"][0]
+    assert calls == [3]
+    alone = node("A1111Encode").encode(FakeClip(clip.cond_stage_model), text, **inputs)["result"][0]
+    assert calls == [3, 1, 1, 1]
+    assert len(together) == len(alone)
+    for (one, about), (other, its_about) in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+        assert about["start_percent"] == its_about["start_percent"]
+
+
+def test_a_clip_without_clip_is_refused(encoded) -> None:
+    with pytest.raises(ValueError, match="clip input is None"):
+        node("Remember").remember(None, 64)
