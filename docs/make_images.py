@@ -37,6 +37,8 @@ from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
+from weighted_clip.encoder.memory import chunk_keys
+from weighted_clip.encoder.prefix import share
 from weighted_clip.encoder.reranking import best, image_features
 from weighted_clip.encoder.text_model import Encoding, TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -46,7 +48,9 @@ from weighted_clip.web.pictures.masks import draw_mask_rows
 from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, mask_fn, read_prompt
+from weighted_clip.weighting.masked_blend import nested_variants
 from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
+from weighted_clip.weighting.scheme_api import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.view import view
 
@@ -75,6 +79,7 @@ def main() -> None:
         "hidden": hidden("a red cat, a blue dog"),
         "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
         "sparse-masks": pictures.draw_sparse_masks(),
+        "shared-prefix": shared_prefix("a (red:0.6) cat and a (dog:0.3) in a bowl", ["whole", "no dog", "no red, dog"]),
     }
     save(drawn, FOLDER)
     for name, picture in compared(6, keep=4).items():
@@ -92,6 +97,7 @@ def main() -> None:
         ),
         "load": clip_skips(),
         "load-prompt-loras": lora_tag(),
+        "remember": remembered_chunks(),
         "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
         **compared_in_help(),
     }
@@ -304,6 +310,50 @@ def lora_tag() -> Image.Image:
         canvas.arrow(points, DARK.muted)
         canvas.text(x, 112, name, DARK.text, size=14, bold=True, align="center")
         canvas.text(x, 134, what, DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+def remembered_chunks() -> Image.Image:
+    """The chunks of a prompt of which a word was changed, and which of them are encoded."""
+    canvas = Canvas(HELP_WIDTH, 178, DARK.background)
+    rows = (
+        ("chunk 1", "a castle, …"),
+        ("chunk 2", "oil painting, …"),
+        ("chunk 3", "… evening light"),
+        ("empty prompt", ""),
+    )
+    for index, (name, text) in enumerate(rows):
+        y, is_new = 24 + 34 * index, name == "chunk 3"
+        canvas.text(10, y, name, DARK.muted, size=SMALL_SIZE)
+        label(canvas, 174, y, text, mix(DARK.surface, DARK.up, 0.6 * is_new), 140, 26)
+        about = "encoded" if is_new else "remembered"
+        canvas.text(254, y, about, DARK.text if is_new else DARK.muted, size=SMALL_SIZE, bold=is_new)
+    canvas.text(10, 162, "A word of chunk 3 was changed.", DARK.muted, size=SMALL_SIZE)
+    return canvas.image()
+
+
+def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
+    """The encodings that a masked blend takes, and which of their states are computed anew."""
+    found = read(text, scheme="masked_blend")
+    variants = nested_variants(found.chunks, SchemeOptions(mask_of=mask_fn(found.options, found.layout)))
+    ids = [chunk.ids for variant in variants for chunk in variant.chunks]
+    mask = torch.cat([torch.ones(1, 1, LENGTH, dtype=torch.bool) if v.mask is None else v.mask for v in variants])
+    fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)
+    words = [*pictures.mask_labels(found.chunks[0], text)[: found.chunks[0].num_content + 2], "…"]
+    left, width, height = 110.0, 52.0, 30.0
+    canvas = Canvas(left + width * len(words) + MARGIN, 3 * height + 76, LIGHT.background)
+    for column, word in enumerate(words):
+        canvas.text(left + width * (column + 0.5), 24, word, LIGHT.text, size=14, align="center")
+    for row, name in enumerate(names):
+        y = 40 + row * height
+        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=14, align="right")
+        for column in range(len(words)):
+            fill = LIGHT.visible if (row, column) in fresh else LIGHT.hidden
+            x = left + width * column
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
+    count = len(fresh)
+    caption = f"dark: computed, {count} states of {len(names) * LENGTH}; light: taken from a row above"
+    canvas.text(left, 40 + 3 * height + 18, caption, LIGHT.muted, size=13)
     return canvas.image()
 
 

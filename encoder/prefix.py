@@ -7,7 +7,7 @@ positions that differ go through each layer as one matrix, and attention alone i
 
 The result differs from full passes by rounding, as matrices of other shapes are multiplied, on a CPU by other kernels.
 
-Source: docs/performance.md, "Shared prefixes"; docs/masks.md.
+Source: docs/performance.md, "Shared prefixes" and "On a CPU".
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .parity import Figures
 
 pytestmark = pytest.mark.host
 
-NAMES = ("harmless", "checks", "memory", "models", "native", "masks", "padding", "loras", "timed", "levels")
+NAMES = ("harmless", "checks", "memory", "models", "native", "masks", "padding", "loras", "timed", "levels", "remember")
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
     pytest.param(script, check, id=check)
@@ -64,11 +64,19 @@ SUBJECTS = {
         "Dropped rows, KSampler with a small U-Net, with masked keys, relative to the largest"
     ),
     "check_lora_tags_equal_stock_loaders_on_model_and_clip": "LoRA tags: CLIP and model, small, with stock loaders",
+    "check_a_clip_that_remembers_gives_what_it_gives_without": "Remember Encodings, small: ours, with no memory",
+    "check_stock_on_a_clip_that_remembers_is_stock": "Stock on a CLIP that remembers, SDXL, small, with before",
+    "check_nothing_old_is_given_after_a_change": "Remember Encodings: LoRA, clip skip, new weights, with no memory",
+    "check_hooks_on_a_clip_that_remembers_change_its_weights": "Remember Encodings: CLIP hooks, with no memory",
+    "check_timed_texts_are_encoded_together": "Remember Encodings: a timed prompt in one batch, with one by one",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
 """What a check compares, in the words of docs/parity.md."""
 REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if "native" in check or "masked_keys" in check} | {
     "check_and_guides_as_the_webui_does": "at most 5e-5",
+    "check_a_clip_that_remembers_gives_what_it_gives_without": "at most 1e-5",
+    "check_nothing_old_is_given_after_a_change": "at most 1e-5",
+    "check_timed_texts_are_encoded_together": "at most 1e-5",
     "check_a_partly_loaded_clip_gives_what_a_whole_one_gives": "at most 1e-6",
 }
 """What a check asks for where it is not equality."""
