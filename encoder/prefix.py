@@ -134,15 +134,17 @@ class PrefixTextEncoder(TextEncoder):
 
     def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> list[tuple[ChunkKey, tuple[Tensor, ...]]]:
         """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""
-        remembered = [key for its_scope, key in self.trunks.keys()[-MAX_TRUNKS:] if its_scope == scope]
+        length = len(keys[0].positions)
+        remembered = [
+            key
+            for its_scope, key in self.trunks.keys()[-MAX_TRUNKS:]
+            if its_scope == scope and len(key.positions) == length
+        ]
         if not remembered or not keys[0].is_causal:
             return []
-        nearest = {max(remembered, key=partial(num_shared, key)): key for key in keys}
-        entries = (
-            (trunk, self.trunks.get((scope, trunk)))
-            for trunk, key in nearest.items()
-            if num_shared(trunk, key) >= LEAST_SHARED
-        )
+        nearest = ((key, max(remembered, key=partial(num_shared, key))) for key in keys)
+        chosen = dict.fromkeys(trunk for key, trunk in nearest if num_shared(key, trunk) >= LEAST_SHARED)
+        entries = ((trunk, self.trunks.get((scope, trunk))) for trunk in chosen)
         return [(trunk, entry) for trunk, entry in entries if entry is not None]
 
     def _num_saved(self, keys: Sequence[ChunkKey]) -> int:

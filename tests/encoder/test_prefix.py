@@ -124,6 +124,10 @@ def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Cal
     assert computed() == 17 + 47
     encode([[49406, 5, *CHUNK[2:]]])  # one position in common is not worth it
     assert computed() == 77
+    encode([edited(60, 11), [49406, 6, *CHUNK[2:]]])  # but another chunk's beginning is
+    assert computed() == 17 + 76
+    encode([CHUNK[:70]])  # a shorter one has no states in common that are looked for
+    assert computed() == 70
     encode([CHUNK], is_causal=False)
     assert computed() == 77
     visible = torch.ones(1, 77, dtype=torch.bool)
