@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import page
+from .dtypes import type_block
 from .encoding import encode_block
+from .goals import goal_block
+from .gpu import gpu_section
 from .hosts import host_block
 from .machine import machine
 from .parsing import ParseScale, parse_block
+from .peak import peak_block
 from .reranking import image_block
+from .sharing import SharingScale, sharing_block
 from .tokenizing import token_block
 
 if TYPE_CHECKING:
@@ -22,8 +27,8 @@ if TYPE_CHECKING:
 SEED = 0
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 TINY_VISION = {**TINY, "image_size": 56, "projection_dim": 32}
-SECTIONS = ("machine", "parse", "tokens", "encode", "images", "hosts")
-"""In the order in which they are measured."""
+SECTIONS = ("machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu")
+"""In the order in which they are measured. Behind them comes ``goals``, which is made of what they found."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,12 @@ class Scale:
     token_repetitions: int = 200
     token_inner: int = 20
     encode_repetitions: int = 15
+    sharing: SharingScale = field(default_factory=SharingScale)
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the text encoder where they are not CLIP-L's."""
+    side: int = 2048
+    """Of the matrices by which the speed of multiplying is measured."""
+    gpu_repetitions: int = 50
     image_batch: int = 8
     """Images that are timed."""
     num_images: int = 32
@@ -48,7 +57,21 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(ParseScale((30, 100, 300), seconds=0.0, repetitions=1), 2, 1, 2, TINY, 3, 6, 64, 2, TINY_VISION)
+QUICK = Scale(
+    ParseScale((30, 100, 300), seconds=0.0, repetitions=1),
+    token_repetitions=2,
+    token_inner=1,
+    encode_repetitions=2,
+    sharing=SharingScale(2, 4, 1, (1, 4)),
+    sizes=TINY,
+    side=64,
+    gpu_repetitions=2,
+    image_batch=3,
+    num_images=6,
+    image_side=64,
+    image_repetitions=2,
+    vision_sizes=TINY_VISION,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +118,11 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     for name, block in measure(scale, options.hosts, say, options.only):
         say(f"\n## {name}\n\n{block}")
         blocks[name] = block
+    say(f"\n## goals\n\n{goal_block(blocks)}")
     if options.write:
-        page.write(blocks)
+        page.write(blocks, page.PAGE)
+        on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))  # with what was measured before
+        page.write({"goals": goal_block(on_page)}, page.PAGE)
         say(f"\nwrote {page.PAGE.name}")
     return 0
 
@@ -126,6 +152,9 @@ def measure(
         "parse": lambda: parse_block(scale.parse),
         "tokens": lambda: token_block(repetitions=scale.token_repetitions, inner=scale.token_inner),
         "encode": lambda: encode_block(model(), repetitions=scale.encode_repetitions),
+        "sharing": lambda: sharing_block(model(), scale.sharing),
+        "types": lambda: type_block(model(), repetitions=scale.encode_repetitions),
+        "peak": lambda: peak_block(model(), side=scale.side, repetitions=scale.encode_repetitions),
         "images": lambda: image_block(
             scale.vision_sizes,
             batch=scale.image_batch,
@@ -134,6 +163,7 @@ def measure(
             repetitions=scale.image_repetitions,
         ),
         "hosts": lambda: host_block(model(), hosts, repetitions=scale.encode_repetitions, say=say),
+        "gpu": lambda: gpu_section(model, repetitions=scale.gpu_repetitions),
     }
     for name in SECTIONS:
         if name in only:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..parity.transformers_reference import transformers_text_model, transformers_tokenizer
 from .page import COMPARISON_HEAD, comparison, missing, table
-from .texts import PROMPTS, written
+from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
+from .texts import PROMPTS, fresh
 from .timing import compare, times_in_turn
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..encoder.text_model import TextModel
 
-TRANSFORMERS, COMPEL = "transformers", "compel"
+COMPEL = "compel"
+EXACT = "comfy, bit for bit"
+"""Our slow encoder, whose numbers are those of transformers to the last bit."""
 
 WAYS: dict[str, dict[str, dict[str, str]]] = {
-    "plain": {"comfy": {"syntax": "comfy", "scheme": "comfy"}},
+    "plain": {
+        "comfy": {"syntax": "comfy", "scheme": "comfy"},
+        EXACT: {"syntax": "comfy", "scheme": "comfy"},
+    },
     "one word up": {"comfy": {"syntax": "comfy", "scheme": "comfy"}},
     "four words down": {
         "compel": {"syntax": "compel", "scheme": "compel"},
@@ -28,6 +35,7 @@ WAYS: dict[str, dict[str, dict[str, str]]] = {
 
 PAIRS = (
     ("plain", "comfy", TRANSFORMERS, True),
+    ("plain", EXACT, TRANSFORMERS, True),
     ("plain", "comfy", COMPEL, True),
     ("one word up", "comfy", COMPEL, True),
     ("four words down", "compel", COMPEL, True),
@@ -53,10 +61,10 @@ def encode_block(model: TextModel, *, repetitions: int) -> str:
     rows: list[list[str]] = []
     with torch.no_grad():
         for prompt, ways in WAYS.items():
-            runs = {name: _ours(model, prompt, options) for name, options in ways.items()}
+            runs = {way: _ours(model, prompt, way, options) for way, options in ways.items()}
             pairs = [pair for pair in PAIRS if pair[0] == prompt]
             runs |= {f"peer {name}": peers[name](prompt) for _, _, name, _ in pairs if name in peers}
-            results = {name: run() for name, run in runs.items()}
+            results = {name: run() for name, run in runs.items()}  # all of the first text in the sequence
             times = times_in_turn(runs, repetitions=repetitions)
             for _, way, name, is_same in pairs:
                 if name not in peers:
@@ -67,42 +75,34 @@ def encode_block(model: TextModel, *, repetitions: int) -> str:
     return table(COMPARISON_HEAD, rows, num_left=3)
 
 
-def _ours(model: TextModel, prompt: str, choices: dict[str, str]) -> Callable[[], Any]:
+def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Callable[[], Tensor]:
+    """A way of ours, with a memory and a sequence of texts of its own."""
     from ..encoder.text_model import TextEncoder
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
 
-    options = EncodeOptions(**choices)  # pyright: ignore[reportArgumentType]
-    text = written(PROMPTS[prompt], options.syntax)
-    tokenize, encoder = default_tokenizer(), TextEncoder(model)
-    return lambda: encode_prompt(read_prompt(text, options, tokenize), encoder, tokenize).hidden
+    encoder = TextEncoder(model) if way == EXACT else native(model)
+    return ours(encoder, fresh(PROMPTS[prompt], choices["syntax"]), **choices)
 
 
 def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
-    """For each peer that is installed, a function from the name of a prompt to a function that encodes it."""
-    try:
-        tokenizer, encoder = transformers_tokenizer(), transformers_text_model(model)
-    except ImportError:
+    """For each peer that is installed, a function from the name of a prompt to one that encodes its next text."""
+    theirs = transformers_of(model)
+    if theirs is None:
         return {}
+    found: dict[str, Callable[[str], Callable[[], Any]]] = {
+        TRANSFORMERS: lambda prompt: theirs.one(fresh(PROMPTS[prompt], "none"))
+    }
+    return found | _compel(theirs)
 
-    def with_transformers(prompt: str) -> Callable[[], Any]:
-        text = written(PROMPTS[prompt], "none")
 
-        def run() -> Any:
-            tokens = tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
-            return encoder(tokens["input_ids"]).last_hidden_state
-
-        return run
-
-    found: dict[str, Callable[[str], Callable[[], Any]]] = {TRANSFORMERS: with_transformers}
+def _compel(theirs: Transformers) -> dict[str, Callable[[str], Callable[[], Any]]]:
     try:
         from compel import Compel
     except ImportError:
-        return found
-    compel = Compel(tokenizer, encoder)
+        return {}
+    compel = Compel(*theirs)
 
     def with_compel(prompt: str) -> Callable[[], Any]:
-        text = written(PROMPTS[prompt], "compel")
-        return lambda: compel(text)
+        texts: Iterator[str] = fresh(PROMPTS[prompt], "compel")
+        return lambda: compel(next(texts))
 
-    return {**found, COMPEL: with_compel}
+    return {COMPEL: with_compel}

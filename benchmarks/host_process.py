@@ -5,23 +5,29 @@ Started by hosts.py as a program, with the checkout as working directory:
     python host_process.py JOB.json RESULT.json
 
 A job is JSON: ``pack`` (our folder), ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``adv``
-(folder of ADV_CLIP_emb, or null), ``repetitions``, and ``prompts``: name to ``text``, ``peer`` (how the peer encodes
-it) and ``ours`` (name to ``way``, which is ``host`` or ``native``, and ``options``). The result holds the times of all,
-largest differences from the peer, and versions.
+(folder of ADV_CLIP_emb, or null), ``repetitions``, and ``prompts``: name to ``template`` (as in texts.py), ``peer``
+(how the peer encodes it) and ``ours`` (name to ``way``, which is ``host``, ``memory`` or ``native``, and ``options``).
+The result holds the times of all, largest differences from the peer, and versions.
+
+Every contestant gets the same sequence of texts, no two alike, and no two remember in the same place.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+MEBIBYTES = 64
+"""What the remembering CLIP and the native encoder may remember: the latter's default."""
 
 
 def main(job_file: str, result_file: str) -> None:
@@ -38,15 +44,19 @@ def main(job_file: str, result_file: str) -> None:
 
     pack = load("weighted_clip", Path(job["pack"]) / "__init__.py", is_package=True)
     timing = importlib.import_module(f"{pack.__name__}.benchmarks.timing")
+    fresh = importlib.import_module(f"{pack.__name__}.benchmarks.texts").fresh
     clips = {"host": open_clip(job), "native": open_native(pack, job)}
     peer_of = adv_peer(job) if job["adv"] else stock_peer()
     results: dict[str, Any] = {}
     with torch.inference_mode():
         for name, prompt in job["prompts"].items():
-            runs = {way: ours(pack, clips, prompt["text"], how) for way, how in prompt["ours"].items()}
-            runs["peer"] = peer_of(clips["host"], prompt["text"], prompt["peer"])
+            runs = {
+                way: ours(pack, new_memory(pack, clips, how["way"]), fresh(prompt["template"], "comfy"), how["options"])
+                for way, how in prompt["ours"].items()
+            }
+            runs["peer"] = peer_of(clips["host"], fresh(prompt["template"], "comfy"), prompt["peer"])
             expected = runs["peer"]()
-            differences = {way: float((run() - expected).abs().max()) for way, run in runs.items()}
+            differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
             times = timing.times_in_turn(runs, repetitions=job["repetitions"])
             results[name] = {"times": times, "differences": differences}
     about = {
@@ -89,24 +99,35 @@ def open_native(pack: ModuleType, job: dict[str, Any]) -> Any:
     return host.load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
-def ours(pack: ModuleType, clips: dict[str, Any], text: str, how: dict[str, Any]) -> Callable[[], Any]:
+def new_memory(pack: ModuleType, clips: dict[str, Any], way: str) -> Any:
+    """One of the CLIPs, with the same weights and nothing remembered yet."""
+    if way == "host":
+        return clips["host"]
+    if way == "memory":
+        memory = importlib.import_module(f"{pack.__name__}.hosts.comfy_memory")
+        return memory.with_memory(clips["host"], MEBIBYTES)
+    families = importlib.import_module(f"{pack.__name__}.encoder.families")
+    models = {name: encoder.model for name, encoder in clips["native"].encoders.items()}
+    return dataclasses.replace(clips["native"], encoders=families.encoders_for(models, max_bytes=MEBIBYTES * 2**20)[1])
+
+
+def ours(pack: ModuleType, clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
     """What our nodes call."""
     host = importlib.import_module(f"{pack.__name__}.hosts.comfy")
-    options = importlib.import_module(f"{pack.__name__}.weighting.encode").EncodeOptions(**how["options"])
-    clip = clips[how["way"]]
-    return lambda: host.encode_text(clip, text, options).conditioning[0][0]
+    chosen = importlib.import_module(f"{pack.__name__}.weighting.encode").EncodeOptions(**options)
+    return lambda: host.encode_text(clip, next(texts), chosen).conditioning[0][0]
 
 
-def stock_peer() -> Callable[[Any, str, Any], Callable[[], Any]]:
+def stock_peer() -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
     """ComfyUI's node CLIP Text Encode."""
     node = importlib.import_module("nodes").CLIPTextEncode()
-    return lambda clip, text, settings: lambda: node.encode(clip, text)[0][0][0]
+    return lambda clip, texts, settings: lambda: node.encode(clip, next(texts))[0][0][0]
 
 
-def adv_peer(job: dict[str, Any]) -> Callable[[Any, str, Any], Callable[[], Any]]:
+def adv_peer(job: dict[str, Any]) -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
     """What ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
     module = load("adv_encode", Path(job["adv"]) / "adv_encode.py")
-    return lambda clip, text, style: lambda: module.advanced_encode(clip, text, "none", style)[0]
+    return lambda clip, texts, style: lambda: module.advanced_encode(clip, next(texts), "none", style)[0]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 ``--hosts DIR`` is a folder with a ComfyUI checkout that has its virtual environment (``.venv`` or ``venv``), or that
 checkout itself. ADV_CLIP_emb is looked for in DIR and in the checkout's custom_nodes; it needs numpy below 2, so a
 virtual environment DIR/peers-venv is preferred for it if there is one. Each peer has a process of its own, in which it
-is timed in turn with ours: on ComfyUI's CLIP object, and on our native encoder.
+is timed in turn with ours: on ComfyUI's CLIP object, for some prompts on one whose encodings are remembered, and on our
+native encoder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..parity.host_python import own_environment, run_in_host
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
-from .texts import PROMPTS, written
+from .texts import PROMPTS
 from .timing import compare
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ PLAN: dict[str, dict[str, tuple[str, dict[str, dict[str, str]]]]] = {
 SAME = {(STOCK, "comfy"), (ADV, "comfy"), (ADV, "adv_compel")}
 """Peers and our ways that compute the same."""
 
-WAYS = {"host": "ComfyUI's CLIP", "native": "native encoder"}
+WAYS = {"host": "ComfyUI's CLIP", "memory": "ComfyUI's CLIP, remembering", "native": "native encoder"}
+REMEMBERED = {(STOCK, "plain", "comfy"), (STOCK, "one word up", "comfy"), (ADV, "four words down", "adv_compel")}
+"""Peer, prompt and our way where the remembering CLIP is timed too."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class Place:
     """The checkout."""
     adv: Path | None = None
     """Folder of ADV_CLIP_emb, if that is the peer."""
+
+
+def ways_of(peer: str, prompt: str, name: str) -> list[str]:
+    """Keys of `WAYS` that are timed for a peer, a prompt and a way of ours to weight it."""
+    return [way for way in WAYS if way != "memory" or (peer, prompt, name) in REMEMBERED]
 
 
 def host_block(model: TextModel, folder: Path | None, *, repetitions: int, say: Callable[[str], None]) -> str:
@@ -91,7 +99,7 @@ def host_block(model: TextModel, folder: Path | None, *, repetitions: int, say: 
             if place is not None:
                 if not weights.exists():
                     _save(model, weights)
-                result, log = _run(place, _job(model, weights, place, prompts, repetitions), Path(temporary))
+                result, log = _run(place, _job(model, weights, place, peer, repetitions), Path(temporary))
                 why = "failed"
                 if result is None:
                     say(f"{peer} did not run:\n{log[-3000:]}")
@@ -158,9 +166,7 @@ def _save(model: TextModel, path: Path) -> None:
     save_file({f"text_model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
 
 
-def _job(
-    model: TextModel, weights: Path, place: Place, prompts: dict[str, tuple[str, Any]], repetitions: int
-) -> dict[str, Any]:
+def _job(model: TextModel, weights: Path, place: Place, peer: str, repetitions: int) -> dict[str, Any]:
     config = model.config
     return {
         "pack": str(ROOT),
@@ -175,15 +181,15 @@ def _job(
         "repetitions": repetitions,
         "prompts": {
             prompt: {
-                "text": written(PROMPTS[prompt], "comfy"),
+                "template": PROMPTS[prompt],
                 "peer": setting,
                 "ours": {
                     f"{name}, {WAYS[way]}": {"way": way, "options": {"syntax": "comfy", **options}}
                     for name, options in ours.items()
-                    for way in WAYS
+                    for way in ways_of(peer, prompt, name)
                 },
             }
-            for prompt, (setting, ours) in prompts.items()
+            for prompt, (setting, ours) in PLAN[peer].items()
         },
     }
 
@@ -215,8 +221,8 @@ def _rows(
     for prompt, (setting, ours) in prompts.items():
         label = f"{peer}: {setting}" if setting else peer
         for name in ours:
-            for way in WAYS.values():
-                full = f"{name}, {way}"
+            for way in ways_of(peer, prompt, name):
+                full = f"{name}, {WAYS[way]}"
                 if result is None:
                     rows.append(missing(prompt, full, label, why))
                     continue

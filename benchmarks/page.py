@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .timing import Ratio
@@ -66,21 +67,58 @@ def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: floa
     Returns:
         The cells of `COMPARISON_HEAD`.
     """
+    return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
+
+
+def times(ratio: Ratio) -> list[str]:
+    """The cells of a comparison that are about time: ours, the peer's, their ratio and its middle half."""
     return [
-        prompt,
-        ours,
-        peer,
         milliseconds(ratio.ours),
         milliseconds(ratio.peer),
         f"{ratio.ratio:.2f}",
         f"{ratio.low:.2f} to {ratio.high:.2f}",
-        "other rule" if difference is None else "0" if difference == 0 else f"{difference:.0e}",
     ]
+
+
+def small(difference: float) -> str:
+    """A difference with one digit.
+
+    >>> small(0.0), small(0.0000083)
+    ('0', '8e-06')
+    """
+    return "0" if difference == 0 else f"{difference:.0e}"
 
 
 def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
     """The row of a peer that was not timed."""
     return [prompt, ours, peer, *["-"] * 4, why]
+
+
+def table_rows(markdown: str) -> Iterator[dict[str, str]]:
+    r"""The rows of all tables in a block.
+
+    Args:
+        markdown: A block.
+
+    Yields:
+        A row's cells by the head of their column.
+
+    >>> list(table_rows("| Text | ms |\n| ---- | -: |\n| long | 12 |"))
+    [{'Text': 'long', 'ms': '12'}]
+    """
+    for lines in re.findall(r"(?:^\|.*\n?)+", markdown, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines())
+        yield from (dict(zip(head, row, strict=True)) for row in rows)
+
+
+def blocks_of(page: str) -> dict[str, str]:
+    r"""What stands between the markers of a page, by name.
+
+    >>> blocks_of("A\n<!-- bench x -->\n\nold\n\n<!-- end x -->\nB")
+    {'x': 'old'}
+    """
+    found = re.finditer(r"<!-- bench (\w+) -->(.*?)<!-- end \1 -->", page, re.DOTALL)
+    return {match[1]: match[2].strip() for match in found}
 
 
 def fill(page: str, blocks: Mapping[str, str]) -> str:

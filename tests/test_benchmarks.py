@@ -5,21 +5,38 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from weighted_clip.benchmarks import add_options, page, run
 from weighted_clip.benchmarks.command import QUICK
-from weighted_clip.benchmarks.encoding import PAIRS
-from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, WAYS, find_places
+from weighted_clip.benchmarks.dtypes import CASES, NATIVE
+from weighted_clip.benchmarks.encoding import PAIRS, encode_block
+from weighted_clip.benchmarks.goals import GOALS
+from weighted_clip.benchmarks.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
+from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_of
 from weighted_clip.benchmarks.parsing import SYNTAXES
+from weighted_clip.benchmarks.peak import BY_ONEDNN, BY_TORCH, chunk_flop, peak_block
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
-from weighted_clip.benchmarks.texts import FOUR_DOWN, PROMPTS, TEXTS, text_of, written
+from weighted_clip.benchmarks.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
+from weighted_clip.benchmarks.texts import (
+    TEXTS,
+)
 from weighted_clip.benchmarks.timing import times_in_turn
-from weighted_clip.encoder.checkpoint import seeded_vision_model
-from weighted_clip.encoder.config import VisionConfig
+from weighted_clip.benchmarks.tokenizing import token_block
+from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.reranking import bytes_per_image
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.encoder.text_model import TextModel
 
-SECTIONS = ["machine", "parse", "tokens", "encode", "images", "hosts"]
+SECTIONS = ["machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu", "goals"]
+SHARING = [
+    (TYPED, "remembering", "ours, nothing remembered"),
+    (TYPED, "remembering", "transformers, a batch of 3"),
+    (GRID, "4 in one call", "transformers, batches of "),
+    (FADED, "masked_blend, law nested", "ours, bit for bit"),
+    (FADED, "masked_blend, law compel", "ours, bit for bit"),
+    (PAIR, "together", "ours, one by one"),
+    (TIMES, "together", "ours, one by one"),
+]
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -40,6 +57,10 @@ def cells(section: str) -> list[list[str]]:
     """The rows of a section's table, without its head; of several tables, of the first."""
     lines = [line for line in section[section.find("|") :].split("\n\n")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def tiny_model() -> TextModel:
+    return seeded_text_model(TextConfig(**QUICK.sizes))
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +94,87 @@ def test_every_pair_encodes_and_agrees(sections: dict[str, str]) -> None:
     rows = cells(sections["encode"])
     assert [row[:3] for row in rows] == [[prompt, way, peer] for prompt, way, peer, _ in PAIRS]
     for row, (*_, is_same) in zip(rows, PAIRS, strict=True):
-        assert float(row[5]) > 0
+        assert all(float(cell) >= 0 for cell in row[3:6])  # a ratio may be rounded to 0
         if is_same:
             assert float(row[-1]) <= 1e-5
         else:
             assert row[-1] == "other rule"
+
+
+def test_what_is_computed_once_agrees_with_what_is_not(sections: dict[str, str]) -> None:
+    rows = cells(sections["sharing"])
+    assert len(rows) == len(SHARING)
+    for row, (prompt, way, peer) in zip(rows, SHARING, strict=True):
+        assert row[:2] == [prompt, way]
+        assert row[2].startswith(peer)
+        assert float(row[-1]) <= 1e-5, row
+
+
+def test_positions_in_common_are_run_once(sections: dict[str, str]) -> None:
+    rows = cells(sections["sharing"].split("\n\n", 1)[1])
+    by_name = {(row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows}
+    for (prompt, way), (encodings, positions, new, part) in by_name.items():
+        assert positions == 77 * encodings
+        assert 77 < new < positions
+        assert part == pytest.approx(new / positions, abs=0.005), (prompt, way)
+    # BOS and 40 tokens once, then 36 positions for each of the four prompts, but where they begin alike by chance
+    assert 41 + 4 * 36 - 8 <= by_name[GRID, "4 in one call"][2] <= 41 + 4 * 36
+    # the prompt with nothing absent, and one encoding for each of four words
+    assert by_name[FADED, "masked_blend, law nested"][0] == 5
+
+
+def test_types_are_near_float32(sections: dict[str, str]) -> None:
+    rows = cells(sections["types"])
+    assert [tuple(row[:3]) for row in rows] == [(*case, "float32") for case in CASES]
+    for row in rows:
+        assert 0 < float(row[-1]) <= float(row[-2]) < 0.2, row
+    assert float(rows[CASES.index((NATIVE, "float16"))][-1]) < float(rows[CASES.index((NATIVE, "bfloat16"))][-1])
+    assert "bf16 arithmetic" in sections["types"]
+
+
+def test_a_torch_that_cannot_tell_what_a_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weighted_clip.benchmarks import dtypes
+
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert dtypes.arithmetic(torch.bfloat16) == ("This torch cannot tell whether this processor has bf16 arithmetic.")
+
+
+def test_every_encoder_stands_beside_both_ways_to_multiply(sections: dict[str, str]) -> None:
+    rows = cells(sections["peak"])
+    assert [row[1] for row in rows] == [BY_TORCH, BY_ONEDNN, "transformers", "ours, bit for bit", "native encoder"]
+    assert rows[0][5] == rows[1][6] == "1.00"
+    assert float(rows[0][2]) == pytest.approx(2 * 64**3 / 1e9, rel=0.01)
+    assert all(float(row[4]) > 0 for row in rows)
+
+
+def test_counts_the_arithmetic_of_a_chunk() -> None:
+    # one position, one layer, width 1, inner width 1: four and two products with a sum each, a score and its value
+    one = TextConfig(hidden_dim=1, num_heads=1, num_layers=1, mlp_dim=1, context_length=2)
+    assert chunk_flop(one) == 2 * (6 * 2 + 2 * 2 * 2)
+
+
+def test_a_gpu_is_measured_where_there_is_one() -> None:
+    rows = cells(gpu_block(tiny_model(), "cpu", repetitions=1))
+    assert [(row[0], row[2]) for row in rows] == [
+        (kind, f"transformers, {attention}") for kind in TYPES for attention in ATTENTIONS
+    ]
+    for row in rows:
+        assert float(row[-2]) <= (1e-5 if row[0] == "float32" else 0.5), row
+        assert float(row[-1]) >= 0
+
+
+def test_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_section(tiny_model, repetitions=1) == NO_DEVICE
+
+
+def test_every_goal_looks_at_rows_that_there_are(sections: dict[str, str]) -> None:
+    rows = cells(sections["goals"])
+    assert [row[0] for row in rows] == [goal.name for goal in GOALS]
+    for row, goal in zip(rows, GOALS, strict=True):
+        is_here = goal.section != "hosts" and sections[goal.section].strip() != NO_DEVICE
+        assert row[4] in (["met", "missed"] if is_here else [""]), row
+        assert (row[3] == "not measured") == (not is_here), row
 
 
 def test_images_have_the_features_of_transformers(sections: dict[str, str]) -> None:
@@ -112,7 +209,7 @@ def test_the_measure_of_memory_sees_a_batch_that_is_held(monkeypatch: pytest.Mon
 
 
 def test_one_section_can_be_measured_alone() -> None:
-    assert list(bench("--only", "tokens", "machine")) == ["machine", "tokens"]
+    assert list(bench("--only", "tokens", "machine")) == ["machine", "tokens", "goals"]
     found = bench("--only", "images", "--images", "9")["images"]
     assert "|      9 |    64 x 64 |" in found
     with pytest.raises(ValueError, match="--images must be at least 1, got 0"):
@@ -121,21 +218,29 @@ def test_one_section_can_be_measured_alone() -> None:
 
 def test_without_hosts_their_rows_say_so(sections: dict[str, str]) -> None:
     rows = cells(sections["hosts"])
-    assert len(rows) == sum(len(ours) * len(WAYS) for prompts in PLAN.values() for _, ours in prompts.values())
+    ways = [
+        ways_of(peer, prompt, name)
+        for peer, prompts in PLAN.items()
+        for prompt, (_, names) in prompts.items()
+        for name in names
+    ]
+    assert len(rows) == sum(map(len, ways))
+    assert sum("memory" in keys for keys in ways) == 3
     assert {row[2].split(":")[0] for row in rows} == {STOCK, ADV}
     assert {row[-1] for row in rows} == {"not found"}
 
 
 def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.benchmarks.encoding import encode_block
-    from weighted_clip.benchmarks.tokenizing import token_block
-    from weighted_clip.encoder.checkpoint import seeded_text_model
-    from weighted_clip.encoder.config import TextConfig
-
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert [row[-1] for row in cells(bench("--only", "images")["images"])] == ["not found"] * len(WORKS)
-    rows = cells(encode_block(seeded_text_model(TextConfig(**QUICK.sizes)), repetitions=1))
+    rows = cells(encode_block(tiny_model(), repetitions=1))
     assert [row[-1] for row in rows] == ["not found"] * len(PAIRS)
+    rows = [row for row in cells(sharing_block(tiny_model(), QUICK.sharing)) if row[2].startswith("transformers")]
+    assert [row[-1] for row in rows] == ["not found"] * 2
+    rows = [row for row in cells(peak_block(tiny_model(), side=8, repetitions=1)) if row[1] == "transformers"]
+    assert [row[-1] for row in rows] == ["not found"]
+    rows = cells(gpu_block(tiny_model(), "cpu", repetitions=1))
+    assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * len(ATTENTIONS)
     assert {row[-1] for row in cells(token_block(repetitions=1, inner=1))} == {"not found"}
 
 
@@ -201,25 +306,6 @@ def test_a_page_without_a_marker_is_refused(tmp_path: Path) -> None:
         page.fill("# Benchmarks\n", {"machine": "x"})
     with pytest.raises(ValueError, match="checkout"):
         page.write({}, tmp_path / "BENCHMARKS.md")
-
-
-@pytest.mark.parametrize("length", [300, 10_000])
-@pytest.mark.parametrize("name", TEXTS)
-def test_texts_have_the_length_they_claim(name: str, length: int) -> None:
-    assert all(len(text_of(name, syntax, length)) == length for syntax in SYNTAXES)
-
-
-@pytest.mark.parametrize("syntax", ["comfy", "compel"])
-def test_prompts_carry_the_weights_they_claim(syntax: str) -> None:
-    def weights(name: str) -> list[float]:
-        read = read_prompt(written(PROMPTS[name], syntax), EncodeOptions(syntax=syntax), default_tokenizer())
-        assert len(read.chunks) == 1
-        return [fragment.weight for fragment in read.prompt.fragments if fragment.weight != 1.0]
-
-    assert weights("plain") == []
-    assert weights("one word up") == [1.4]
-    assert weights("four words down") == [0.2, 0.4, 0.6, 0.8]
-    assert len(default_tokenizer()(written(FOUR_DOWN, "none"))) == 60
 
 
 def test_contestants_take_turns_in_both_directions() -> None:

@@ -1,0 +1,117 @@
+"""A weighted prompt on a GPU, in three types, beside transformers with eager attention and with PyTorch's fused one.
+
+transformers has no weights: it encodes prompt and empty prompt as one batch, as one would write it by hand, and the
+rows of the weighted word are moved away from those of the empty prompt as ComfyUI does.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .page import NOT_FOUND, milliseconds, small, table, times
+from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
+from .texts import ONE_UP, fresh
+from .timing import compare, times_in_turn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..encoder.text_model import TextModel
+
+TYPES = ("float32", "float16", "bfloat16")
+ATTENTIONS = ("eager", "sdpa")
+HEAD = (
+    *("Weights", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half", "Difference"),
+    "First call, ms",
+)
+NO_DEVICE = "no CUDA device here"
+
+
+def gpu_section(make_model: Callable[[], TextModel], *, repetitions: int) -> str:
+    """`gpu_block` on the GPU, or that there is none.
+
+    Args:
+        make_model: Makes our text tower.
+        repetitions: Rounds.
+
+    Returns:
+        Markdown.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return NO_DEVICE
+    name = torch.cuda.get_device_name()
+    return f"{gpu_block(make_model(), 'cuda', repetitions=repetitions)}\n\nMeasured on: {name}."
+
+
+def gpu_block(model: TextModel, device: str, *, repetitions: int) -> str:
+    """Measure and make the table.
+
+    Args:
+        model: Our text tower, in float32.
+        device: Where to encode; the tests have none but ``cpu``.
+        repetitions: Rounds.
+
+    Returns:
+        Markdown: a row for each type and attention of the peer. "First call" is ours, with whatever is set up by it.
+    """
+    import torch
+
+    rows: list[list[str]] = []
+    for kind in TYPES:
+        placed = copy.deepcopy(model).to(device, getattr(torch, kind))
+        peers = {attention: transformers_of(placed, attention) for attention in ATTENTIONS}
+        runs = {"ours": _finished(ours(native(placed), fresh(ONE_UP, "comfy")), device)}
+        runs |= {name: _finished(weighted(peer), device) for name, peer in peers.items() if peer is not None}
+        with torch.no_grad():
+            start = time.perf_counter()
+            results = {"ours": runs["ours"]()}
+            first = milliseconds(time.perf_counter() - start)
+            results |= {name: run() for name, run in runs.items() if name != "ours"}
+            taken = times_in_turn(runs, repetitions=repetitions)
+        for attention, peer in peers.items():
+            names = [kind, "comfy", f"{TRANSFORMERS}, {attention}"]
+            if peer is None:
+                rows.append([*names, *["-"] * 4, NOT_FOUND, first])
+                continue
+            difference = float((results["ours"] - results[attention]).abs().max())
+            rows.append([*names, *times(compare(taken["ours"], taken[attention])), small(difference), first])
+    return table(HEAD, rows, num_left=3)
+
+
+def weighted(theirs: Transformers) -> Callable[[], Tensor]:
+    """Transformers on a prompt with one word turned up, by hand, to float32 ``[1, 77, dim]``."""
+    import torch
+
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.encode import EncodeOptions, read_prompt
+
+    texts = fresh(ONE_UP, "none")
+    read = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())
+    weights = torch.tensor(read.chunks[0].weights, device=theirs.model.device).unsqueeze(1)  # [77, 1]
+    encode = theirs.batch(([text, ""] for text in texts), 2)
+
+    def run() -> Tensor:
+        prompt, empty = encode().float()  # [77, dim] each
+        return (empty + (prompt - empty) * weights).unsqueeze(0)
+
+    return run
+
+
+def _finished(run: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """A function that waits until its device is done."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return run
+
+    def waiting() -> Any:
+        result = run()
+        torch.cuda.synchronize()
+        return result
+
+    return waiting

@@ -1,0 +1,84 @@
+"""What limits an encoder: how fast this processor multiplies, and which part of that one chunk of a prompt reaches."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from .page import NOT_FOUND, milliseconds, table
+from .runs import TRANSFORMERS, native, ours, transformers_of
+from .texts import PROMPTS, fresh
+from .timing import Run, times_in_turn
+
+if TYPE_CHECKING:
+    from ..encoder.config import TextConfig
+    from ..encoder.text_model import TextModel
+
+BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "encoder.prefix.linear"
+NATIVE, EXACT = "native encoder", "ours, bit for bit"
+HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ours")
+
+
+def peak_block(model: TextModel, *, side: int, repetitions: int) -> str:
+    """Measure and make the table.
+
+    Args:
+        model: Our text tower, in float32.
+        side: Of the square matrices that are multiplied.
+        repetitions: Rounds.
+
+    Returns:
+        Markdown: a row for each way to multiply, then for each encoder on one plain chunk.
+    """
+    import torch
+    from torch import nn
+
+    from ..encoder.prefix import linear
+    from ..encoder.text_model import TextEncoder
+
+    theirs = transformers_of(model)
+    prompt = PROMPTS["plain"]
+    left, layer = torch.rand(side, side), nn.Linear(side, side, bias=False).requires_grad_(False)
+    right = layer.weight.T
+    multiply: dict[str, Run] = {BY_TORCH: lambda: left @ right, BY_ONEDNN: lambda: linear(left, layer)}
+    encode: dict[str, Run] = {} if theirs is None else {TRANSFORMERS: theirs.one(fresh(prompt, "none"))}
+    encode[EXACT] = ours(TextEncoder(model), fresh(prompt, "comfy"))
+    encode[NATIVE] = ours(native(model), fresh(prompt, "comfy"))
+    with torch.no_grad():
+        taken = times_in_turn(multiply | encode, repetitions=repetitions)
+    times = {name: statistics.median(these) for name, these in taken.items()}
+    square, chunk = 2.0 * side**3, chunk_flop(model.config)
+    peaks = [square / times[name] for name in multiply]
+
+    def row(work: str, name: str, flop: float) -> list[str]:
+        if name not in times:
+            return [work, name, f"{flop / 1e9:.3g}", *["-"] * 3, NOT_FOUND]
+        speed = flop / times[name]
+        parts = (f"{speed / peak:.2f}" for peak in peaks)
+        return [work, name, f"{flop / 1e9:.3g}", milliseconds(times[name]), f"{speed / 1e9:.3g}", *parts]
+
+    rows = [row(f"{side} x {side} x {side}", name, square) for name in multiply]
+    rows += [row("one chunk, plain", name, chunk) for name in (TRANSFORMERS, EXACT, NATIVE)]
+    return table(HEAD, rows, num_left=2)
+
+
+def chunk_flop(config: TextConfig) -> float:
+    """Additions and multiplications in the matrices of one chunk.
+
+    Four matrices of ``d x d`` and two of ``d x d_mlp`` for each position and layer; attention multiplies each query
+    with all keys, and what comes of it with all values, counted in full although the later half is hidden.
+
+    Args:
+        config: Sizes.
+
+    Returns:
+        How many.
+
+    >>> from ..encoder.config import CLIP_L
+    >>> round(chunk_flop(CLIP_L) / 1e9, 1)
+    13.3
+    """
+    width, length = config.hidden_dim, config.context_length
+    matrices = 2 * (4 * width**2 + 2 * width * config.mlp_dim)
+    attention = 2 * 2 * length * width
+    return float(length * config.num_layers * (matrices + attention))

@@ -1,0 +1,157 @@
+"""Contestants: ours and transformers as functions that encode the next prompt of a sequence, from its text on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..parity.transformers_reference import transformers_text_model, transformers_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..encoder.text_model import TextEncoder, TextModel
+    from ..weighting.scheme_api import EncodeFn
+
+TRANSFORMERS = "transformers"
+MEMORY_BYTES = 64 * 2**20
+"""What our encoders remember by default, here whatever the environment says."""
+
+
+def native(model: TextModel, max_bytes: int = MEMORY_BYTES) -> TextEncoder:
+    """The encoder that users get.
+
+    Args:
+        model: The tower.
+        max_bytes: What it may remember; 0 for nothing.
+
+    Returns:
+        The encoder, which remembers nothing yet.
+    """
+    from ..encoder.families import encoders_for
+
+    return encoders_for({"clip_l": model}, max_bytes=max_bytes)[1]["clip_l"]
+
+
+def ours(encode: EncodeFn, prompts: Iterator[str], **choices: str) -> Callable[[], Tensor]:
+    """Ours: one prompt.
+
+    Args:
+        encode: The encoder.
+        prompts: Texts, the next one for each call.
+        choices: Of `EncodeOptions`.
+
+    Returns:
+        A function to hidden states ``[1, 77 * chunks, dim]``.
+    """
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
+
+    options, tokenize = EncodeOptions(**choices), default_tokenizer()  # pyright: ignore[reportArgumentType]
+    return lambda: encode_prompt(read_prompt(next(prompts), options, tokenize), encode, tokenize).hidden
+
+
+def ours_together(
+    encode: EncodeFn, prompts: Iterator[Sequence[str]], *, is_together: bool = True, **choices: str
+) -> Callable[[], Tensor]:
+    """Ours: several prompts of one chunk.
+
+    Args:
+        encode: The encoder.
+        prompts: Lists of texts, the next one for each call.
+        is_together: Whether they are encoded together, or else one after the other.
+        choices: Of `EncodeOptions`.
+
+    Returns:
+        A function to hidden states ``[prompts, 77, dim]``.
+    """
+    import torch
+
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.batching import encode_prompts
+    from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
+
+    options, tokenize = EncodeOptions(**choices), default_tokenizer()  # pyright: ignore[reportArgumentType]
+
+    def run() -> Tensor:
+        reads = [read_prompt(text, options, tokenize) for text in next(prompts)]
+        if is_together:
+            encoded = encode_prompts(reads, encode, tokenize)
+        else:
+            encoded = [encode_prompt(read, encode, tokenize) for read in reads]
+        return torch.cat([one.hidden for one in encoded])
+
+    return run
+
+
+class Transformers(NamedTuple):
+    """transformers' tokenizer and text model, the latter on the very tensors of ours."""
+
+    tokenizer: Any
+    model: Any
+
+    def batch(self, prompts: Iterator[Sequence[str]], size: int) -> Callable[[], Tensor]:
+        """Several prompts, each cut to its first chunk.
+
+        Args:
+            prompts: Lists of texts, the next one for each call.
+            size: Prompts that go through the model at once.
+
+        Returns:
+            A function to hidden states ``[prompts, 77, dim]``.
+        """
+        import torch
+
+        def run() -> Tensor:
+            tokens = self.tokenizer(next(prompts), padding="max_length", truncation=True, return_tensors="pt")
+            batches = tokens["input_ids"].to(self.model.device).split(size)
+            return torch.cat([self.model(ids).last_hidden_state for ids in batches])
+
+        return run
+
+    def one(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
+        """One prompt, cut to its first chunk.
+
+        Args:
+            prompts: Texts, the next one for each call.
+
+        Returns:
+            A function to hidden states ``[1, 77, dim]``.
+        """
+        return self.batch(([text] for text in prompts), 1)
+
+    def long(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
+        """One prompt cut into chunks of 75 tokens, as one batch.
+
+        Args:
+            prompts: Texts, the next one for each call; the last chunk of each is not full.
+
+        Returns:
+            A function to hidden states ``[1, 77 * chunks, dim]``.
+        """
+        import torch
+
+        tokenizer = self.tokenizer
+
+        def run() -> Tensor:
+            ids = tokenizer(next(prompts), add_special_tokens=False, verbose=False)["input_ids"]
+            bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+            parts = (ids[start : start + 75] for start in range(0, len(ids), 75))
+            chunks = torch.tensor([[bos, *part, *[eos] * (76 - len(part))] for part in parts])
+            return self.model(chunks).last_hidden_state.flatten(0, 1).unsqueeze(0)
+
+        return run
+
+
+def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers | None:
+    """The peer with the weights of ours, on the same device; None where it is not installed.
+
+    Args:
+        model: Ours.
+        attention: As in `transformers_text_model`.
+    """
+    try:
+        theirs = transformers_text_model(model, attention)
+        return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
+    except ImportError:
+        return None
