@@ -57,7 +57,12 @@ def with_memory(clip: Any, mebibytes: int) -> Any:
 
 def memory_of(clip: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
     """What a CLIP remembers with, if it does."""
-    return clip.patcher.get_attachment(KEY)
+    return _attached(clip.patcher)
+
+
+def _attached(patcher: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
+    get = getattr(patcher, "get_attachment", None)  # another pack's patcher, or an old host's, may have none
+    return None if get is None else get(KEY)
 
 
 def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
@@ -71,7 +76,7 @@ def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
     Returns:
         The same function where nothing is remembered.
     """
-    memory = patcher.get_attachment(KEY)
+    memory = _attached(patcher)
     if memory is None:
         return encode
 

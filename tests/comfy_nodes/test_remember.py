@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from .fake_comfy import BASE, FakeClip, Tower, install, node
+from .fake_comfy import BASE, FakeClip, Patcher, Tower, install, node
 
 
 @pytest.fixture
@@ -156,3 +156,9 @@ def test_the_texts_of_a_timed_prompt_are_encoded_together(encoded, monkeypatch) 
 def test_a_clip_without_clip_is_refused(encoded) -> None:
     with pytest.raises(ValueError, match="clip input is None"):
         node("Remember").remember(None, 64)
+
+
+def test_a_patcher_without_attachments_encodes_as_ever(encoded, monkeypatch) -> None:
+    monkeypatch.delattr(Patcher, "get_attachment")
+    encode(FakeClip(), "a (red:1.3) cat")
+    assert count(encoded) == 2
