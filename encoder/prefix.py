@@ -270,9 +270,9 @@ def _norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
 LONGEST_SUM = 2048
 """Products that oneDNN may add up, so that the encoder stays within 1e-5 of PyTorch's own."""
 
-_ONEDNN = (
-    torch.ops.mkldnn if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64") else None
-)
+_IS_X86 = platform.machine() in ("x86_64", "AMD64")
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
