@@ -83,13 +83,13 @@ def encode_texts(
     """Encode several prompts, as `encode_text` does each.
 
     On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings: the
-    first prompts of a window ask for all of it. On any other CLIP each is encoded alone, as the host would.
+    first prompt of a window asks for all of it. On any other CLIP each is encoded alone, as the host would.
     """
     by_tower = [text if isinstance(text, Mapping) else dict.fromkeys(towers_of(clip), text) for text in texts]
     if not isinstance(clip, NativeClip):
-        ahead = WINDOW if memory_of(clip) is not None else 1
+        window = WINDOW if memory_of(clip) is not None else 1
         return [
-            _encode_host(clip, by_tower[index : index - index % ahead + ahead], options, dict(values or {}))
+            _encode_host(clip, by_tower[index:][: 1 if index % window else window], options, dict(values or {}))
             for index in range(len(by_tower))
         ]
     device = _intermediate_device()

@@ -57,12 +57,16 @@ def with_memory(clip: Any, mebibytes: int) -> Any:
 
 def memory_of(clip: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
     """What a CLIP remembers with, if it does."""
-    return _attached(clip.patcher)
+    return None if _has_hooks(clip.patcher) else _attached(clip.patcher)
 
 
 def _attached(patcher: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
     get = getattr(patcher, "get_attachment", None)  # another pack's patcher, or an old host's, may have none
     return None if get is None else get(KEY)
+
+
+def _has_hooks(patcher: Any) -> bool:
+    return any(getattr(patcher, name, None) is not None for name in ("forced_hooks", "current_hooks"))
 
 
 def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
@@ -110,7 +114,7 @@ def _hiding(mask: Tensor | None, rows: list[int], is_causal: bool) -> Tensor | N
 
 def _scope(tower: Any, patcher: Any) -> Hashable | None:
     """All that a tower's output depends on beside the chunks; None where that cannot be told."""
-    if patcher.forced_hooks is not None or patcher.current_hooks is not None:
+    if _has_hooks(patcher):
         return None
     others = {
         path: _Same(thing)

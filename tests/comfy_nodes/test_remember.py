@@ -109,12 +109,15 @@ def test_nothing_old_is_given_after_a_change(encoded) -> None:
 
 def test_nothing_is_remembered_under_hooks_or_in_no_bytes(encoded) -> None:
     clip = remembering()
-    clip.clone = lambda: hooked
     hooked = FakeClip(clip.cond_stage_model, clip.patcher)
     hooked.patcher.forced_hooks = object()
+    clip.clone = hooked.clone = lambda: hooked
     for _ in range(2):
         encode(clip, "a (red:1.3) cat")
         assert count(encoded) == 2
+    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 8}
+    node("A1111Encode").encode(hooked, "a [cat|dog|cow] by the sea", **inputs)
+    assert count(encoded) == 3
     off = remembering(mebibytes=0)
     for _ in range(2):
         encode(off, "a (red:1.3) cat")
