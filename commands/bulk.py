@@ -212,7 +212,7 @@ def _embeddings_digest(folders: Sequence[Path]) -> str:
 
     digest = hashlib.sha256()
     for folder in folders:
-        for path in sorted(folder.rglob(f"*{SUFFIX}")):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file()):
             digest.update(path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest() if folders else ""

@@ -51,7 +51,8 @@ def encoders_for(
     Args:
         models: Towers by ComfyUI's names, as `load_text_models` gives them.
         clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
-        max_bytes: What the encoders may remember, all together; by default as `default_bytes` says.
+        max_bytes: What the encoders may remember, all together, each as much as its states need; by default as
+            `default_bytes` says.
 
     Returns:
         The family, and its encoders in the order in which their rows are joined. Their numbers are those of full
@@ -68,13 +69,14 @@ def encoders_for(
         raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
     clip_skip = max(clip_skip, family.min_clip_skip)
     max_bytes = default_bytes() if max_bytes is None else max_bytes
+    sizes = {name: models[name].config.hidden_dim * models[name].config.num_layers for name in family.towers}
     encoders: dict[str, TextEncoder] = {
         name: PrefixTextEncoder(
             models[name],
             clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
             final_norm=family.final_norm,
             projected=family.projected and models[name].text_projection is not None,
-            max_bytes=max_bytes // len(family.towers),
+            max_bytes=max_bytes * sizes[name] // sum(sizes.values()),
         )
         for name in family.towers
     }

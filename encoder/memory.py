@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from hashlib import blake2b
 from itertools import chain
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -180,40 +181,40 @@ def chunk_keys(ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: 
 def _token_key(token: Any) -> Hashable:
     if not hasattr(token, "vector"):
         return int(token)
-    vector = token.vector.detach().cpu()
-    return token.placeholder, str(vector.dtype), vector.contiguous().view(torch.uint8).numpy().tobytes()
+    return token.placeholder, str(token.vector.dtype), blake2b(_bytes(token.vector.detach())).digest()
 
 
-def state_of(module: nn.Module) -> Hashable:
+def state_of(module: nn.Module) -> bytes:
     """What changes whenever a module's weights do.
 
-    Places in memory, how often each was written to as PyTorch counts, type and device; and a few numbers of each, as
-    writing through ``.data`` is not counted. A write through ``.data`` that changes nothing but single numbers between
-    them goes unseen.
+    It is made of where they are in memory, their shapes, and how often each was written to as PyTorch counts; and of a
+    few numbers of each, as writing through ``.data`` is not counted. A write through ``.data`` to nothing but single
+    numbers between them goes unseen.
 
     Args:
         module: Any module with dense weights.
 
     Returns:
-        Equal for equal weights in the same place.
+        A digest, equal for the same weights in the same place.
     """
     tensors = [tensor.detach() for tensor in chain(module.parameters(), module.buffers())]
-    places = tuple(
+    places = [
         (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, tensor.shape, tensor.stride())
         for tensor in tensors
-    )
-    kinds = {(tensor.device, tensor.dtype) for tensor in tensors}
-    samples = tuple(
-        torch.cat([_sample(tensor) for tensor in tensors if (tensor.device, tensor.dtype) == kind])
-        .cpu()
-        .view(torch.uint8)
-        .numpy()
-        .tobytes()
-        for kind in sorted(kinds, key=str)
-    )
-    return places, tuple(sorted(map(str, kinds))), samples
+    ]
+    digest = blake2b(repr(places).encode())
+    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(_sample(tensor))
+    for kind, samples in by_kind.items():
+        digest.update(repr(kind).encode() + _bytes(torch.cat(samples)))
+    return digest.digest()
 
 
 def _sample(tensor: Tensor) -> Tensor:
     flat = tensor.flatten()
     return flat[:: max(1, len(flat) // NUM_SAMPLES)]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -76,18 +77,24 @@ class PrefixTextEncoder(TextEncoder):
 
         def encode(rows: list[int]) -> Encoding:
             batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-            parts = [
-                self._run(
-                    scope,
-                    [keys[row] for row in batch],
-                    [ids[row] for row in batch],
-                    None if mask is None else mask[batch],
-                )
-                for batch in batches
-            ]
+            with self._own_types():
+                parts = [
+                    self._run(
+                        scope,
+                        [keys[row] for row in batch],
+                        [ids[row] for row in batch],
+                        None if mask is None else mask[batch],
+                    )
+                    for batch in batches
+                ]
             return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
         return Encoding(*recalled(self.encodings, scope, keys, encode))
+
+    def _own_types(self) -> AbstractContextManager[Any]:
+        """No autocast by a caller: what is remembered shall not depend on it."""
+        kind = self.model.final_layer_norm.weight.device.type
+        return torch.autocast(kind, enabled=False) if kind in ("cpu", "cuda") else nullcontext()
 
     def _scope(self) -> Hashable:
         """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
@@ -110,7 +117,7 @@ class PrefixTextEncoder(TextEncoder):
 
         embedded = model.embeddings(tokens, vectors)[rows, places]
         hidden = embedded if embedded.dtype == torch.float64 else embedded.float()  # [n, d]
-        blocks = [block for block in model.encoder.layers if isinstance(block, Block)]
+        blocks = cast("Sequence[Block]", model.encoder.layers)
         chosen = hidden
         saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
         for index, block in enumerate(blocks):

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 WINDOW = 16
 """Prompts that are encoded together where encodings are remembered."""
+MAX_CHUNKS = 32
+"""What the host's encoder is then given at once, unless one prompt needs more."""
 
 Conditioning = list[list[Any]]
 """ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
@@ -195,7 +197,7 @@ def _encode_host(
         encode, tokenize = with_recall(_encode_fn(tower), tower, work.patcher), readers[name].tokenize
 
         def run(name: str = name, reads: Any = reads, encode: EncodeFn = encode, tokenize: Tokenize = tokenize):
-            encoded = prompts[name] = encode_prompts(reads, encode, tokenize)[0]
+            encoded = prompts[name] = encode_prompts(reads, encode, tokenize, max_chunks=MAX_CHUNKS)[0]
             return encoded.hidden.to(_intermediate_device()), encoded.pooled.to(_intermediate_device())
 
         path = f"{name}.encode_token_weights"

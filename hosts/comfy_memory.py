@@ -127,4 +127,20 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
         logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
         return None
     choices = tuple(str(getattr(tower, name, None)) for name in CHOICES)
-    return weights, choices, patcher.patches_uuid, frozenset(others.items())
+    return weights, choices, patcher.patches_uuid, frozenset(others.items()), _changed_calls(tower, patcher)
+
+
+def _changed_calls(tower: Any, patcher: Any) -> Hashable:
+    """What acts on calls of a tower's modules: the host's injections, such as LoRAs it bypasses, and hooks of others."""
+    injections = getattr(patcher, "injections", {})
+    injected = [(name, _Same(injection)) for name, several in injections.items() for injection in several]
+    acting = [
+        (name, _Same(function))
+        for name, module in tower.named_modules()
+        for function in (
+            *module._forward_pre_hooks.values(),
+            *module._forward_hooks.values(),
+            *(value for key, value in vars(module).items() if key == "forward"),
+        )
+    ]
+    return tuple(injected), tuple(acting)

@@ -55,6 +55,8 @@ def encode_prompts(
     Raises:
         ValueError: If a filler is not exactly one token.
     """
+    if len(reads) == 1:
+        return [encode_prompt(reads[0], encode, tokenize)]
     answers: list[list[Rows]] = [[] for _ in reads]
     results: list[EncodedPrompt | None] = [None] * len(reads)
     while True:

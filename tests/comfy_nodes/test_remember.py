@@ -107,6 +107,34 @@ def test_nothing_old_is_given_after_a_change(encoded) -> None:
     assert count(encoded) == 0
 
 
+def test_what_acts_on_calls_of_modules_is_seen(encoded) -> None:
+    clip = remembering()
+    text_model = clip.cond_stage_model.clip_l.transformer.text_model
+    layer = text_model.encoder.layers.layers[0].mlp
+
+    def numbers() -> torch.Tensor:
+        expected = hidden(FakeClip(clip.cond_stage_model, Patcher(clip.cond_stage_model)), "a (red:1.3) cat")
+        assert torch.equal(hidden(clip, "a (red:1.3) cat"), expected)
+        return expected
+
+    plain = numbers()
+    handle = layer.register_forward_hook(lambda module, given, result: result * 2)
+    assert not torch.equal(numbers(), plain)
+    handle.remove()
+    assert torch.equal(numbers(), plain)
+    forward = layer.forward
+    layer.forward = lambda states: forward(states) * 3
+    assert not torch.equal(numbers(), plain)
+    del layer.forward
+
+    encoded.clear()
+    bypassed = clip.clone()
+    bypassed.patcher.injections = {"bypass_lora": [object()]}  # as the stock node Load LoRA (Bypass) does
+    bypassed.clone = lambda: bypassed
+    encode(bypassed, "a (red:1.3) cat")
+    assert count(encoded) == 2
+
+
 def test_nothing_is_remembered_under_hooks_or_in_no_bytes(encoded) -> None:
     clip = remembering()
     hooked = FakeClip(clip.cond_stage_model, clip.patcher)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder import prefix
+from weighted_clip.encoder import memory, prefix
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.masks import MaskError
@@ -287,3 +287,17 @@ def test_types_that_the_processor_lacks_are_widened(monkeypatch: pytest.MonkeyPa
     found = PrefixTextEncoder(model)([CHUNK]).hidden
     assert_close = torch.testing.assert_close
     assert_close(found, TextEncoder(model.float())([CHUNK]).hidden, atol=2e-2, rtol=0)
+
+
+def test_a_callers_autocast_changes_nothing(tiny: TextModel) -> None:
+    encode = PrefixTextEncoder(tiny)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encode([CHUNK])
+    assert torch.equal(found.hidden, PrefixTextEncoder(tiny, max_bytes=0)([CHUNK]).hidden)
+
+
+def test_keys_of_vectors_are_short(tiny: TextModel) -> None:
+    vector = torch.zeros(4096)
+    (key,) = memory.chunk_keys([[1, EmbeddingVector("one", 0, vector)]], None, is_causal=True)
+    assert len(repr(key)) < 1000
+    assert len(memory.state_of(tiny)) == 64
