@@ -131,7 +131,7 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
 
 
 def _changed_calls(tower: Any, patcher: Any) -> Hashable:
-    """What acts on calls of a tower's modules: the host's injections, such as LoRAs it bypasses, and hooks of others."""
+    """What acts on calls of a tower's modules: the host's injections, such as LoRAs it bypasses, and others' hooks."""
     injections = getattr(patcher, "injections", {})
     injected = [(name, _Same(injection)) for name, several in injections.items() for injection in several]
     acting = [
