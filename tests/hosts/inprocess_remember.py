@@ -124,6 +124,26 @@ def check_hooks_on_a_clip_that_remembers_change_its_weights() -> float:
     return largest
 
 
+def check_bypassed_loras_are_told_apart() -> None:
+    import comfy.sd
+
+    if not hasattr(comfy.sd, "load_bypass_lora_for_models"):
+        return  # an old host
+    clip = make_clip("SD1")
+    memory = remembering(clip)
+    lora = make_lora(clip.cond_stage_model, LINEAR)
+    given = [ours(memory, TEXTS[1])]
+    for strength in (1.0, 0.2):
+        expected, found = (
+            ours(comfy.sd.load_bypass_lora_for_models(None, one, lora, 0.0, strength)[1], TEXTS[1])
+            for one in (clip, memory)
+        )
+        assert difference(found, expected) == 0
+        given.append(found)
+    assert difference(ours(memory, TEXTS[1]), given[0]) == 0
+    assert min(difference(given[0], given[1]), difference(given[1], given[2])) > 0.1
+
+
 def check_timed_texts_are_encoded_together() -> float:
     clip = make_clip("SD1")
     memory, calls = remembering(clip), calls_of(clip)
