@@ -75,22 +75,14 @@ class BulkEncoder:
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[dict[str, EncodedPrompt]]:
         """Encode prompts together as soon as there are chunks enough."""
+        from ..weighting.batching import encode_for_towers
+
         window: list[dict[str, ReadPrompt]] = []
         num_chunks = 0
         for read in reads:
             window.append(read)
             num_chunks += max(len(one.chunks) for one in read.values())
             if num_chunks >= WINDOW_CHUNKS:
-                yield from self._encode_window(window)
+                yield from encode_for_towers(window, self.encoders, self.readers)
                 window, num_chunks = [], 0
-        yield from self._encode_window(window)
-
-    def _encode_window(self, window: Sequence[Mapping[str, ReadPrompt]]) -> Iterator[dict[str, EncodedPrompt]]:
-        from ..weighting.batching import encode_prompts
-
-        by_tower = [
-            encode_prompts([read[name] for read in window], encoder, self.readers[name].tokenize)
-            for name, encoder in self.encoders.items()
-        ]
-        for prompts in zip(*by_tower, strict=True):
-            yield dict(zip(self.encoders, prompts, strict=True))
+        yield from encode_for_towers(window, self.encoders, self.readers)

@@ -50,7 +50,7 @@ from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, mask_fn, read_prompt
 from weighted_clip.weighting.masked_blend import nested_variants
 from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.scheme_api import SchemeOptions
+from weighted_clip.weighting.scheme_api import SchemeOptions, stacked_masks
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.view import view
 
@@ -337,7 +337,8 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
     found = read(text, scheme="masked_blend")
     variants = nested_variants(found.chunks, SchemeOptions(mask_of=mask_fn(found.options, found.layout)))
     ids = [chunk.ids for variant in variants for chunk in variant.chunks]
-    mask = torch.cat([torch.ones(1, 1, LENGTH, dtype=torch.bool) if v.mask is None else v.mask for v in variants])
+    counts = [len(variant.chunks) for variant in variants]
+    mask = stacked_masks([variant.mask for variant in variants], counts, LENGTH)
     fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)
     words = [*pictures.mask_labels(found.chunks[0], text)[: found.chunks[0].num_content + 2], "…"]
     left, width, height = 110.0, 52.0, 30.0

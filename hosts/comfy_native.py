@@ -16,7 +16,7 @@ from ..encoder.config import TextConfig
 from ..encoder.families import Family, encoders_for
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.batching import encode_prompts
+from ..weighting.batching import encode_for_towers
 from ..weighting.embeddings import Embeddings
 from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.towers import Reader, layout_of, read_for_towers
@@ -113,8 +113,4 @@ def encode_native(
     model_management.load_models_gpu([clip.patcher])
     readers = clip.readers()
     reads = [read_for_towers(prompt, options, readers) for prompt in texts]
-    encoded = {
-        name: encode_prompts([read[name] for read in reads], clip.encoders[name], reader.tokenize)
-        for name, reader in readers.items()
-    }
-    return [dict(zip(encoded, prompts, strict=True)) for prompts in zip(*encoded.values(), strict=True)]
+    return encode_for_towers(reads, clip.encoders, readers)

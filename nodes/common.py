@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..encoder.memory import DEFAULT_MEBIBYTES
 from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.padding import PADDINGS
@@ -100,7 +101,7 @@ COMMA_BACKTRACK_INPUT = (
 REMEMBER_INPUT = (
     "INT",
     {
-        "default": 64,
+        "default": DEFAULT_MEBIBYTES,
         "min": 0,
         "max": 65536,
         "tooltip": "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty "

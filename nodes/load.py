@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..encoder.memory import MEBIBYTE
+from ..encoder.memory import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..hosts.comfy_native import NativeClip, load_native
 from . import common
 
@@ -72,7 +72,9 @@ class WeightedCLIPLoad:
             "optional": {"remember": common.REMEMBER_INPUT},
         }
 
-    def load(self, file: str, clip_skip: int, dtype: str, device: str, remember: int = 64) -> tuple[NativeClip]:
+    def load(
+        self, file: str, clip_skip: int, dtype: str, device: str, remember: int = DEFAULT_MEBIBYTES
+    ) -> tuple[NativeClip]:
         """Read the file."""
         return (
             load_native(

@@ -19,6 +19,7 @@ from .embeddings import TokenId
 from .encode import EncodedPrompt, encode_prompt
 from .reading import ReadPrompt
 from .scheme_api import EncodeFn, Rows, stacked_masks
+from .towers import Reader
 
 
 class _Question(NamedTuple):
@@ -72,6 +73,29 @@ def encode_prompts(
         for group in _groups(questions, max_chunks):
             for index, rows in zip(group, _ask([questions[index] for index in group], encode), strict=True):
                 answers[index].append(rows)
+
+
+def encode_for_towers(
+    reads: Sequence[Mapping[str, ReadPrompt]], encoders: Mapping[str, EncodeFn], readers: Mapping[str, Reader]
+) -> list[dict[str, EncodedPrompt]]:
+    """Encode prompts with every tower, each tower's all together.
+
+    Args:
+        reads: For each prompt, by tower.
+        encoders: By tower.
+        readers: What has read the prompts, by tower.
+
+    Returns:
+        For each prompt, by tower in the order of ``encoders``.
+
+    Raises:
+        ValueError: If a filler is not exactly one token.
+    """
+    by_tower = [
+        encode_prompts([read[name] for read in reads], encode, readers[name].tokenize)
+        for name, encode in encoders.items()
+    ]
+    return [dict(zip(encoders, prompts, strict=True)) for prompts in zip(*by_tower, strict=True)]
 
 
 def _groups(questions: Mapping[int, _Question], max_chunks: int | None) -> Iterator[list[int]]:
