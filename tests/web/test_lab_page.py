@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -9,11 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from safetensors import safe_open
@@ -31,6 +35,7 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
 
 import gradio as gr
+from weighted_clip.web.lab.guard import MAX_BYTES
 from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
 from weighted_clip.web.lab.page import PREFIX, build_page
 from weighted_clip.web.lab.server import serve
@@ -276,6 +281,44 @@ def address() -> Iterator[str]:
             assert problems.strip() == f"*** {RANDOM_WARNING} ***"
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example"}, 400),
+        ({"Content-Length": str(MAX_BYTES + 1)}, 413),
+        ({"Transfer-Encoding": "chunked"}, 411),
+    ],
+)
+def test_pages_elsewhere_cannot_leave_files_here(address: str, headers: dict[str, str], status: int) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS_TO_START)
+    connection.putrequest("POST", "/gradio_api/upload", skip_host=True)
+    defaults = {"Host": urlsplit(address).netloc, "Content-Type": "multipart/form-data; boundary=b"}
+    if "Transfer-Encoding" not in headers:
+        defaults["Content-Length"] = "10"
+    for name, value in (defaults | headers).items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    with closing(connection):
+        assert connection.getresponse().status == status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "gradio_api/file=/etc/passwd",
+        f"gradio_api/file={ROOT / 'README.md'}",
+        "weighted-clip/javascript/%2e%2e/README.md",
+        "gradio_api/proxy=http://127.0.0.1:80/",
+        "gradio_api/vibe-code/",
+    ],
+)
+def test_files_and_other_servers_are_out_of_reach(address: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match=r"HTTP Error 40[034]"):
+        urllib.request.urlopen(f"{address}{path}")
 
 
 @pytest.fixture(scope="module")

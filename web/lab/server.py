@@ -19,6 +19,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from .guard import Guard
 from .model import LabError, ModelSource
 
 HOST = "127.0.0.1"
@@ -30,12 +31,6 @@ NUM_PORTS = 20
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler")
-_SECURITY = (
-    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
-    "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-_HEADERS = ((b"content-security-policy", _SECURITY.encode()), (b"referrer-policy", b"no-referrer"))
 
 
 def serve(source: ModelSource, *, port: int | None, open_browser: bool) -> None:
@@ -54,6 +49,7 @@ def serve(source: ModelSource, *, port: int | None, open_browser: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt), listening, copies as folder:
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
+        os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
         server = _server(_app(source))
         address = f"http://{HOST}:{listening.getsockname()[1]}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
@@ -77,7 +73,8 @@ def _listen(port: int | None) -> socket.socket:
             listening.listen(128)
         except OSError as error:
             listening.close()
-            if error.errno != errno.EADDRINUSE or port is not None:
+            # the second is what Windows says of the ports that it keeps for itself
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
                 raise LabError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
         except OverflowError as error:
             listening.close()
@@ -102,7 +99,7 @@ def _app(source: ModelSource) -> Any:
 
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
-    app.add_middleware(_WithHeaders)
+    app.add_middleware(Guard)
 
     for suffix in (".js", ".mjs"):  # Windows has its own idea of them, and browsers run no script of another type
         mimetypes.add_type("text/javascript", suffix)
@@ -137,21 +134,6 @@ def _app(source: ModelSource) -> Any:
         theme=theme,
         head=head,
     )
-
-
-class _WithHeaders:
-    """Every answer of an ASGI application with the headers that keep the browser from going elsewhere."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def send_more(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
-            await send(message)
-
-        await self._app(scope, receive, send_more)
 
 
 def _server(app: Any) -> Any:

@@ -1,0 +1,77 @@
+"""What stands before the stand-alone lab: it answers only pages of its own, and only requests of a bounded length.
+
+Every page of the internet can send requests to a program on the computer of whoever looks at it. It cannot read the
+answers, but could have prompts encoded and fill the disk through gradio's route for uploads. Browsers say where a
+request comes from, so that such requests can be refused.
+
+Source: the Fetch standard, headers ``Origin`` and ``Sec-Fetch-Site``; behaviour of gradio 6.31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+MAX_BYTES = 1024 * 1024
+"""Longest body of a request: the page's longest carries a prompt of 64 KiB a few times."""
+
+_SECURITY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _SECURITY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class Guard:
+    """An ASGI application that lets requests through to another, or refuses them with a line that says why.
+
+    Every answer carries the headers that keep the browser from going elsewhere.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "websocket":  # gradio 6 has none; the browser would let every page open one
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_more(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        refusal = _refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send_more)
+            return
+        status, reason = refusal
+        plain = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        await send_more({"type": "http.response.start", "status": int(status), "headers": plain})
+        await send({"type": "http.response.body", "body": reason.encode()})
+
+
+def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
+    """Status and reason, if a request is not answered."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    is_reading = scope["method"] in ("GET", "HEAD")
+    is_link = is_reading and headers.get("sec-fetch-mode") == "navigate"
+    origin = headers.get("origin")
+    is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link
+    if is_foreign or (origin is not None and origin.partition("://")[2] != headers.get("host")):
+        return HTTPStatus.FORBIDDEN, f"the lab answers its own page only; this request is of {origin or 'another page'}"
+    if is_reading:
+        return None
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {length!r}"
+    if len(length) > len(str(MAX_BYTES)) or int(length) > MAX_BYTES:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {MAX_BYTES} bytes at most, got {length:.20}"
+    return None
