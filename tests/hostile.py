@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 ROOT = Path(__file__).resolve().parents[1]
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MARKER = "was-run"
 """A file that appears if any of the payloads runs."""
 HARMLESS = "a (red:1.2) cat and a (dog:0.5) [in|on] a [bowl:10], embedding:good BREAK <lora:good:1> AND (dog)++"
@@ -165,6 +166,8 @@ def main_of(folder: Path, control: str = "") -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if is_on:
+            is_own = event == "open" and Path(str(arguments[0])).parent == folder / "embeddings"
+            event = "open own file to read" if is_own and not arguments[2] & WRITING else event
             events.append((event, repr(arguments)[:300]))
 
     sys.addaudithook(hook)
