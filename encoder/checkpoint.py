@@ -24,6 +24,9 @@ from .vision_model import VisionModel
 
 Model = TypeVar("Model", bound=nn.Module)
 
+MAX_GROUPS = 20
+"""Of more groups of ignored keys than this the rest are only counted."""
+
 
 @dataclass(frozen=True)
 class TowerReport:
@@ -80,7 +83,9 @@ class LoadReport:
         lines = [f"{self.file}: {self.layout}", *("  " + str(tower).replace("\n", "\n  ") for tower in self.towers)]
         if self.ignored:
             groups = Counter(key.split(".")[0] for key in self.ignored)
-            lines.append("  ignored: " + ", ".join(f"{group} ({count})" for group, count in groups.most_common()))
+            some = [f"{group:.60} ({count})" for group, count in groups.most_common(MAX_GROUPS)]
+            left = [f"and {len(groups) - MAX_GROUPS} more"] if len(groups) > MAX_GROUPS else []
+            lines.append("  ignored: " + ", ".join(some + left))
         return "\n".join(lines)
 
 
@@ -236,7 +241,9 @@ def load_weights(
     """
     sources = file.sources(tower, model)
     tensors = {name: file.tensor(source) for name, source in sources.items()}
-    model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
+    # copies: safetensors' tensors are the file itself, which could then be neither replaced (Windows) nor overwritten
+    copies = {name: tensor.to(device, dtype, copy=True) for name, tensor in tensors.items()}
+    model.load_state_dict(copies, assign=True)
     model.to(device).eval().requires_grad_(False)
     dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))
     return dtypes, tuple(dict.fromkeys(source.key for source in sources.values()))

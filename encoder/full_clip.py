@@ -115,5 +115,5 @@ def load_full_clip(
             text, vision = TextModel(text_config), VisionModel(vision_config)
         load_weights(file, read, text, dtype, device)
         load_weights(file, seen, vision, dtype, device)
-        scale = file.scale("logit_scale")
+        scale = file.log_scale("logit_scale")
     return FullClip(text, vision, DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale), Path(path).name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from operator import and_
 from typing import Literal
 
 import torch
@@ -121,7 +122,7 @@ def combine(*masks: Tensor | None) -> Tensor | None:
         The product, broadcast, or None when every argument is None.
     """
     given = [mask for mask in masks if mask is not None]
-    return reduce(torch.logical_and, given) if given else None
+    return reduce(and_, given) if given else None  # torch 2.1.0 warns of its own logical_and here
 
 
 def check_mask(mask: Tensor, batch: int, length: int) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from .config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
@@ -31,6 +31,22 @@ from .layouts import (
     find_towers,
     find_vision_tower,
 )
+from .safetensors_file import FLOATS, opened
+
+MAX_WIDTH = 8192
+"""Of a tower, of its result and of its patches; the widest released one has 1664."""
+MAX_MLP_DIM = 65536
+"""Inner width of an MLP; the widest released one has 8192."""
+MAX_LAYERS = 256
+"""Of a tower; the deepest released one has 48."""
+MAX_POSITIONS = 16384
+"""Of a text, or of a picture's patches; the longest ones in use have 248 and 577."""
+MAX_IMAGE_SIZE = 2048
+"""Pixels along each side of a picture; 448 is the most in use."""
+MAX_PARAMETERS = 4_000_000_000
+"""Of a tower, 16 GB in float32; the largest released one has 1.9 billion. What a file holds beside is not read."""
+MAX_LOG_SCALE = 20.0
+"""Of the logarithm that a model's scale is stored as, and of its negative; training caps it at 4.6."""
 
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
 
@@ -60,7 +76,7 @@ class TensorFile:
             hint = " It holds a diffusion model but no CLIP text encoder."
         elif any("lora" in key for key in self.shapes):
             hint = " It looks like a LoRA."
-        some = ", ".join(repr(key) for key in list(self.shapes)[:3]) or "none at all"
+        some = ", ".join(f"{key!r:.200}" for key in list(self.shapes)[:3]) or "none at all"
         raise CheckpointError(
             f"{self.path}: no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
             f"one is expected.{hint} First keys: {some}"
@@ -69,11 +85,11 @@ class TensorFile:
     def config(self, tower: FoundTower) -> TextConfig:
         """Sizes as the shapes have them, the rest as the tower was released."""
 
-        def size(name: str, axis: int) -> int:
-            return self._size(tower, name, axis, num_axes=2)
+        def size(name: str, axis: int, most: int = MAX_WIDTH) -> int:
+            return self._size(tower, name, axis, num_axes=2, most=most)
 
         token_key = tower.source(TOKEN_NAME, self.shapes).key
-        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0)
+        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, CLIP_L.vocab_size)
         if width < HEAD_DIM or width % HEAD_DIM:
             raise CheckpointError(
                 f"{self.path}: key {token_key!r} has width {width}, expected a multiple of {HEAD_DIM}"
@@ -82,14 +98,18 @@ class TensorFile:
             raise CheckpointError(
                 f"{self.path}: key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
+        context_length = size(POSITION_NAME, 0, MAX_POSITIONS)
+        if context_length < 2:
+            key = tower.source(POSITION_NAME, self.shapes).key
+            raise CheckpointError(f"{self.path}: key {key!r} has {context_length} position, BOS and EOS need 2")
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         return replace(
             TOWERS[tower.name],
             hidden_dim=width,
             num_heads=width // HEAD_DIM,
-            context_length=size(POSITION_NAME, 0),
+            context_length=context_length,
             num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0),
+            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, MAX_MLP_DIM),
             projection_dim=size(PROJECTION_NAME, 0) if is_projected else None,
         )
 
@@ -107,20 +127,25 @@ class TensorFile:
     def vision_config(self, tower: FoundTower) -> VisionConfig:
         """Sizes as the shapes have them, the rest as the encoder of that width was released."""
 
-        def size(name: str, axis: int, num_axes: int = 2) -> int:
-            return self._size(tower, name, axis, num_axes=num_axes)
+        def size(name: str, axis: int, num_axes: int = 2, most: int = MAX_WIDTH) -> int:
+            return self._size(tower, name, axis, num_axes=num_axes, most=most)
 
-        width, patch_size = size(CLASS_NAME, 0, 1), size(PATCH_NAME, 3, 4)
+        width, patch_size = size(CLASS_NAME, 0, 1), size(PATCH_NAME, 3, 4, MAX_IMAGE_SIZE)
         released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
         if released is None and (width < HEAD_DIM or width % HEAD_DIM):
             key = tower.source(CLASS_NAME, self.shapes).key
             raise CheckpointError(f"{self.path}: key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
-        num_patches = size(POSITION_NAME, 0) - 1
+        num_patches = size(POSITION_NAME, 0, 2, MAX_POSITIONS) - 1
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(
                 f"{self.path}: key {key!r} has {num_patches + 1} positions, expected 1 and those of a square of patches"
+            )
+        if grid * patch_size > MAX_IMAGE_SIZE:
+            raise CheckpointError(
+                f"{self.path}: its image encoder takes pictures of {grid * patch_size} pixels along each side, at most "
+                f"{MAX_IMAGE_SIZE} are possible here"
             )
         is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
         return VisionConfig(
@@ -129,22 +154,33 @@ class TensorFile:
             hidden_dim=width,
             num_heads=released.num_heads if released else width // HEAD_DIM,
             num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0),
+            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, 2, MAX_MLP_DIM),
             activation=released.activation if released else "quick_gelu",
             projection_dim=size(VISUAL_PROJECTION_NAME, 0) if is_projected else None,
         )
 
-    def scale(self, key: str) -> float | None:
-        """A number that the file has under a key, or None."""
+    def log_scale(self, key: str) -> float | None:
+        """The logarithm of a scale that the file has under a key, or None."""
         if key not in self.shapes:
             return None
-        tensor = self.tensor(Source(key, None, is_transposed=False))
-        if tensor.numel() != 1:
-            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(tensor.shape)}, expected one number")
-        return float(tensor)
+        shape = self.shapes[key]
+        if shape not in ((), (1,)):
+            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(shape)}, expected one number")
+        number = float(self.tensor(Source(key, None, is_transposed=False)))
+        if abs(number) > MAX_LOG_SCALE:
+            raise CheckpointError(
+                f"{self.path}: key {key!r} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to "
+                f"{MAX_LOG_SCALE:g}"
+            )
+        return number
 
     def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, Source]:
         """Where each parameter of the model is, with the right shape."""
+        count = sum(parameter.numel() for parameter in model.parameters())
+        if count > MAX_PARAMETERS:
+            raise CheckpointError(
+                f"{self.path}: one encoder in it has {count:,} parameters, at most {MAX_PARAMETERS:,} are read"
+            )
         sources = {name: tower.source(name, self.shapes) for name, _ in model.named_parameters()}
         for name, parameter in model.named_parameters():
             shape, expected = self._shape(sources[name]), sources[name].stored_shape(tuple(parameter.shape))
@@ -157,7 +193,7 @@ class TensorFile:
         for key in self.shapes:
             if key.startswith(tower.layer_prefix) and key not in known:
                 raise CheckpointError(
-                    f"{self.path}: key {key!r} is in no layer of a plain CLIP encoder; the file may be quantised, "
+                    f"{self.path}: key {key!r:.200} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
                 )
         return sources
@@ -165,15 +201,16 @@ class TensorFile:
     def tensor(self, source: Source) -> Tensor:
         """The values of one parameter."""
         stored = self.shapes[source.key]
+        dtype = self.handle.get_slice(source.key).get_dtype()
+        if dtype not in FLOATS:
+            raise CheckpointError(
+                f"{self.path}: key {source.key!r} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
+            )
         if source.third is None:
             tensor: Tensor = self.handle.get_tensor(source.key)
         else:
             rows = stored[0] // 3
             tensor = self.handle.get_slice(source.key)[rows * source.third : rows * (source.third + 1)]
-        if not tensor.is_floating_point():
-            raise CheckpointError(
-                f"{self.path}: key {source.key!r} holds {tensor.dtype}, expected floating point numbers"
-            )
         finite = torch.isfinite(tensor.float())
         if not bool(finite.all()):
             bad = int((~finite).sum())
@@ -182,17 +219,26 @@ class TensorFile:
             )
         return tensor.T.contiguous() if source.is_transposed else tensor
 
-    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int) -> int:
-        """Length of an axis of a parameter of ours."""
+    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int, most: int) -> int:
+        """Length of an axis of a parameter of ours, at least 1."""
         source = tower.source(name, self.shapes)
         shape = self._shape(source)
         if len(shape) != num_axes:
             wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
             raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)}, expected {wanted}")
-        return shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
+        size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
+        if not 1 <= size <= most:
+            raise CheckpointError(
+                f"{self.path}: key {source.key!r} has shape {list(shape)}, and {size} is not between 1 and {most}"
+            )
+        return size
 
     def _num_layers(self, tower: FoundTower) -> int:
         """How many layers a tower has, none of them missing."""
+        if len(tower.layers) > MAX_LAYERS:
+            raise CheckpointError(
+                f"{self.path}: {len(tower.layers)} layers in one encoder, at most {MAX_LAYERS} are read"
+            )
         for index in range(len(tower.layers)):
             if str(index) not in tower.layers:
                 raise CheckpointError(
@@ -209,17 +255,19 @@ class TensorFile:
 @contextmanager
 def open_tensor_file(path: Path) -> Generator[TensorFile]:
     """The open file; what safetensors raises on it, also later on, comes out as a CheckpointError."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file")
     if path.suffix.lower() in _PICKLE_SUFFIXES:
         raise CheckpointError(
             f"{path}: pickled checkpoints are not loaded, because loading one can run code. Convert it to .safetensors "
             "first, for instance with the host's own converter, or download the .safetensors version"
         )
     try:
-        with safe_open(path, framework="pt") as file:
+        with opened(path) as file:
             shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
             yield TensorFile(path, file, shapes)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: the file cannot be read: {error.strerror or error}") from error
     except SafetensorError as error:
         raise CheckpointError(
             f"{path}: not a readable safetensors file, perhaps cut off in download ({error})"

@@ -11,13 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
+from .safetensors_file import FLOATS, opened
+
 MAX_VECTORS = 1000
-"""More vectors than this are no embedding: a token embedding table has 49408."""
+"""More vectors than this are no embedding, also in all parts of a bundle: a token embedding table has 49408."""
+MAX_WIDTH = 4096
+"""Wider vectors than this are for no text encoder: CLIP's take 1280 at most, T5's 4096."""
 
 SUFFIX = ".safetensors"
 _PICKLED = "it is pickled, and loading such a file can run code. Convert it to .safetensors, or get that version of it"
@@ -51,18 +56,21 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
         which: the vectors, ``[vectors, dim]``, float32. There is at least one.
 
     Raises:
-        EmbeddingFileError: If the file is missing, pickled, a picture or truncated, holds several unknown tensors, or
-            values that cannot be vectors.
+        EmbeddingFileError: If the file is missing, pickled, a picture, truncated or no file, has a header longer than
+            `MAX_HEADER_BYTES`, holds several unknown tensors, more vectors or wider ones than are read, or values that
+            cannot be vectors.
     """
     path = Path(path)
     reason = UNREADABLE_SUFFIXES.get(path.suffix.lower())
     if reason:
         raise EmbeddingFileError(f"{path.name}: {reason}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with opened(path) as file:
             keys_of = _keys_of_towers(path, file.keys())
-            for key in (key for keys in keys_of.values() for key in keys):
-                _check_shape(path, key, file.get_slice(key).get_shape())
+            for keys in keys_of.values():
+                counts = [_count(path, key, file.get_slice(key)) for key in keys]
+                if sum(counts) > MAX_VECTORS:
+                    raise EmbeddingFileError(f"{path.name}: {sum(counts)} vectors, at most {MAX_VECTORS} are read")
             tensors = {tower: [file.get_tensor(key) for key in keys] for tower, keys in keys_of.items()}
     except (SafetensorError, OSError) as error:
         raise EmbeddingFileError(
@@ -83,24 +91,26 @@ def _keys_of_towers(path: Path, keys: Iterable[str]) -> dict[str, list[str]]:
             if several and not several[0].startswith("bundle_emb."):
                 raise EmbeddingFileError(
                     f"{path.name}: {len(several)} tensors, and none is known to be the embedding. First keys: "
-                    f"{', '.join(map(repr, several[:3]))}"
+                    f"{', '.join(f'{key!r:.200}' for key in several[:3])}"
                 )
             return found
     raise EmbeddingFileError(f"{path.name}: there is no tensor in it")
 
 
-def _check_shape(path: Path, key: str, shape: list[int]) -> None:
+def _count(path: Path, key: str, stored: Any) -> int:
+    """How many vectors a tensor holds, from what its header says."""
+    shape, dtype = stored.get_shape(), stored.get_dtype()
     if len(shape) not in (1, 2) or 0 in shape:
-        raise EmbeddingFileError(f"{path.name}: {key!r} has shape {shape}, expected [vectors, width]")
-    if len(shape) == 2 and shape[0] > MAX_VECTORS:
-        raise EmbeddingFileError(f"{path.name}: {key!r} has {shape[0]} vectors, at most {MAX_VECTORS} are read")
+        raise EmbeddingFileError(f"{path.name}: {key!r:.200} has shape {shape!s:.200}, expected [vectors, width]")
+    if shape[-1] > MAX_WIDTH:
+        raise EmbeddingFileError(f"{path.name}: {key!r:.200} has shape {shape}, at most {MAX_WIDTH} wide ones are read")
+    if dtype not in FLOATS:
+        raise EmbeddingFileError(f"{path.name}: it holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}")
+    return shape[0] if len(shape) == 2 else 1
 
 
 def _vectors(path: Path, parts: list[Tensor]) -> Tensor:
     """The tensors of one tower as ``[vectors, dim]``, float32."""
-    for part in parts:
-        if not part.is_floating_point():
-            raise EmbeddingFileError(f"{path.name}: it holds {part.dtype}, expected floating point numbers")
     rows = [torch.atleast_2d(part.float()) for part in parts]  # [dim] or [vectors, dim] -> [vectors, dim]
     if len({row.shape[1] for row in rows}) > 1:
         raise EmbeddingFileError(f"{path.name}: its vectors are of several widths")

@@ -10,18 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from ..weighting.schedule import COUNTERS, read_timed
-from ..weighting.timed_view import timed_reads, timed_view
+from ..weighting.timed_view import read_standing, standing_texts, timed_view
 from ..weighting.view import view
 
 MAX_BYTES = 64 * 1024
 """Longest request."""
 MAX_VIEWS = 20
-"""Of more texts of a timed prompt than this only the first are shown."""
+"""Of more texts of a timed prompt than this only the first are read and shown."""
+MAX_CHARACTERS = 2 * MAX_BYTES
+"""Of all texts that are shown together; those behind are left out like those beyond `MAX_VIEWS`."""
 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _OTHERS = {"text": str, "steps": int, "counter": str}
@@ -59,7 +62,7 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
     Returns:
         ``views``: one for each text, as `weighting.view.view` gives it; of a timed prompt each with ``branch``,
         ``weight`` and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there
-        are more than `MAX_VIEWS`.
+        are more than `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
         RequestError: If the request is not of this form, or an option is not one of those allowed.
@@ -87,10 +90,13 @@ def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> 
     if counter not in COUNTERS:
         raise RequestError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r}")
     prompt = read_timed(data["text"], data["steps"])
-    reads = timed_reads(prompt, prompt.steps, counter, read)
-    shown = [timed_view(timed) for timed in reads[:MAX_VIEWS]]
-    if len(reads) > MAX_VIEWS:
-        shown[-1]["num_more"] = len(reads) - MAX_VIEWS
+    texts = standing_texts(prompt, prompt.steps, counter)
+    lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
+    room = MAX_CHARACTERS - len(texts[0].fragment.text)
+    count = 1 + sum(length <= room for length in lengths)
+    shown = [timed_view(timed) for timed in read_standing(prompt, texts[:count], read)]
+    if len(texts) > count:
+        shown[-1]["num_more"] = len(texts) - count
     return shown
 
 

@@ -27,7 +27,7 @@ async def answer(request: Any) -> Any:
     """Answer a request of aiohttp: the views, or 400 or 413 with ``error``."""
     from aiohttp import web
 
-    from .inspection import MAX_BYTES, RequestError, inspect
+    from .inspection import MAX_BYTES, inspect
 
     body = await request.content.read(MAX_BYTES + 1)
     while len(body) <= MAX_BYTES and (more := await request.content.read(MAX_BYTES + 1 - len(body))):
@@ -39,7 +39,7 @@ async def answer(request: Any) -> Any:
         views = await asyncio.to_thread(lambda: inspect(json.loads(body), embedding_names()))
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
-    except (RequestError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also what json and its codec raise, and a number of more digits than Python reads
         return web.json_response({"error": str(error)}, status=400)
     return web.json_response(views)
 
@@ -49,4 +49,7 @@ def embedding_names() -> list[str]:
     import folder_paths
 
     names = [PurePath(name) for name in folder_paths.get_filename_list("embeddings")]
-    return sorted({text for name in names for text in (name.as_posix(), name.with_suffix("").as_posix(), name.stem)})
+    # with the system's own separator too, as ComfyUI's front end completes names and its loader takes them
+    paths = [(name, path) for name in names for path in (name.as_posix(), str(name))]
+    # not with_suffix(), which refuses names such as "..pt"
+    return sorted({text for name, path in paths for text in (path, path.removesuffix(name.suffix), name.stem)})

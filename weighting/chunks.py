@@ -36,7 +36,11 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLayout:
-    """The fixed parts of a chunk."""
+    """The fixed parts of a chunk.
+
+    Raises:
+        ValueError: If there is no room for a token between BOS and EOS.
+    """
 
     length: int = 77
     """Positions in a chunk."""
@@ -48,6 +52,10 @@ class ChunkLayout:
     """Id that fills the rest; EOS again for CLIP-L, 0 for OpenCLIP encoders."""
     comma_id: int = 267
     """Id of the token ``,``, at which A1111 likes to cut."""
+
+    def __post_init__(self) -> None:
+        if self.length < 3:
+            raise ValueError(f"a chunk must hold BOS, a token and EOS, so at least 3 positions, got {self.length}")
 
     @property
     def capacity(self) -> int:

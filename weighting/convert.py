@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from .chunks import Token, Tokenize, fragment_tokens
-from .extra_networks import Tag, read_loras, take_tags
+from .extra_networks import read_loras, take_tags
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, Span
 from .syntax import parse
 
@@ -76,21 +76,21 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
     if tags:
         issues = [replace(issue, span=bare.place_of(issue.span)) for issue in issues]
     loras = [Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0]] if tags else prompt.loras
-    names, lost = _written_loras(loras, tags, target)
+    places = [tag.span for tag in tags] or [Span(0, len(text)) for _ in loras]
+    names, lost = _written_loras(loras, places, target)
     return Converted(" ".join(filter(None, [written, *names])), (*issues, *lost))
 
 
-def _written_loras(loras: Sequence[Lora], tags: Sequence[Tag], target: str) -> tuple[list[str], list[Issue]]:
-    """LoRAs as the target names them, and an issue for each tag that it has no words for."""
-    if target == "a1111":
+def _written_loras(loras: Sequence[Lora], places: Sequence[Span], target: str) -> tuple[list[str], list[Issue]]:
+    """LoRAs as the target names them, or an issue for each place with a tag that it has no words for."""
+    if target == "a1111" and all(math.isfinite(lora.weight) for lora in loras):
         return [f"<lora:{lora.name}:{_decimal(lora.weight)}>" for lora in loras], []
     if target == "compel":
         names = [f"withLora({lora.name}, {_decimal(lora.weight)})" for lora in loras]
-        if parse(" ".join(names), "compel").loras == tuple(loras) and len(loras) == len(tags):
+        if parse(" ".join(names), "compel").loras == tuple(loras) and len(loras) == len(places):
             return names, []
-    return [], [
-        Issue("not-expressible", f"The tag cannot be written in {target}: it is left out.", tag.span) for tag in tags
-    ]
+    message = f"The tag cannot be written in {target}: it is left out."
+    return [], [Issue("not-expressible", message, place) for place in places]
 
 
 class _Writer:

@@ -18,7 +18,8 @@ Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,33 +71,44 @@ class _Group:
 
     bracket: str
     start: int
-    sections: list[list[Part]] = field(default_factory=lambda: [[]])
+    sections: list[deque[Part]] = field(default_factory=lambda: [deque[Part]()])
     """What stands between the borders."""
     borders: list[Span] = field(default_factory=list[Span])
     """Where its colons or bars stand."""
     is_alternation: bool = False
 
-    def add(self, parts: Iterable[Part]) -> None:
-        """Add to the last section, text that follows text joined to it."""
-        section = self.sections[-1]
-        for part in parts:
-            last = section[-1] if section else None
-            if isinstance(part, Span) and isinstance(last, Span) and last.end == part.start:
-                section[-1] = Span(last.start, part.end)
-            else:
-                section.append(part)
+    def add(self, parts: deque[Part]) -> None:
+        """Add to the last section; the parts are used up."""
+        self.sections[-1] = _joined(self.sections[-1], parts)
 
     def border(self, span: Span) -> None:
         """End a section."""
         self.borders.append(span)
-        self.sections.append([])
+        self.sections.append(deque[Part]())
 
-    def as_text(self) -> list[Part]:
-        """Its bracket, its sections and the borders between them."""
-        parts: list[Part] = [Span(self.start, self.start + 1), *self.sections[0]]
+    def as_text(self) -> deque[Part]:
+        """Its bracket, its sections and the borders between them; the sections are used up."""
+        parts = _joined(deque[Part]([Span(self.start, self.start + 1)]), self.sections[0])
         for border, section in zip(self.borders, self.sections[1:], strict=True):
-            parts += [border, *section]
+            parts = _joined(_joined(parts, deque[Part]([border])), section)
         return parts
+
+
+def _joined(left: deque[Part], right: deque[Part]) -> deque[Part]:
+    """Both behind one another, text that follows text as one.
+
+    Both are used up: the shorter goes into the longer, so that many parts in many brackets are not moved many times.
+    """
+    if left and right:
+        last, first = left[-1], right[0]
+        if isinstance(last, Span) and isinstance(first, Span) and last.end == first.start:
+            left[-1] = Span(last.start, first.end)
+            right.popleft()
+    if len(left) < len(right):
+        right.extendleft(reversed(left))
+        return right
+    left.extend(right)
+    return left
 
 
 class Editing(NamedTuple):
@@ -124,9 +136,9 @@ def read_editing(source: str) -> Editing:
     groups = [prompt]  # what is open, outermost first
     position = 0
 
-    def close(parts: Iterable[Part]) -> None:
+    def close(part: Part) -> None:
         groups.pop()
-        groups[-1].add(parts)
+        groups[-1].add(deque[Part]([part]))
 
     while position < len(source):
         match = _LEXEME.match(source, position)
@@ -134,7 +146,7 @@ def read_editing(source: str) -> Editing:
         group, kind, span = groups[-1], match.lastgroup, Span(*match.span())
         position = span.end
         if kind == "text" or (group is prompt and kind in ("colon", "close")):
-            group.add([span])
+            group.add(deque[Part]([span]))
         elif kind == "open":
             groups.append(_Group(match[0], span.start))
         elif kind == "bar" and group.bracket == "[" and (group.is_alternation or not group.borders):
@@ -149,21 +161,22 @@ def read_editing(source: str) -> Editing:
             and (when := _WHEN.match(source, position))
         ):
             position = when.end()
-            before, after = group.sections if group.borders else ([], group.sections[0])
-            close([Edit(tuple(before), tuple(after), when["number"], Span(group.start, position))])
+            before, after = group.sections if group.borders else ((), group.sections[0])
+            close(Edit(tuple(before), tuple(after), when["number"], Span(group.start, position)))
         elif kind == "colon" and not group.borders:
             group.border(span)
         elif match[0] == "]" and group.is_alternation:
-            close([Alternation(tuple(map(tuple, group.sections)), Span(group.start, position))])
+            close(Alternation(tuple(map(tuple, group.sections)), Span(group.start, position)))
         elif match[0] == (")" if group.bracket == "(" else "]") and (group.bracket == "(" or not group.borders):
-            close([*group.as_text(), span])
+            groups.pop()
+            groups[-1].add(_joined(group.as_text(), deque[Part]([span])))
         else:  # what is open does not fit
             if bar := _open_bar(groups):
                 return _unedited(source, bar)
             for unfit in groups[1:]:
                 prompt.add(unfit.as_text())
             del groups[1:]
-            prompt.add([span])
+            prompt.add(deque[Part]([span]))
     if bar := _open_bar(groups):
         return _unedited(source, bar)
     for unfit in groups[1:]:

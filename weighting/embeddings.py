@@ -110,8 +110,8 @@ class EmbeddingFolder:
 
     A name is a file's path from one of the folders, or its bare name, with or without suffix. Of several files of one
     name the first folder's comes first, then the one nearest to it. Names are looked up in a list of the files found,
-    so none leads out of the folders; links to a file outside are left out and links to folders not followed. The list
-    is made anew when a folder has changed.
+    so none leads out of the folders; links to a file outside are left out, as is what cannot be looked at. Links to
+    folders are not followed, nor folders deeper than `MAX_DEPTH`. The list is made anew when a folder has changed.
     """
 
     def __init__(self, folders: Iterable[str | Path], tower: str, dim: int) -> None:
@@ -122,7 +122,7 @@ class EmbeddingFolder:
             tower: Whose vectors to take from a file that has them for several: ``clip_l``, ``clip_g`` or ``clip_h``.
             dim: Width of the tower.
         """
-        self.folders = tuple(Path(folder).resolve() for folder in folders)
+        self.folders = tuple(map(_resolved, folders))
         self.tower = tower
         self.dim = dim
         self._listing: _Listing | None = None
@@ -150,8 +150,10 @@ class EmbeddingFolder:
         try:
             about = path.stat()
             towers = _read(path, about.st_mtime_ns, about.st_size)
-        except FileNotFoundError:
-            return None
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # it has gone since it was listed
+        except OSError as error:
+            raise EmbeddingError(f"The embedding “{name}” cannot be read: {error.strerror or error}.") from error
         except EmbeddingFileError as error:
             raise EmbeddingError(f"The embedding “{name}” cannot be used: {error}.") from error
         vectors = towers.get(self.tower, towers.get(""))
@@ -177,6 +179,8 @@ class EmbeddingFolder:
         return listing
 
 
+MAX_DEPTH = 32
+"""Folders within folders that are looked into."""
 SETTLED_SECONDS = 2
 """Two changes of a folder within this time may carry the same time: FAT counts in steps of two seconds."""
 
@@ -186,8 +190,7 @@ def _list(folders: Sequence[Path]) -> _Listing:
     found: list[tuple[Path, Path]] = []  # folder, and the file's path from there
     for folder in folders:
         for path in sorted(_walk(folder, mtimes), key=lambda path: len(path.parts)):
-            is_kept = path.suffix.lower() in (SUFFIX, *UNREADABLE_SUFFIXES) and path.is_file()
-            if is_kept and not (path.is_symlink() and not path.resolve().is_relative_to(folder)):
+            if path.suffix.lower() in (SUFFIX, *UNREADABLE_SUFFIXES) and _is_inside(path, folder):
                 found.append((folder, path.relative_to(folder)))
     files: dict[str, Path] = {}
     names: set[str] = set()
@@ -195,7 +198,7 @@ def _list(folders: Sequence[Path]) -> _Listing:
         some = [(folder, path) for folder, path in found if path.suffix.lower() == suffix]
         for folder, path in some:
             files.setdefault(path.as_posix(), folder / path)
-            files.setdefault(path.with_suffix("").as_posix(), folder / path)
+            files.setdefault(path.as_posix().removesuffix(path.suffix), folder / path)  # with_suffix() refuses "..pt"
         for folder, path in some:
             files.setdefault(path.name, folder / path)
             files.setdefault(path.stem, folder / path)
@@ -213,8 +216,25 @@ def _walk(folder: Path, mtimes: dict[Path, int]) -> Iterator[Path]:
         if not here.resolve().is_relative_to(folder):  # a junction of Windows, which is no link to Python
             children.clear()
             continue
+        if len(here.parts) - len(folder.parts) >= MAX_DEPTH:
+            children.clear()
         mtimes.update((child, _mtime(child)) for child in (here / name for name in children))
         yield from (here / name for name in sorted(names))
+
+
+def _resolved(folder: str | Path) -> Path:
+    try:
+        return Path(folder).resolve()
+    except (OSError, RuntimeError):  # a link that leads to itself; it is empty like a folder that is not there
+        return Path(folder).absolute()
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether this is a file, and a link only to one in the folder."""
+    try:
+        return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(folder))
+    except (OSError, RuntimeError):
+        return False
 
 
 def _mtime(folder: Path) -> int:
@@ -224,8 +244,8 @@ def _mtime(folder: Path) -> int:
         return 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _read(path: Path, mtime: int, size: int) -> dict[str, Tensor]:
-    """A file's vectors, remembered until the file changes."""
+    """A file's vectors, 16 MB at most for a tower, remembered until the file changes."""
     del mtime, size
     return read_embedding_file(path)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from .chunks import Token, TokenChunk, Tokenize
 from .embeddings import EMBEDDING_PREFIX
 from .options import EncodeOptions
-from .prompt import Issue, Span
+from .prompt import Issue, Span, shortened
 from .scheme_api import MaskFn, hide_nothing
 
 
@@ -33,18 +35,19 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     """
     if not options.hide.strip():
         return tuple(chunks)
-    hide = _Phrases(options.hide, tokenize)
-    from_phrases = _Phrases(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
+    hide = _phrases(options.hide, tokenize)
+    from_phrases = _phrases(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
     result: list[TokenChunk] = []
     for chunk in chunks:
-        hidden = {place for places in hide.found_in(chunk).values() for place in places}
-        blind = {place for places in from_phrases.found_in(chunk).values() for place in places}
-        if options.hidden_from == "padding rows only":
+        hidden, blind = hide.found_in(chunk).places, from_phrases.found_in(chunk).places
+        if options.hidden_from == "padding rows only" and hidden:
             blind = set(range(chunk.num_content + 2, len(chunk.tokens)))
-        tokens = (
-            token._replace(is_hidden=place in hidden, is_blind=place in blind)
-            for place, token in enumerate(chunk.tokens)
-        )
+        if not hidden and not blind:  # a prompt may be thousands of chunks
+            result.append(chunk)
+            continue
+        tokens = list(chunk.tokens)
+        for place in hidden | blind:
+            tokens[place] = tokens[place]._replace(is_hidden=place in hidden, is_blind=place in blind)
         result.append(replace(chunk, tokens=tuple(tokens)))
     return tuple(result)
 
@@ -65,11 +68,11 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     is_partial = options.hidden_from == "the phrases below"
     issues: list[Issue] = []
     for text in (options.hide, options.from_phrases if is_partial else ""):
-        phrases = _Phrases(text, tokenize)
-        found = {phrase for chunk in chunks for phrase in phrases.found_in(chunk)}
+        phrases = _phrases(text, tokenize)
+        found = {phrase for chunk in chunks for phrase in phrases.found_in(chunk).phrases}
         for phrase in phrases.texts:
             if phrase not in found:
-                message = f"“{phrase}” is not in the prompt, or is cut by the end of a chunk."
+                message = f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
                 issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
         issues.append(Issue("no-phrases", "No phrases are given from which to hide: nothing is hidden.", Span(0, 0)))
@@ -114,6 +117,20 @@ def hidden_mask_fn(options: EncodeOptions) -> MaskFn:
     return mask
 
 
+class _Found(NamedTuple):
+    """What stands in a chunk."""
+
+    phrases: set[str]
+    places: set[int]
+    """The positions of all of them."""
+
+
+@lru_cache(maxsize=4)
+def _phrases(text: str, tokenize: Tokenize) -> _Phrases:
+    """Tokenize phrases: once, because each of thousands of sections of a prompt asks for them."""
+    return _Phrases(text, tokenize)
+
+
 class _Phrases:
     """Phrases, one a line, and where they stand in chunks."""
 
@@ -122,18 +139,31 @@ class _Phrases:
         self.by_ids: dict[tuple[int, ...], list[str]] = {}
         for phrase in self.texts:
             self.by_ids.setdefault(tuple(token_id for token_id, _, _ in tokenize(phrase)), []).append(phrase)
-        self.lengths = sorted({len(ids) for ids in self.by_ids if ids})
+        self.by_ids.pop((), None)
+        lengths: dict[int, set[int]] = {}
+        for ids in self.by_ids:
+            lengths.setdefault(ids[0], set()).add(len(ids))
+        self.lengths = {first: sorted(some) for first, some in lengths.items()}
+        """By the id that a phrase begins with."""
         self.by_name = {phrase.removeprefix(EMBEDDING_PREFIX).lower(): phrase for phrase in self.texts}
 
-    def found_in(self, chunk: TokenChunk) -> dict[str, set[int]]:
-        """For each phrase that stands in a chunk, its positions there."""
-        found: dict[str, set[int]] = {}
+    def found_in(self, chunk: TokenChunk) -> _Found:
+        """The phrases that stand in a chunk, and where."""
+        phrases: set[str] = set()
+        places: set[int] = set()
         ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-        for length in self.lengths:
-            for start in range(len(ids) - length + 1):
-                for phrase in self.by_ids.get(ids[start : start + length], ()):
-                    found.setdefault(phrase, set()).update(range(start + 1, start + 1 + length))
+        for start, first in enumerate(ids):
+            longest = 0
+            for length in self.lengths.get(first, ()):
+                key = ids[start : start + length]
+                if len(key) < length:
+                    break
+                if key in self.by_ids:
+                    phrases.update(self.by_ids[key])
+                    longest = length
+            places.update(range(start + 1, start + 1 + longest))
         for place, token in enumerate(chunk.content, 1):
             if not isinstance(token.id, int) and (phrase := self.by_name.get(token.id.name.lower())):
-                found.setdefault(phrase, set()).add(place)
-        return found
+                phrases.add(phrase)
+                places.add(place)
+        return _Found(phrases, places)

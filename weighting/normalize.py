@@ -65,5 +65,8 @@ def _mean(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
 
 
 def _with_weights(chunk: TokenChunk, weights: Sequence[float]) -> TokenChunk:
-    tokens = tuple(token._replace(weight=weight) for token, weight in zip(chunk.tokens, weights, strict=True))
+    tokens = tuple(
+        token._replace(weight=weight) if token.word else token  # the others keep weight 1, and may be most
+        for token, weight in zip(chunk.tokens, weights, strict=True)
+    )
     return replace(chunk, tokens=tokens)

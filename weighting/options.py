@@ -83,5 +83,5 @@ class EncodeOptions:
             ("eos_rows", EOS_ROWS),
             ("hidden_from", HIDDEN_FROM),
         ):
-            if getattr(self, name) not in allowed:
+            if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")

@@ -201,6 +201,15 @@ class PromptError(ValueError):
         self.span = span
 
 
+def shortened(text: str, length: int = 80) -> str:
+    """The text, of a long one the beginning: what a message quotes must not grow with the prompt.
+
+    >>> shortened("a red cat", 5)
+    'a red…'
+    """
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
     """The stretches of a text that no given span covers, in order.
 

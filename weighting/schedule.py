@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 from .extra_networks import Tag, tag_issues, take_tags
-from .prompt import Fragment, Issue, Piece, Span
+from .prompt import Fragment, Issue, Piece, Span, shortened
 
 Counter = Literal["as the WebUI counts", "as written"]
 COUNTERS: tuple[Counter, ...] = get_args(Counter)
@@ -29,10 +29,14 @@ MAX_STEPS = 10000
 MAX_CHANGES = 1_000_000
 """Edits and alternations, or parts between ANDs, times steps; more would take seconds and hundreds of megabytes."""
 
+MAX_CHARACTERS = 4_000_000
+"""Of all texts of a prompt together, which are 10,000 chunks or so: an alternation can make thousands of long texts."""
+
 AND_WORD = re.compile(r"\bAND\b")
 """What cuts a prompt, anywhere in it."""
 
-_LOOKS_EDITED = re.compile(r"\[[^\[\]]*(?:\|[^\[\]]*|:[ \t]*[0-9.]+[ \t]*)\]")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_WHEN = re.compile(r"[ \t]*[0-9.]+[ \t]*")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?|\d*\.\d+)")
 
 
@@ -110,7 +114,8 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
         The prompt.
 
     Raises:
-        ValueError: If ``steps`` is out of range, or edits or parts times steps are more than `MAX_CHANGES`.
+        ValueError: If ``steps`` is out of range, edits or parts times steps are more than `MAX_CHANGES`, or all texts
+            together longer than `MAX_CHARACTERS`.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
@@ -119,10 +124,11 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     bare, tags = take_tags(source)
     parts = split_and(bare.text)
-    _check_changes(len(parts), steps, "parts between ANDs")
+    _Sizes().add(len(parts), steps, "parts between ANDs")
     editings = [read_editing(bare.text[slice(*part.span)]) for part in parts]
+    sizes = _Sizes()
     branches = tuple(
-        Branch(part.weight, _texts(bare.text, part.span.start, editing.parts, steps))
+        Branch(part.weight, _texts(bare.text, part.span.start, editing.parts, steps, sizes))
         for part, editing in zip(parts, editings, strict=True)
     )
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, editings, steps)))
@@ -193,11 +199,37 @@ def schedule(
         The texts, each with its last step. The texts of a prompt without edits are one. Equal neighbours stay apart.
 
     Raises:
-        ValueError: If edits times steps are more than `MAX_CHANGES`.
+        ValueError: As in `read_timed`.
     """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
-    return _texts(source, start, parts, steps, hires_steps=hires_steps, old_rule=old_rule)
+    return _texts(source, start, parts, steps, _Sizes(), hires_steps=hires_steps, old_rule=old_rule)
+
+
+@dataclass
+class _Sizes:
+    """What has been made of a prompt so far, of all its branches together."""
+
+    changes: int = 0
+    characters: int = 0
+
+    def add(self, count: int, steps: int, what: str) -> None:
+        """Count changes that are still to be made."""
+        self.changes += count * steps
+        if self.changes > MAX_CHANGES:
+            raise ValueError(
+                f"{count} {what} over {steps} steps are too many: their product may be {MAX_CHANGES:,} at most, in all "
+                "parts of a prompt together"
+            )
+
+    def add_text(self, spans: Sequence[Span]) -> None:
+        """Count the characters of a text."""
+        self.characters += sum(span.end - span.start for span in spans)
+        if self.characters > MAX_CHARACTERS:
+            raise ValueError(
+                f"edits and alternations make texts of more than {MAX_CHARACTERS:,} characters of this prompt, all "
+                "together: use fewer of them, fewer steps or a shorter prompt"
+            )
 
 
 def _texts(
@@ -205,6 +237,7 @@ def _texts(
     start: int,
     parts: Sequence[Part],
     steps: int,
+    sizes: _Sizes,
     *,
     hires_steps: int | None = None,
     old_rule: bool = False,
@@ -220,23 +253,17 @@ def _texts(
     borders = {step for step in last_steps.values() if step >= 1} | {total}
     if any(isinstance(edit, Alternation) for edit in edits):
         borders |= set(range(1, total + 1))
-    _check_changes(len(edits), len(borders), "edits and alternations")
+    sizes.add(len(edits), len(borders), "edits and alternations")
     fragments: dict[tuple[Span, ...], Fragment] = {}
     pieces: dict[Span, Piece] = {}  # shared by all texts, which may be thousands
     texts: list[TimedText] = []
     for step in sorted(borders):
         spans = tuple(spans_at(parts, step, last_steps))
         if spans not in fragments:
+            sizes.add_text(spans)
             fragments[spans] = Fragment(tuple(_piece(source, start, span, pieces) for span in spans))
         texts.append(TimedText(step, fragments[spans]))
     return tuple(texts)
-
-
-def _check_changes(count: int, steps: int, what: str) -> None:
-    if count * steps > MAX_CHANGES:
-        raise ValueError(
-            f"{count} {what} over {steps} steps are too many: their product may be {MAX_CHANGES:,} at most"
-        )
 
 
 def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Piece:
@@ -271,16 +298,25 @@ def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], 
 
 def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iterator[Issue]:
     parts, culprit = editing
-    if culprit is not None and (found := _LOOKS_EDITED.search(text)):
+    if culprit is not None and (found := _looks_edited(text)):
         what = "The backslash" if text[culprit.start] == "\\" else "The “|”"
         where = "stands before the end of a line" if text[culprit.start] == "\\" else "stands in no alternation [a|b]"
-        message = f"{what} {where}, so nothing here is edited, as in A1111: “{found[0]}” is text."
+        message = f"{what} {where}, so nothing here is edited, as in A1111: “{shortened(found)}” is text."
         yield Issue("no-editing", message, Span(start + culprit.start, start + culprit.end))
     for edit in edits_of(parts):
         if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:
             which = "its second text stands from the start" if last < 1 else "its first text stands to the end"
             message = f"“{edit.when}” lies outside the {steps} steps: {which}."
             yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
+
+
+def _looks_edited(text: str) -> str:
+    """The first pair of brackets that looks like an edit or an alternation; empty if none does."""
+    for match in _BRACKETS.finditer(text):
+        _, colon, when = match[1].rpartition(":")
+        if "|" in match[1] or (colon and _WHEN.fullmatch(when)):
+            return match[0]
+    return ""
 
 
 class Run(NamedTuple):

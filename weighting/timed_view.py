@@ -11,6 +11,17 @@ from .schedule import Counter, TimedPrompt, runs
 from .view import view
 
 
+class StandingText(NamedTuple):
+    """One text of a timed prompt, not read yet."""
+
+    branch: int
+    """Which part between ANDs, from 0."""
+    fragment: Fragment
+    """The text, made of pieces of the prompt."""
+    steps: tuple[tuple[int, int], ...]
+    """First and last step of each time at which it stands, counted from 1."""
+
+
 class TimedRead(NamedTuple):
     """One text of a timed prompt."""
 
@@ -24,6 +35,25 @@ class TimedRead(NamedTuple):
     """The text itself."""
     read: ReadPrompt
     """What was read, in places of the whole prompt. A problem of several texts stands in the first of them only."""
+
+
+def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
+    """Every text of a timed prompt, in the order in which they come, branch by branch.
+
+    Args:
+        prompt: The prompt.
+        steps: How many steps the sampler takes.
+        counter: How they are counted.
+
+    Returns:
+        The texts; none twice in a branch.
+    """
+    found: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    for index, branch in enumerate(prompt.branches):
+        for run in runs(branch, steps, counter):
+            _, times = found.setdefault((index, run.fragment.text), (run.fragment, []))
+            times.append((run.first + 1, run.end))
+    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in found.items()]
 
 
 def timed_reads(
@@ -45,19 +75,35 @@ def timed_reads(
     Returns:
         The texts in the order in which they come, branch by branch. The first has the problems of the whole.
     """
-    fragments: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
-    for index, branch in enumerate(prompt.branches):
-        for run in runs(branch, steps, counter):
-            _, times = fragments.setdefault((index, run.fragment.text), (run.fragment, []))
-            times.append((run.first + 1, run.end))
-    known = [*prompt.issues, *issues]
+    return read_standing(prompt, standing_texts(prompt, steps, counter), read, issues)
+
+
+def read_standing(
+    prompt: TimedPrompt,
+    texts: Sequence[StandingText],
+    read: Callable[[str], ReadPrompt],
+    issues: Sequence[Issue] = (),
+) -> list[TimedRead]:
+    """Read some texts of a timed prompt.
+
+    Args:
+        prompt: The prompt.
+        texts: The first of its texts, or all of them.
+        read: Reads one text on its own.
+        issues: What else the user should know.
+
+    Returns:
+        What was read, in this order. The first has the problems of the whole.
+    """
+    whole = [*prompt.issues, *issues]
+    known = set(whole)
     result: list[TimedRead] = []
-    for (index, text), (fragment, times) in fragments.items():
-        one = placed(read(text), prompt.source, fragment)
-        new = [*([] if result else known), *(issue for issue in one.issues if issue not in known)]
-        known += new
+    for index, fragment, steps in texts:
+        one = placed(read(fragment.text), prompt.source, fragment)
+        new = [*([] if result else whole), *(issue for issue in one.issues if issue not in known)]
+        known.update(new)
         one = one._replace(issues=tuple(sorted(new, key=lambda issue: issue.span)))
-        result.append(TimedRead(index, prompt.branches[index].weight, tuple(times), text, one))
+        result.append(TimedRead(index, prompt.branches[index].weight, steps, fragment.text, one))
     return result
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from weighted_clip.encoder.images import MEAN, STD, preprocess
 
+from ..libraries import library
+
 SIZES = [
     (224, 224),
     (225, 224),
@@ -37,9 +39,10 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def reference(image: Image.Image, size: int) -> torch.Tensor:
-    from transformers import CLIPImageProcessorPil
-
-    processor = CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
+    transformers = library("transformers")
+    # of transformers 4 the one of this name works on Pillow's images too
+    kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
+    processor = kind(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
     return processor(image, return_tensors="pt")["pixel_values"]
 
 

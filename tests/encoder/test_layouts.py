@@ -218,7 +218,7 @@ def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"key '{key}' holds 1 values that are NaN"):
         load_text_model(write(tmp_path / "broken.safetensors", tensors))
     tensors[key] = torch.zeros(384, 128, dtype=torch.int8)
-    with pytest.raises(CheckpointError, match=rf"key '{key}' holds torch\.int8"):
+    with pytest.raises(CheckpointError, match=rf"key '{key}' holds I8,"):
         load_text_model(write(tmp_path / "broken.safetensors", tensors))
 
 

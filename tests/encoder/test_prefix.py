@@ -18,6 +18,7 @@ from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.embeddings import EmbeddingVector
 
+from ..libraries import is_torch, library
 from .conftest import TINY, random_ids
 
 CHUNK = [49406, *range(300, 360), *[49407] * 16]
@@ -49,18 +50,19 @@ def assert_same(encoders: tuple[TextEncoder, TextEncoder], *given: Any, toleranc
 def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """A function that says how many states were computed since it was last asked."""
     counts: list[int] = []
-    run = prefix._run_block
+    share = prefix.share
 
-    def watched(block: Any, hidden: Tensor, *rest: Any) -> Any:
-        counts.append(len(hidden))
-        return run(block, hidden, *rest)
+    def watched(*given: Any) -> Any:
+        shared = share(*given)
+        counts.append(len(shared.fresh))
+        return shared
 
     def since() -> int:
         total = sum(counts)
         counts.clear()
-        return total // TINY.num_layers
+        return total
 
-    monkeypatch.setattr(prefix, "_run_block", watched)
+    monkeypatch.setattr(prefix, "share", watched)
     yield since
 
 
@@ -87,6 +89,7 @@ def test_embeddings_alone_can_be_asked_for(tiny: TextModel) -> None:
 
 
 def test_full_size_encoder_stays_within_1e_5_of_transformers(clip_l: TextModel) -> None:
+    library("transformers")
     reference, encode = transformers_text_model(clip_l), PrefixTextEncoder(clip_l)
     ids, mask = variants(5)
     shared = [[*CHUNK[:40], *row[40:]] for row in random_ids(4, seed=3).tolist()]
@@ -110,6 +113,23 @@ def test_every_state_is_computed_once(tiny: TextModel, computed: Callable[[], in
     assert computed() == 77 + 1
     encode([CHUNK, CHUNK, edited(76)], None, is_causal=False)
     assert computed() == 77 + 77
+
+
+def test_few_shapes_of_matrices_are_multiplied(tiny: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # for each of them oneDNN keeps 0.6 MiB
+    sizes: set[int] = set()
+    run = prefix._run_block
+
+    def watched(block: Any, hidden: Tensor, *rest: Any) -> Any:
+        sizes.add(len(hidden))
+        return run(block, hidden, *rest)
+
+    monkeypatch.setattr(prefix, "_run_block", watched)
+    encode = PrefixTextEncoder(tiny, max_bytes=0)
+    for place in range(1, 77):
+        encode([CHUNK, edited(place)])
+    assert len(sizes) <= 10
+    assert 77 + 76 <= max(sizes) <= 1.1 * (77 + 76)
 
 
 def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Callable[[], int]) -> None:
@@ -179,6 +199,8 @@ def _type(model: TextModel) -> None:
 
 @pytest.mark.parametrize("change", [_in_place, _through_data, _loaded, _replaced, _embedding, _type])
 def test_nothing_stale_is_given_after_the_weights_change(change: Callable[[TextModel], None]) -> None:
+    if change is _type and not is_torch("2.3"):
+        pytest.skip(f"in torch {torch.__version__} attention in bfloat16 rounds by the number of positions")
     model = seeded_text_model(TINY, seed=1)
     encode = PrefixTextEncoder(model)
     before = encode([CHUNK])

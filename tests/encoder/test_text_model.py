@@ -14,6 +14,7 @@ from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_fr
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
 from weighted_clip.parity.transformers_reference import transformers_projected_model, transformers_text_model
 
+from ..libraries import library, needs_half, needs_masked_kernel
 from .conftest import OPENCLIP, TINY, random_ids
 
 
@@ -29,6 +30,7 @@ def some_masks(batch: int, number: int) -> list[Tensor | None]:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_equals_transformers_sdpa_bit_for_bit(wide: TextModel, batch: int) -> None:
     config = wide.config
+    library("transformers", "4.46")
     reference = transformers_text_model(wide, "sdpa")
     ids = random_ids(batch, pad_id=config.pad_id)
     pad = padding_mask(ids, eos_id=config.eos_id, pad_id=config.pad_id)[:, 0]
@@ -46,6 +48,7 @@ def test_equals_transformers_sdpa_bit_for_bit(wide: TextModel, batch: int) -> No
 def test_projected_vectors_equal_transformers_bit_for_bit(tower: str) -> None:
     config = replace(OPENCLIP[tower], num_layers=2)
     model = seeded_text_model(config)
+    library("transformers", "4.46")
     reference = transformers_projected_model(model)
     for batch in (1, 3):
         ids = random_ids(batch, pad_id=config.pad_id)
@@ -59,6 +62,7 @@ def test_projected_vectors_equal_transformers_bit_for_bit(tower: str) -> None:
 
 
 def test_is_close_to_transformers_eager(clip_l: TextModel) -> None:
+    library("transformers")
     reference = transformers_text_model(clip_l, "eager")
     ids = random_ids(4, seed=2)
     mask = torch.rand(4, 77, generator=torch.Generator().manual_seed(3)) > 0.4
@@ -209,6 +213,7 @@ def test_no_mask_that_keeps_bos_gives_nan(mask: Tensor) -> None:
 
 
 def assert_hiding_changes_no_earlier_position(model: TextModel, position: int, seed: int) -> None:
+    needs_masked_kernel()
     ids = random_ids(1, seed)
     plain, masked = model(ids).hidden, model(ids, span_mask(77, [(position, position + 1)])).hidden
     assert torch.equal(plain[:, :position], masked[:, :position])
@@ -226,6 +231,7 @@ def test_hiding_a_token_leaves_earlier_positions_bit_identical_at_full_size(clip
 
 
 def test_a_mask_of_all_true_equals_no_mask(clip_l: TextModel) -> None:
+    needs_masked_kernel()
     ids = random_ids(3)
     plain = clip_l(ids)
     for shape in ((3, 77), (1, 1, 77), (3, 1, 77), (1, 77, 77), (3, 77, 77)):
@@ -245,6 +251,7 @@ def test_key_masks_and_the_same_per_query_are_equal(tiny: TextModel) -> None:
 
 
 def test_hiding_from_some_queries_changes_only_what_depends_on_them() -> None:
+    needs_masked_kernel()
     model = seeded_text_model(replace(TINY, num_layers=1))
     ids = random_ids(1)
     plain, masked = model(ids).hidden, model(ids, hide_from(77, keys=[2], queries=[5])).hidden
@@ -308,6 +315,7 @@ def test_first_eos_ignores_larger_ids_and_falls_back_to_the_end() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_near_float32(clip_l: TextModel, dtype: torch.dtype) -> None:
+    needs_half(dtype)
     half = seeded_text_model(CLIP_L, dtype=dtype)
     ids = random_ids(1)
     exact, rounded = clip_l(ids).hidden, half(ids, span_mask(77, [])).hidden

@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from weighted_clip.encoder.masks import padding_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.encoder.textual_inversion import MAX_VECTORS, EmbeddingFileError, read_embedding_file
+from weighted_clip.encoder.textual_inversion import MAX_VECTORS, MAX_WIDTH, EmbeddingFileError, read_embedding_file
 from weighted_clip.parity.transformers_reference import transformers_text_model
 
+from ..libraries import library
 from .conftest import random_ids
 
 
@@ -62,13 +63,18 @@ def test_vectors_are_float32_whatever_the_file_has(tmp_path: Path, dtype: torch.
         ({}, "no tensor in it"),
         ({"a": ONE, "b": TWO}, "2 tensors, and none is known to be the embedding. First keys: 'a', 'b'"),
         ({"string_to_param.*": ONE, "string_to_param.+": TWO}, "2 tensors"),
-        ({"x": torch.ones(3, 8, dtype=torch.int32)}, "torch.int32, expected floating point"),
+        ({"x": torch.ones(3, 8, dtype=torch.int32)}, "holds I32, expected floating point"),
         ({"x": torch.full((1, 8), torch.nan)}, "NaN or infinite"),
         ({"x": torch.full((1, 8), 1e300, dtype=torch.float64)}, "NaN or infinite"),
         ({"x": torch.ones(2, 3, 8)}, r"'x' has shape \[2, 3, 8\], expected \[vectors, width\]"),
         ({"x": torch.tensor(1.0)}, r"shape \[\]"),
         ({"x": torch.ones(0, 8)}, r"shape \[0, 8\]"),
         ({"x": torch.ones(MAX_VECTORS + 1, 2)}, "1001 vectors, at most 1000"),
+        (
+            {"bundle_emb.a.clip_l": torch.ones(600, 2), "bundle_emb.b.clip_l": torch.ones(600, 2)},
+            "1200 vectors, at most",
+        ),
+        ({"x": torch.ones(1, MAX_WIDTH + 1)}, rf"shape \[1, {MAX_WIDTH + 1}\], at most {MAX_WIDTH} wide"),
         ({"bundle_emb.a.clip_l": ONE, "bundle_emb.b.clip_l": drawn(1, 9)}, "several widths"),
     ],
 )
@@ -112,6 +118,7 @@ def with_vectors(ids: Tensor, places: dict[tuple[int, int], Tensor]) -> list[lis
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_vectors_equal_further_rows_of_the_token_embedding_in_transformers(clip_l: TextModel, attention: str) -> None:
+    library("transformers", "4.46")
     reference = transformers_text_model(clip_l, attention)
     table = clip_l.embeddings.token_embedding.weight
     new = 0.05 * drawn(8, table.shape[1])

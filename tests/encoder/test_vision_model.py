@@ -14,6 +14,7 @@ from weighted_clip.encoder.config import VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.vision_model import VisionModel
 
+from ..libraries import library
 from .conftest import random_ids
 from .files import hugging_face, openclip, write
 from .open_clip_reference import open_clip
@@ -38,6 +39,7 @@ def vision_tensors(model: VisionModel) -> dict[str, Tensor]:
 
 
 def transformers_model(model: VisionModel) -> Any:
+    library("transformers", "4.46")
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     config = model.config
@@ -154,6 +156,7 @@ def test_files_of_transformers_and_openai_give_both_towers(tmp_path: Path) -> No
 
 
 def test_an_image_tower_saved_alone_by_transformers_5_is_found(tmp_path: Path) -> None:
+    library("transformers", "5")
     from transformers import CLIPVisionModel
 
     model = seeded_vision_model(replace(SMALL, projection_dim=None))

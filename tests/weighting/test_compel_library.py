@@ -14,6 +14,8 @@ from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_pr
 from weighted_clip.weighting.scheme_api import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..libraries import library
+
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
 CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
 SENTENCE = "a photo of red castle near the river at dusk , oil painting unbelievably detailed lighthouse keeper"
@@ -40,6 +42,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def provider(model):
+    library("compel")
     from compel.embeddings_provider import EmbeddingsProvider
 
     return EmbeddingsProvider(
@@ -105,6 +108,7 @@ MODES = {
 
 
 def by_the_library(provider, text: str, **options):
+    library("compel")
     from compel import Compel
 
     compel = Compel(tokenizer=provider.tokenizer, text_encoder=provider.text_encoder, **options)
@@ -141,6 +145,7 @@ def test_short_prompts_equal_the_library_from_text_to_rows(model, provider, text
 @pytest.mark.parametrize("chunking", MODES)
 @pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
 def test_long_prompts_equal_the_library_in_every_split_mode(model, provider, text: str, chunking: str) -> None:
+    library("compel", "2.1")
     from compel import SplitLongTextMode
 
     mode = SplitLongTextMode[MODES[chunking]]

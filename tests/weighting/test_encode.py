@@ -19,6 +19,8 @@ from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
 
+from ..libraries import needs_masked_kernel
+
 TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
 
 
@@ -81,6 +83,7 @@ def test_padding_masks_hide_what_they_say() -> None:
 
 
 def test_masking_padding_changes_padding_rows_only() -> None:
+    needs_masked_kernel()
     attend, mask = encode("a (cat:1.3)").hidden, encode("a (cat:1.3)", padding="mask").hidden
     assert torch.equal(attend[:, :4], mask[:, :4])
     assert not torch.equal(attend[:, 4:], mask[:, 4:])

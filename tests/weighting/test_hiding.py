@@ -11,6 +11,7 @@ from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, mask_fn, read_prompt
 from weighted_clip.weighting.view import view
 
+from ..libraries import library, needs_masked_kernel
 from .known_embeddings import KnownEmbeddings
 
 CONFIG = TextConfig(hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=256)
@@ -70,6 +71,7 @@ def encoded(model, text: str, **options) -> torch.Tensor:
 
 
 def test_hiding_from_everything_equals_transformers(model) -> None:
+    library("transformers", "4.46")
     reference = transformers_text_model(model)
     ids = torch.tensor([read("a red cat and a dog").chunks[0].ids])
     with torch.no_grad():
@@ -78,6 +80,7 @@ def test_hiding_from_everything_equals_transformers(model) -> None:
 
 
 def test_only_rows_that_can_see_a_phrase_change(model) -> None:
+    needs_masked_kernel()
     text = "a red cat and a dog"
     plain = encoded(model, text)
 

@@ -17,6 +17,7 @@ from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
 from weighted_clip.weighting.scheme_api import LAWS, MASK_METHODS, SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..libraries import needs_masked_kernel
 from ..toy import case_chunks, toy_encode
 
 # names in the case files: names of the programs, and ours
@@ -184,6 +185,7 @@ def test_negative_weights_act_as_zero_and_say_so() -> None:
 
 
 def test_pooled_is_unweighted_or_blended() -> None:
+    needs_masked_kernel()
     text = "a (cat:0.25) sat"
     unweighted = encode(text, scheme="masked_blend").pooled
     blended = encode(text, scheme="masked_blend", pooled="weighted").pooled

@@ -17,6 +17,8 @@ from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt
 from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
 
+from .. import libraries
+
 L = TextConfig(hidden_dim=128, num_heads=2, num_layers=4, mlp_dim=256)
 G = TextConfig(hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0)
 READERS = {
@@ -44,6 +46,7 @@ def both(text: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def library(models):
     """compel on transformers' models with the same weights, set up as its users do for SDXL."""
+    libraries.library("compel")
     from compel import Compel, ReturnedEmbeddingsType
 
     tokenizer_g = transformers_tokenizer()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -83,12 +84,13 @@ class Handlers:
         self._source = source
         self._base = base
         self._run = run
+        self._lock = threading.Lock()
 
     def read(self, text: str, *values: str) -> tuple[str, str, str, Any]:
         """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
         model, model_line = self._model()
         inputs = _inputs(text, values)
-        scheme = SCHEMES.get(values[1])
+        scheme = SCHEMES.get(str(values[1]))
         note = "" if scheme is None else markup.message(f"{scheme.summary} ({scheme.equals})", is_problem=False)
         others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
         try:
@@ -100,7 +102,7 @@ class Handlers:
     def details(self, tab: str, chunk: float | None, target: str, text: str, *values: str) -> tuple[Any, ...]:
         """What is in the open tab, in the order of `DETAILS`; all else stays as it is."""
         shown: dict[str, Any] = dict.fromkeys(DETAILS, gr.update())
-        place = {"Tokens": "tokens", "Masks": "masks", "Convert": "problems"}.get(tab)
+        place = {"Tokens": "tokens", "Masks": "masks", "Convert": "problems"}.get(str(tab))
         if place is None:
             return tuple(shown.values())
         try:
@@ -136,7 +138,11 @@ class Handlers:
         if not schemes:
             yield *ended, markup.message("Choose at least one scheme."), gr.update()
             return
-        names = [name for name in SCHEMES if name in schemes]
+        wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # whatever a request holds
+        names = [name for name in SCHEMES if name in wanted]
+        if not names:
+            yield *ended, markup.message(f"There is no such scheme; allowed: {', '.join(SCHEMES)}"), gr.update()
+            return
         total = len(names)
         yield *running, markup.progress(0, total, f"encoding with {names[0]}"), ""
         try:
@@ -164,7 +170,9 @@ class Handlers:
         """Encode a prompt into a file: the file, and what is in it."""
         try:
             model, options = self._source(), self._options(text, values)
-            path = Path(tempfile.mkdtemp(dir=self._folder.name)) / "prompt.safetensors"
+            with self._lock:  # from Python 3.12 on, those who ask at once would each make one, and all but one would go
+                folder = self._folder.name
+            path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
             self._run(export, model, text, options, path)
         except Exception as error:  # the page is the only place where the user could see it
             return None, markup.message(_explained(error))
@@ -189,6 +197,9 @@ class Handlers:
     def _options(self, text: str, values: Sequence[str]) -> EncodeOptions:
         """The options, once the texts are known to be something that can be read."""
         texts = dict(zip(OPTIONS, values, strict=True))
+        for name, value in (("prompt", text), *texts.items()):
+            if not isinstance(value, str):  # only who calls the page's functions by themselves can send anything else
+                raise LabError(f"{name} must be a text, got {value!r:.80}")
         if len(text.encode(errors="replace")) > MAX_BYTES:
             raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
         if any(_SURROGATE.search(one) for one in (text, *values)):
@@ -231,7 +242,8 @@ def _cell(value: str | int | float) -> str:
 def _masks(read: ReadPrompt, chunk: float | None) -> tuple[Any, str]:
     """What is to be known where a chunk is chosen, and the masks of the one that is."""
     count = len(read.chunks)
-    number = max(1, min(count, int(chunk or 1)))
+    # a number of the page's box, or whatever else a request holds; NaN compares as false
+    number = int(min(count, chunk)) if isinstance(chunk, (int, float)) and chunk >= 1 else 1
     pictures = mask_pictures(read, MAX_POSITIONS, number - 1)
     return gr.update(label=f"Chunk, 1 to {count}", visible=count > 1), markup.figures(pictures)
 

@@ -78,7 +78,7 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
             if issue is not None:
                 issues.append(issue)
                 continue
-            is_large = len(tokens) >= LARGE_GROUP
+            is_large = len(tokens) >= LARGE_GROUP or len(tokens) > layout.capacity
             while len(content) + len(tokens) > layout.capacity:
                 room = layout.capacity - len(content) if is_large else 0
                 chunks.append(close_chunk(content + tokens[:room], layout))

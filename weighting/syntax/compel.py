@@ -26,7 +26,7 @@ from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section,
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
 
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
-_ESCAPE = re.compile(r'\\([()"])')
+_ESCAPE = re.compile(r'(\\+)[()"]')
 
 
 def parse(source: str, *, strict: bool = False) -> Prompt:
@@ -229,11 +229,7 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
         return
     pieces: list[Piece] = []
     for index, word in enumerate(run):
-        characters, places = word
-        passes = 2 + (len(run) - max(index, 1))
-        while passes and (shorter := _unescaped(characters, places)) is not None:
-            characters, places = shorter
-            passes -= 1
+        characters, places = _unescaped(word, 2 + (len(run) - max(index, 1)))
         if index:
             end = pieces[-1].span.end
             pieces.append(Piece(" ", Span(end, end)))
@@ -241,11 +237,13 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
     yield Fragment(tuple(pieces), weight)
 
 
-def _unescaped(characters: str, places: list[int]) -> _Text | None:
-    """Without the backslashes of its escapes; None if it has none."""
-    gone = {match.start() for match in _ESCAPE.finditer(characters)}
+def _unescaped(word: _Text, passes: int) -> _Text:
+    """Without the backslashes of its escapes, of which each pass takes the last one in front of a character."""
+    characters, places = word
+    ends = [(match.end(1), len(match[1])) for match in _ESCAPE.finditer(characters)]
+    gone = {index for end, count in ends for index in range(end - min(count, passes), end)}
     if not gone:
-        return None
+        return word
     kept = [index for index in range(len(characters)) if index not in gone]
     return _Text("".join(characters[index] for index in kept), [places[index] for index in kept])
 

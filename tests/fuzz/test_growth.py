@@ -1,0 +1,131 @@
+"""Work and memory grow with the input and no faster: counted in steps of the interpreter, not in seconds."""
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.web.inspection import MAX_BYTES, inspect
+from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.schedule import read_timed
+from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.timed_view import timed_reads
+
+from .text_targets import Embeddings
+
+TOKENIZE = default_tokenizer()
+A1111 = EncodeOptions(syntax="a1111", hide="a\nb c", normalization="length+mean")
+SIZE = 25
+MOST = 6
+"""Times as many steps for four times as much; 16 would be quadratic."""
+
+SHAPES: dict[str, Callable[[int], str]] = {
+    "nested rounds": lambda n: "(" * n + "a" + ")" * n,
+    "nested squares": lambda n: "[" * n + "a" + "]" * n,
+    "nested weights": lambda n: "(" * n + "a" + ":1.1)" * n,
+    "nested edits": lambda n: "[" * n + "a" + ":b:1]" * n,
+    "nested alternations": lambda n: "[" * n + "a" + "|b]" * n,
+    "edits in brackets": lambda n: "(" * n + "[a:b:1]" * n + ")" * n,
+    "alternations in brackets": lambda n: "[(" * n + "[a|b]" * n + ")]" * n,
+    "nested attention": lambda n: "(" * n + "a" + ")1.2" * n,
+    "never closed": lambda n: "(a [b" * n,
+    "never opened": lambda n: "a) b]" * n,
+    "escapes in front of words": lambda n: "\\" * n + "(" + " a" * n,
+    "escapes": lambda n: "\\(a\\) " * n,
+    "quotes": lambda n: '"a" \\" "b' * n,
+    "sections": lambda n: "(" + '"a (b)1.2",' * n + '"a").and()',
+    "swaps": lambda n: "a.swap(b) " * n,
+    "breaks": lambda n: "a BREAK " * n,
+    "tags": lambda n: "<lora:a:0.5> b " * n,
+    "embeddings": lambda n: "embedding:style, a " * n,
+    "marks": lambda n: "e\u0301猫\u200d" * n,
+}
+
+
+def steps(call: Callable[[], Any]) -> int:
+    """Lines and calls of Python that a call takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        del frame, event, argument
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def assert_linear(call: Callable[[str], Any], shape: Callable[[int], str], size: int = SIZE) -> None:
+    call(shape(1))  # what is made once
+    small, large = (steps(partial(call, shape(count))) for count in (size, 4 * size))
+    assert large < MOST * small, (small, large)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_parsing_is_linear(syntax: str, shape: str) -> None:
+    assert_linear(lambda text: parse(text, syntax), SHAPES[shape], 10 * SIZE)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_and_timing_are_linear(shape: str) -> None:
+    assert_linear(lambda text: read_prompt(text, A1111, TOKENIZE, embeddings=Embeddings()), SHAPES[shape])
+    assert_linear(lambda text: read_timed(text, 20), SHAPES[shape], 10 * SIZE)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", SYNTAXES)
+def test_converting_is_linear(source: str, target: str) -> None:
+    for shape in ("never closed", "nested edits", "sections", "escapes", "marks"):
+        assert_linear(lambda text: convert(text, source, target, TOKENIZE), SHAPES[shape])
+
+
+def test_problems_of_many_texts_are_compared_in_one_pass() -> None:
+    def read(text: str) -> None:
+        count = text.count("|") + 1
+        prompt = read_timed(text, count)
+        timed_reads(prompt, count, "as written", lambda one: read_prompt(one, A1111, TOKENIZE))
+
+    assert_linear(read, lambda n: "[" + "|".join("\\a " * 20 + str(i) for i in range(n)) + "]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a | [" + "|" * 60_000,
+        "a \\\n[" + "a|" * 30_000,
+        "\\" * 30_000 + "(" + " a" * 15_000,
+        "(" * 20_000 + "[a:b:1]" * 3_000 + ")" * 20_000,
+        "[" * 10_000 + "a" + ":b:1]" * 10_000,
+    ],
+    ids=["bars", "bars behind a backslash", "escapes", "edits in brackets", "nested edits"],
+)
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_the_longest_request_of_the_ruler_does_not_hang(syntax: str, text: str) -> None:
+    assert len(text) <= MAX_BYTES
+    assert inspect({"text": text, "syntax": syntax})["views"]
+    if syntax == "a1111":
+        assert inspect({"text": text, "syntax": syntax, "steps": 20})["views"]
+
+
+def test_messages_do_not_grow_with_what_they_quote() -> None:
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        prompt = parse("[" * count + "a" + ":b:1]" * count, "a1111")
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert max(len(issue.message) for issue in prompt.issues) < 300
+        return most
+
+    assert peak(4000) < MOST * peak(1000)

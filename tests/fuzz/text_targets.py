@@ -1,0 +1,226 @@
+"""Targets that read text: each raises nothing but what is documented and checks what has to hold for any prompt."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
+from weighted_clip.weighting.chunks import ChunkLayout, fragment_tokens
+from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.editing import edits_of, read_editing, spans_at
+from weighted_clip.weighting.embeddings import EmbeddingError
+from weighted_clip.weighting.encode import CHUNKING_CHOICES, MAX_ISSUES, MAX_WEIGHT, EncodeOptions, read_prompt
+from weighted_clip.weighting.extra_networks import read_loras, take_tags
+from weighted_clip.weighting.normalize import NORMALIZATIONS
+from weighted_clip.weighting.options import EOS_ROWS, HIDDEN_FROM
+from weighted_clip.weighting.padding import PADDINGS
+from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
+from weighted_clip.weighting.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.timed_view import timed_reads, timed_view
+from weighted_clip.weighting.view import token_table, view
+
+from .drawing import Draw
+
+TOKENIZE = default_tokenizer()
+STEPS = (1, 2, 20, 77, 1000, MAX_STEPS)
+VECTORS = {"style": 1, "a": 2, "bad hands": 3, "ha nd": 80, "embedding": 1, "猫": 1, ",": 1, "x" * 200: 1}
+LAYOUTS = (ChunkLayout(), ChunkLayout(pad_id=0), ChunkLayout(length=3), ChunkLayout(length=9), ChunkLayout(length=248))
+CHOICES: dict[str, Sequence[Any]] = {
+    "syntax": list(SYNTAXES),
+    "scheme": list(SCHEMES),
+    "normalization": NORMALIZATIONS,
+    "chunking": CHUNKING_CHOICES,
+    "padding": PADDINGS,
+    "eos_rows": EOS_ROWS,
+    "hidden_from": HIDDEN_FROM,
+    "comma_backtrack": (20, 0, 1, 74),
+}
+
+
+class Embeddings:
+    """Some names with vectors, one that cannot be used, and one whose file has gone."""
+
+    def names(self) -> list[str]:
+        return [*VECTORS, "broken", "gone"]
+
+    def find(self, name: str) -> list[str] | None:
+        if name == "broken":
+            raise EmbeddingError("The embedding “broken” cannot be used.")
+        return [f"{name}[{index}]" for index in range(VECTORS[name])] if name in VECTORS else None
+
+
+def syntax(data: bytes) -> None:
+    draw = Draw(data)
+    name, strict = draw.pick(list(SYNTAXES)), draw.flag()
+    text = draw.rest()
+    try:
+        prompt = parse(text, name, strict=strict)
+    except PromptError as error:
+        assert strict
+        assert str(error)
+        prompt = parse(text, name)
+        assert prompt.issues
+    check_prompt(prompt, text)
+
+
+def check_prompt(prompt: Prompt, text: str) -> None:
+    """Spans tile the text, and every fragment has its weight."""
+    spans = [*prompt.marks]
+    for part in prompt.parts:
+        if isinstance(part, Break):
+            spans.append(part.span)
+        else:
+            spans += [piece.span for piece in part.pieces if piece.span.end > piece.span.start]
+            assert all(piece.text in (text[slice(*piece.span)], " ") for piece in part.pieces)
+            assert len(part.positions) == len(part.text)
+            assert isinstance(part.weight, float)
+    position = 0
+    for span in sorted(spans):
+        assert span.start == position, (span, position)
+        position = span.end
+    assert position == len(text)
+    check_issues(prompt.issues, len(text))
+
+
+def check_issues(issues: Sequence[Issue], length: int) -> None:
+    for issue in issues:
+        assert issue.message
+        assert 0 <= issue.span.start <= issue.span.end <= length, issue
+
+
+def tags(data: bytes) -> None:
+    text = Draw(data).rest()
+    bare, found = take_tags(text)
+    assert all(text[slice(*piece.span)] == piece.text for piece in bare.pieces)
+    assert all(text[tag.span.start] + text[tag.span.end - 1] == "<>" for tag in found)
+    assert len(bare.text) + sum(tag.span.end - tag.span.start for tag in found) == len(text)
+    loras, issues = read_loras(found)
+    assert all(math.isfinite(lora.clip_strength) and math.isfinite(lora.model_strength) for lora in loras)
+    check_issues(issues, len(text))
+
+
+def timed(data: bytes) -> None:
+    """Edits, alternations and ANDs through all steps, and every text read for the ruler."""
+    draw = Draw(data)
+    steps, counter, is_viewed = draw.pick(STEPS), draw.pick(COUNTERS), draw.flag()
+    old_rule, hires = draw.flag(), draw.pick([None, 1, 20])
+    text = draw.rest()
+    parts = read_editing(text).parts
+    ends = [0, *(part[1] if len(part) == 2 and isinstance(part[0], int) else part.span.end for part in parts)]
+    assert ends == sorted(ends)
+    assert ends[-1] == len(text)
+    try:
+        prompt = read_timed(text, steps)
+        schedule(text, steps, hires_steps=hires, old_rule=old_rule)
+    except ValueError as error:
+        assert "too many" in str(error) or "all together" in str(error), error
+        return
+    for branch in prompt.branches:
+        last_steps = [standing.last_step for standing in branch.texts]
+        assert last_steps == sorted(set(last_steps))
+        assert last_steps[-1] == steps
+        for standing in branch.texts[:5]:
+            assert all(text[slice(*piece.span)] == piece.text for piece in standing.fragment.pieces)
+    check_issues(prompt.issues, len(text))
+    if is_viewed and steps <= 20:
+        options = EncodeOptions(syntax="a1111")
+        for read in timed_reads(prompt, steps, counter, lambda one: read_prompt(one, options, TOKENIZE))[:20]:
+            assert json.dumps(timed_view(read))
+            check_issues(read.read.issues, len(text))
+    assert len(spans_at(parts, 1, dict.fromkeys((edit.span for edit in edits_of(parts)), 1))) <= len(text) + 1
+
+
+def tokenizer(data: bytes) -> None:
+    text = Draw(data).rest()
+    tokens = TOKENIZE(text)
+    assert tokens == TOKENIZE(without_surrogates(text))
+    assert all(0 <= token.id < TOKENIZE.vocab_size for token in tokens)
+    starts = [token.start for token in tokens]
+    assert starts == sorted(starts)
+    assert all(0 <= token.start <= token.end <= len(text) for token in tokens)
+
+
+def reading(data: bytes) -> None:
+    """`read_prompt` with every option, embeddings and odd layouts, and the two views of what it read."""
+    draw = Draw(data)
+    chosen = {name: draw.pick(some) for name, some in CHOICES.items()}
+    flags = {name: draw.flag() for name in ("quirks", "is_causal", "strict")}
+    layout, embeddings = draw.pick(LAYOUTS), draw.pick([None, Embeddings()])
+    options = EncodeOptions(**chosen, **flags, hide=draw.text(40), from_phrases=draw.text(40))
+    text = draw.rest()
+    try:
+        read = read_prompt(text, options, TOKENIZE, layout, embeddings=embeddings)
+    except PromptError:
+        assert options.strict
+        return
+    except ValueError as error:
+        assert options.comma_backtrack >= layout.capacity, error
+        return
+    assert read.chunks
+    for chunk in read.chunks:
+        assert len(chunk.tokens) == layout.length
+        assert chunk.num_content <= layout.capacity
+        assert all(math.isfinite(token.weight) and abs(token.weight) <= MAX_WEIGHT for token in chunk.tokens)
+    if options.syntax != "a1111" or not take_tags(text)[1]:  # around a tag, a piece takes the gap in
+        check_prompt(read.prompt, text)
+    check_issues(read.issues, len(text))
+    assert len(read.issues) <= MAX_ISSUES + 2
+    seen = view(read)
+    assert json.loads(json.dumps(seen, allow_nan=False)) == seen
+    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    for token in (token for chunk in seen["chunks"] for token in chunk["tokens"]):
+        assert 0 <= token["start"] <= token["end"] <= units
+    assert token_table(read)
+
+
+def conversion(data: bytes) -> None:
+    """What a conversion gives can be read, and is the same where nothing is said to be lost."""
+    draw = Draw(data)
+    source, target = draw.pick(list(SYNTAXES)), draw.pick(TARGETS)
+    text = draw.rest()
+    result = convert(text, source, target, TOKENIZE)
+    check_issues(result.issues, len(text))
+    if source == target:
+        assert result.text == text
+        return
+    loras, bare = _loras(text, source)
+    their_loras, written = _loras(result.text, target)
+    check_prompt(parse(written, target), written)
+    if any(issue.code == "not-expressible" for issue in result.issues):
+        return
+    ours, theirs = _tokens(bare, source), _tokens(written, target)
+    assert [token_id for token_id, _ in ours] == [token_id for token_id, _ in theirs], result
+    assert all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for (_, a), (_, b) in zip(ours, theirs, strict=True))
+    assert len(loras) == len(their_loras), result
+    if target == "a1111":  # what was text is no command there
+        assert not edits_of(read_editing(written).parts), result
+        assert [part.weight_span for part in split_and(written)] == [None], result
+
+
+def _loras(text: str, name: str) -> tuple[list[Any], str]:
+    """The LoRAs that a program finds in a prompt, and what is left of it."""
+    if name == "a1111":
+        bare, found = take_tags(text)
+        return read_loras(found)[0], bare.text
+    return list(parse(text, name).loras), text
+
+
+def _tokens(text: str, name: str) -> list[tuple[object, float]]:
+    return [(token.id, token.weight) for token in fragment_tokens(parse(text, name), TOKENIZE) if token is not None]
+
+
+assert set(CHOICES) <= {field.name for field in fields(EncodeOptions)}
+TEXT_TARGETS = {
+    "syntax": syntax,
+    "tags": tags,
+    "timed": timed,
+    "tokenizer": tokenizer,
+    "reading": reading,
+    "conversion": conversion,
+}
