@@ -25,7 +25,7 @@ from torch.nn import functional
 from .config import TextConfig
 from .layers import Block
 from .masks import causal_mask, check_mask
-from .memory import ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
+from .memory import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
 from .text_model import Encoding, TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
@@ -74,6 +74,7 @@ class PrefixTextEncoder(TextEncoder):
             mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
         keys, scope = chunk_keys(ids, mask, is_causal=is_causal), self._scope()
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
+        attempt = self.trunks.attempt()
 
         def encode(rows: list[int]) -> Encoding:
             batches = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -84,12 +85,20 @@ class PrefixTextEncoder(TextEncoder):
                         [keys[row] for row in batch],
                         [ids[row] for row in batch],
                         None if mask is None else mask[batch],
+                        attempt,
                     )
                     for batch in batches
                 ]
             return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
-        return Encoding(*recalled(self.encodings, scope, keys, encode))
+        def is_unchanged() -> bool:
+            is_same = self._scope() == scope
+            if not is_same:
+                attempt.undo()
+            return is_same
+
+        with attempt:
+            return Encoding(*recalled(self.encodings, scope, keys, encode, is_unchanged))
 
     def _own_types(self) -> AbstractContextManager[Any]:
         """No autocast by a caller: what is remembered shall not depend on it."""
@@ -101,9 +110,14 @@ class PrefixTextEncoder(TextEncoder):
         return state_of(self.model), self.clip_skip, self.final_norm, self.projected
 
     def _run(
-        self, scope: Hashable, keys: Sequence[ChunkKey], ids: Sequence[Sequence[Any]], mask: Tensor | None
+        self,
+        scope: Hashable,
+        keys: Sequence[ChunkKey],
+        ids: Sequence[Sequence[Any]],
+        mask: Tensor | None,
+        attempt: Attempt[tuple[Hashable, ChunkKey]],
     ) -> Encoding:
-        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None."""
+        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
         model = self.model
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
@@ -112,7 +126,7 @@ class PrefixTextEncoder(TextEncoder):
         shared = share(keys, [key for key, _ in trunks])
         known = [entry for _, entry in trunks]
         nodes = torch.tensor(shared.nodes, device=device)  # [b, s]
-        rows, places = torch.tensor(shared.fresh, device=device).unbind(1)  # [n] each
+        rows, places = torch.tensor(_rounded_up(shared), device=device).unbind(1)  # [n] each
         mix = _Mixer(shared, nodes, rows, places, mask, is_causal=keys[0].is_causal)
 
         embedded = model.embeddings(tokens, vectors)[rows, places]
@@ -130,7 +144,7 @@ class PrefixTextEncoder(TextEncoder):
         last = torch.cat([*(entry[-2] for entry in known), hidden])
         chosen = torch.cat([*(entry[-1] for entry in known), chosen])
         for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it stays longest
-            self.trunks.put((scope, keys[row]), (*entry, last[nodes[row]], chosen[nodes[row]]))
+            attempt.put((scope, keys[row]), (*entry, last[nodes[row]], chosen[nodes[row]]))
 
         ends = nodes[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
         pooled = _norm(last[ends], model.final_layer_norm)
@@ -222,6 +236,21 @@ def num_shared(one: ChunkKey, other: ChunkKey) -> int:
     """Positions from the first whose states are the same in two causal chunks."""
     pairs = enumerate(zip(one.positions, other.positions, strict=True))
     return next((place for place, (key, its_key) in pairs if key != its_key), len(one.positions))
+
+
+def _rounded_up(shared: Shared) -> list[tuple[int, int]]:
+    """The new states, the last one several times, so that there are few different numbers of them.
+
+    For each shape that it meets, oneDNN makes code and keeps it: 0.6 MiB, for up to 1024 shapes.
+
+    >>> [len(_rounded_up(Shared([[0] * 77] * 9, [(0, 0)] * count, 0))) for count in (1, 20, 65, 130, 300)]
+    [8, 24, 72, 144, 320]
+    """
+    count = len(shared.fresh)
+    if count == sum(map(len, shared.nodes)):  # whole chunks, of which there are few different numbers anyway
+        return shared.fresh
+    step = max(8, 2 ** (count.bit_length() - 4))
+    return shared.fresh + shared.fresh[-1:] * (-count % step)
 
 
 class _Mixer:

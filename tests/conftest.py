@@ -2,6 +2,7 @@
 
 --cases DIR   read the case files from another folder than tests/cases
 --hosts DIR   a folder with real hosts in it, for the tests marked ``host``
+--long        the tests marked ``long`` at their full length, which takes minutes to an hour
 """
 
 import importlib
@@ -62,6 +63,18 @@ settings.load_profile("weighted_clip")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", default=str(TESTS / "cases"), metavar="DIR", help="folder of case files (tests/cases)")
     parser.addoption("--hosts", default=None, metavar="DIR", help="folder with real ComfyUI or Forge checkouts")
+    parser.addoption(
+        "--long", action="store_true", help="also run what is long: thousands of encodings, hundreds of prompts"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what is long unless it is asked for."""
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.skip(reason="long: give --long, which takes minutes to an hour"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

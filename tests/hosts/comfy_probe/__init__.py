@@ -29,11 +29,11 @@ class WeightedCLIPTestSaveConditioning:
         tensors: dict[str, torch.Tensor] = {}
         others: list[dict[str, Any]] = []
         for index, (hidden, values) in enumerate(conditioning):
-            tensors[f"{index}.hidden"] = hidden.contiguous()
+            tensors[f"{index}.hidden"] = hidden.clone().contiguous()  # entries may share theirs
             others.append({})
             for key, value in values.items():
                 if isinstance(value, torch.Tensor):
-                    tensors[f"{index}.{key}"] = value.contiguous()
+                    tensors[f"{index}.{key}"] = value.clone().contiguous()
                 else:
                     others[index][key] = value if isinstance(value, (int, float, str)) else type(value).__name__
         path = Path(folder_paths.get_output_directory(), f"{file}.safetensors")

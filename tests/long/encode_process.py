@@ -1,0 +1,170 @@
+"""Encodes the drawn prompts in a process of its own, as our nodes and commands do, and writes down how it fared.
+
+    python encode_process.py JOB.json RESULT
+
+RESULT is a folder; figures.json is written there. A job is JSON: ``seed`` and ``count`` of the prompts, ``config``
+(fields of `TextConfig`), ``max_bytes``, ``kept`` (the numbers of the prompts whose encodings are written to
+RESULT/NUMBER.safetensors), ``points`` (how often memory is looked at), and ``way``: ``on`` encodes all prompts one
+after the other, ``fresh`` only those that are kept, each with nothing remembered, ``plain`` the same by the encoder
+that neither shares nor remembers.
+"""
+
+# ruff: noqa: E402 (the package has to be loaded before it is imported)
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weighted_clip.encoder.memory import Memory
+    from weighted_clip.encoder.prefix import PrefixTextEncoder
+    from weighted_clip.encoder.text_model import TextEncoder
+
+    from .course import resident_bytes
+    from .prompts import STEPS, Drawn, draw_prompts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(name: str, file: Path, *, is_package: bool = False) -> Any:
+    """A module by its path, under a name of our choosing."""
+    places = [str(file.parent)] if is_package else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    load("weighted_clip", ROOT / "__init__.py", is_package=True)
+    resident_bytes = load("course", Path(__file__).with_name("course.py")).resident_bytes
+    _prompts = load("prompts", Path(__file__).with_name("prompts.py"))
+    Drawn, STEPS, draw_prompts = _prompts.Drawn, _prompts.STEPS, _prompts.draw_prompts
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file  # the one for tensors keeps Python objects for each new size
+from torch import Tensor
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.families import encoders_for
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.batching import encode_prompts
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
+from weighted_clip.weighting.towers import layout_of
+
+
+class Watched:
+    """The memories of an encoder, with a count of what is found in them and a look at their bytes."""
+
+    def __init__(self, encoder: PrefixTextEncoder) -> None:
+        self.memories: dict[str, Memory[Any]] = {"encodings": encoder.encodings, "trunks": encoder.trunks}
+        self.found = self.asked = self.highest = 0
+        memory = encoder.encodings
+        get = memory.get
+
+        def counting(key: Hashable) -> tuple[Tensor, ...] | None:
+            entry = get(key)
+            self.asked += 1
+            self.found += entry is not None
+            return entry
+
+        memory.get = counting
+
+    def check_bounds(self) -> None:
+        """No memory has more than it may."""
+        for name, memory in self.memories.items():
+            assert 0 <= memory.num_bytes <= memory.max_bytes, f"{name}: {memory.num_bytes} of {memory.max_bytes} bytes"
+        self.highest = max(self.highest, sum(memory.num_bytes for memory in self.memories.values()))
+
+    def check_bytes(self) -> None:
+        """What a memory counts is what its entries keep alive."""
+        for name, memory in self.memories.items():
+            tensors = [tensor for entry in list(memory._entries.values()) for tensor in entry]
+            alive = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors if tensor.numel()}
+            counted = memory.num_bytes
+            assert sum(alive.values()) == counted, f"{name}: counts {counted}, keeps {sum(alive.values())}"
+
+
+def encode_drawn(drawn: Drawn, encoder: TextEncoder) -> dict[str, np.ndarray]:
+    """Hidden states and pooled vector of a prompt, or of all its texts one below the other."""
+    options, layout, tokenize = EncodeOptions(**drawn.options), layout_of(encoder.config), default_tokenizer()
+    texts = [drawn.text]
+    if drawn.is_timed:
+        branches = read_timed(drawn.text, STEPS).branches
+        texts = [run.fragment.text for branch in branches for run in runs(branch, STEPS, COUNTERS[0])]
+    reads = [read_prompt(text, options, tokenize, layout) for text in dict.fromkeys(texts)]
+    encoded = encode_prompts(reads, encoder, tokenize)
+    hidden, pooled = (
+        torch.cat([getattr(one, name).flatten(0, -2) for one in encoded]) for name in ("hidden", "pooled")
+    )
+    return {"hidden": hidden.numpy(), "pooled": pooled.numpy()}
+
+
+def point(step: int, watched: Watched) -> dict[str, int]:
+    """What there is now, once all that can go has gone."""
+    gc.collect()
+    resident = 0
+    if sys.platform == "linux":
+        trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # what the C library holds free is no leak
+            trim(0)
+        resident = resident_bytes()
+    objects = gc.get_objects()
+    tensors = sum(issubclass(type(one), Tensor) for one in objects)
+    watched.check_bytes()
+    remembered = sum(memory.num_bytes for memory in watched.memories.values())
+    return {
+        **{"step": step, "resident": resident, "objects": len(objects), "tensors": tensors, "remembered": remembered},
+        **{"entries": sum(map(len, watched.memories.values())), "found": watched.found, "asked": watched.asked},
+    }
+
+
+def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Do a job, and write the encodings that are kept at once, so that they take no memory: figures."""
+    model = seeded_text_model(TextConfig(**job["config"]))
+    encoder: Any = TextEncoder(model)
+    if job["way"] != "plain":
+        encoder = encoders_for({"clip_l": model}, max_bytes=job["max_bytes"])[1]["clip_l"]
+    prompts, kept = draw_prompts(job["seed"], job["count"]), set(job["kept"])
+    if job["way"] != "on":
+        for number in sorted(kept):
+            if job["way"] == "fresh":
+                encoder.encodings.clear()
+                encoder.trunks.clear()
+            save_file(encode_drawn(prompts[number], encoder), folder / f"{number}.safetensors")
+        return {}
+    watched = Watched(encoder)
+    every = max(1, len(prompts) // job["points"])
+    points: list[dict[str, int]] = []
+    began = time.perf_counter()
+    for number, drawn in enumerate(prompts):
+        rows = encode_drawn(drawn, encoder)
+        watched.check_bounds()
+        if number in kept:
+            save_file(rows, folder / f"{number}.safetensors")
+        del rows
+        if (number + 1) % every == 0:
+            points.append(point(number + 1, watched))
+    seconds = time.perf_counter() - began
+    bound = sum(memory.max_bytes for memory in watched.memories.values())
+    return {"points": points, "seconds": seconds, "highest": watched.highest, "bound": bound}
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[2])
+    target.mkdir(parents=True, exist_ok=True)
+    figures = run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), target)
+    (target / "figures.json").write_text(json.dumps(figures), encoding="utf-8")

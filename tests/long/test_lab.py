@@ -1,0 +1,299 @@
+"""Many users of one lab at once: each gets what a single one gets, nothing fails, and memory stays flat."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load, save_file
+from weighted_clip.benchmarks.page import table
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.web.pictures.changes import GUTTER
+from weighted_clip.web.pictures.style import MARGIN
+
+from .course import MEBIBYTE, NO_PROC, PROC, Point, growth, resident_bytes
+from .lab_client import Client, Lab, running_lab
+from .page import about, course_table, resident_growth, write_part
+from .prompts import draw_options, draw_text
+
+pytest.importorskip("gradio")
+
+OPTIONS = (
+    *("syntax", "scheme", "normalization", "chunking", "padding"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases"),
+)
+"""What handlers take behind the prompt, in their order."""
+SEED = 3
+CLOSE = 1e-5
+CLOSE_OF_RATIOS = 1e-4
+"""As in test_encodes.py."""
+MAX_MEBIBYTES = 32
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a user of the page has typed and chosen."""
+
+    text: str
+    values: tuple[str, ...]
+    """Of `OPTIONS`."""
+    target: str
+    schemes: tuple[str, str]
+
+    @property
+    def all_values(self) -> tuple[str, ...]:
+        """The prompt and the options."""
+        return self.text, *self.values
+
+    def typed(self) -> list[str]:
+        """What stands in the box on the way to the whole prompt."""
+        return [self.text[: len(self.text) * part // 4] for part in (1, 2, 3, 4)]
+
+
+def draw_inputs(count: int) -> list[Input]:
+    draw = random.Random(SEED)
+    inputs: list[Input] = []
+    for number in range(count):
+        options = {"hide": "", "hidden_from": "everything", "from_phrases": "", **draw_options(draw)}
+        text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))
+        schemes = ("masked_blend", "comfy") if number % 2 else ("a1111", "compel")
+        target = draw.choice(("comfy", "a1111", "compel"))
+        inputs.append(Input(text, tuple(options[name] for name in OPTIONS), target, schemes))
+    return inputs
+
+
+@dataclass
+class Record:
+    """What all users together have seen."""
+
+    lab: Lab
+    every: int
+    """After so many answers memory is looked at."""
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Of each answer, by what was asked."""
+    resident: list[Point] = field(default_factory=list)
+    differences: list[float] = field(default_factory=list)
+    """Of each exported file from the first of that input."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _count: int = 0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time an answer."""
+        began = time.perf_counter()
+        yield
+        taken = time.perf_counter() - began
+        with self._lock:
+            self.seconds.setdefault(name, []).append(taken)
+            self._count += 1
+            if self._count % self.every == 0:
+                self.resident.append(Point(self._count, resident_bytes(self.lab.process_id) if PROC.is_dir() else 0))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All that a lab says of one input."""
+
+    plain: dict[str, Any]
+    """By what was asked; the same whenever it is asked."""
+    chart: np.ndarray
+    """Of the comparison, without the names and times at its left."""
+    file: bytes
+    """What was exported."""
+
+
+def study(client: Client, given: Input, record: Record) -> Answers:
+    """One round: type, look at tokens and masks, convert, compare two schemes, export and fetch the file."""
+    plain: dict[str, Any] = {}
+
+    def asked(name: str, function: str, *values: Any) -> list[Any]:
+        with record.timed(name.split(":")[0]):
+            plain[name] = client.ask(function, *values)
+        return plain[name]
+
+    for text in given.typed():
+        asked(f"typing: {text}", "read", text, *given.values)
+    for name, function in (("tokens", "open_tab"), ("masks", "open_tab_1"), ("convert", "open_tab_3")):
+        asked(name, function, 1, given.target, *given.all_values)
+        # the server remembers for each user which tab is open
+        asked(f"{name}: again", "details", None, 1, given.target, *given.all_values)
+    with record.timed("compare two schemes"):
+        answers = list(client.queue("compare", None, list(given.schemes), *given.all_values))
+    plain["compared"] = answers[-1][2]
+    assert "2 of 2 schemes: done" in plain["compared"]
+    drawn, plain["comparison"] = chart(answers)
+    with record.timed("export"):
+        ((file, plain["exported"]),) = client.queue("export", *given.all_values)
+    with record.timed("download"):
+        content = client.download(file["path"])
+    return Answers(plain, drawn, content)
+
+
+def chart(answers: list[list[Any]]) -> tuple[np.ndarray, str]:
+    """The last chart of a comparison, less its left part, which tells times; and the markup around it."""
+    texts = [text for answer in answers for text in _texts(answer[3]) if "<figure" in text]
+    pictures = re.findall(r"src='data:image/png;base64,([^']+)'", texts[-1])
+    columns = [np.asarray(Image.open(io.BytesIO(base64.b64decode(one))))[:, MARGIN + GUTTER :] for one in pictures]
+    markup = re.sub(r"src='[^']+'", "", texts[-1])
+    return np.concatenate(columns), markup
+
+
+def _texts(value: Any) -> list[str]:
+    """All strings in an answer, which is a value or what has changed in one."""
+    if isinstance(value, str):
+        return [value]
+    return [text for one in value for text in _texts(one)] if isinstance(value, list) else []
+
+
+def compare_answers(found: Answers, expected: Answers, given: Input) -> float:
+    """Both are the same, files to within rounding: their largest difference."""
+    assert found.plain.keys() == expected.plain.keys()
+    for name, answer in expected.plain.items():
+        assert found.plain[name] == answer, f"{name} of {given}"
+    assert np.array_equal(found.chart, expected.chart), f"chart of {given}"
+    assert _metadata(found.file) == _metadata(expected.file)
+    mine, theirs = load(found.file), load(expected.file)
+    assert mine.keys() == theirs.keys()
+    away = max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+    scale = max(1.0, *(float(tensor.abs().max()) / 5 for tensor in theirs.values()))
+    limit = CLOSE_OF_RATIOS if given.values[1] in ("a1111", "a1111_global_norm", "lpw") else CLOSE
+    assert away <= limit * scale
+    return away
+
+
+def _metadata(file: bytes) -> Any:
+    """A safetensors file's header, in which names stand in any order."""
+    return json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
+
+
+def cancel(client: Client, given: Input, record: Record) -> None:
+    """Begin a comparison of many schemes and cancel it; nobody else's ends by that."""
+    answers = client.queue("compare", None, ["comfy", "a1111", "compel", "perp", "lpw"], *given.all_values)
+    next(answers)
+    with record.timed("cancel"):
+        client.ask("cancel", None)
+    line = list(answers)[-1][2]
+    assert "schemes: cancelled" in line or "5 of 5 schemes: done" in line
+
+
+def visit(lab: Lab, record: Record, inputs: list[Input], expected: list[Answers], user: int, rounds: int) -> None:
+    """One user's studies, in an order of his own."""
+    draw = random.Random(user)
+    client = Client(lab)
+    for _ in range(rounds):
+        number = draw.randrange(len(inputs))
+        if draw.random() < 0.2:
+            cancel(client, inputs[number], record)
+        away = compare_answers(study(client, inputs[number], record), expected[number], inputs[number])
+        record.differences.append(away)
+
+
+def together(work: Callable[[int], None], count: int) -> None:
+    """Do something in as many threads, and raise the first error of any."""
+    errors: list[BaseException] = []
+
+    def safely(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=safely, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@dataclass(frozen=True)
+class Visits:
+    """What is done."""
+
+    clients: int
+    rounds: int
+    inputs: int
+    every: int
+
+
+SHORT = Visits(clients=4, rounds=2, inputs=4, every=20)
+LONG = Visits(clients=20, rounds=10, inputs=30, every=40)
+
+
+def have_visitors(visits: Visits, folder: Path, *options: str) -> tuple[Record, float]:
+    """Ask a lab alone, then all together: what was seen then, and in how many seconds."""
+    inputs = draw_inputs(visits.inputs)
+    with running_lab(folder, *options) as lab:
+        alone = Record(lab, every=10**9)
+        client = Client(lab)
+        expected = [study(client, given, alone) for given in inputs]
+        record = Record(lab, visits.every)
+        began = time.perf_counter()
+        together(lambda user: visit(lab, record, inputs, expected, user, visits.rounds), visits.clients)
+        return record, time.perf_counter() - began
+
+
+def test_a_few_clients_of_one_lab_get_what_a_single_one_gets(tmp_path: Path) -> None:
+    config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+    weights = tmp_path / "small.safetensors"
+    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(config).state_dict().items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
+    record, _ = have_visitors(SHORT, tmp_path, "--weights", str(weights))
+    assert len(record.differences) == SHORT.clients * SHORT.rounds
+    assert torch.tensor(record.differences).isfinite().all()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not PROC.is_dir(), reason=NO_PROC)
+def test_twenty_clients_of_one_lab_get_what_a_single_one_gets(tmp_path: Path) -> None:
+    record, seconds = have_visitors(LONG, tmp_path)
+    assert growth(record.resident).total <= MAX_MEBIBYTES * MEBIBYTE
+    rows = [
+        [
+            *(name, f"{len(taken):,}"),
+            *(f"{1000 * value:,.0f}" for value in (statistics.median(taken), _percentile(taken, 95), max(taken))),
+        ]
+        for name, taken in record.seconds.items()
+    ]
+    count = sum(map(len, record.seconds.values()))
+    equal = record.differences.count(0.0)
+    write_part(
+        "The lab",
+        [
+            f"`run.py lab` with random weights of full size, on one thread for arithmetic, and {LONG.clients} clients "
+            f"that each do {LONG.rounds} studies without a pause: they type a prompt in four steps, look at its tokens "
+            "and masks, convert it, compare two schemes, export and fetch the file; every fifth also cancels a "
+            f"comparison. The {LONG.inputs} prompts with all kinds of options had been asked by one client alone "
+            "before.",
+            about(),
+            f"{count:,} answers in {seconds / 60:.1f} minutes, {count / seconds:.1f} a second; none failed. Every "
+            f"answer was the one that the single client had got; of {len(record.differences)} exported files {equal} "
+            f"equal bit for bit, largest difference {max(record.differences):.1e}. Clients wait for each other: "
+            "comparisons and exports are done one at a time.",
+            table(("Asked", "Answers", "Median, ms", "95 %, ms", "Longest, ms"), rows, num_left=1),
+            course_table("answers", {"process, MiB": record.resident}, {"process, MiB": MEBIBYTE}),
+            resident_growth(record.resident, "answer"),
+        ],
+    )
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
