@@ -149,9 +149,21 @@ def probe() -> dict[str, Any] | None:
 def read_stamp() -> dict[str, str]:
     """Return what the last installation wrote down; empty when there was none."""
     try:
-        return dict(json.loads(STAMP.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        found = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    known = found if isinstance(found, dict) else {}
+    return {key: value for key, value in known.items() if isinstance(value, str)}
+
+
+def write_stamp(stamp: dict[str, str]) -> None:
+    """Write down what an installation has come to; whole or, on a full disk, not at all."""
+    written = STAMP.with_suffix(".tmp")
+    try:
+        written.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
+        written.replace(STAMP)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def reason_to_rebuild(stamp: dict[str, str], found: dict[str, Any] | None) -> str | None:
@@ -195,7 +207,12 @@ def pip_install(arguments: list[str], advice: str) -> None:
     command = [str(VENV_PYTHON), "-m", "pip", "install", "--progress-bar", "off", *arguments]
     environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     tail: deque[str] = deque(maxlen=15)
-    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    pipe: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "encoding": "locale",
+        "errors": "replace",
+    }
     with subprocess.Popen(command, env=environment, **pipe) as process:
         try:
             for line in process.stdout or ():
@@ -223,7 +240,7 @@ def prepare(name: str, choice: str) -> None:
         if reason:
             create_venv(choice, reason)
             torch = (probe() or {"torch": None})["torch"]
-    STAMP.write_text(json.dumps({"place": str(VENV)}), encoding="utf-8")
+    write_stamp({"place": str(VENV)})
 
     torch_pin = next(line for line in pins[name] if line.startswith("torch=="))
     torch_pins = [torch_pin]
@@ -247,8 +264,7 @@ def prepare(name: str, choice: str) -> None:
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
             pip_install([*index, *torch_pins], advice)
     done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
-    record = {"place": str(VENV), "python": PYTHON, "torch": choice, **done}
-    STAMP.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **done})
     say(f"Ready after {time.monotonic() - began:.0f} s")
 
 
@@ -307,7 +323,7 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except SetupError as error:
+    except (SetupError, OSError) as error:  # OSError: a full disk or a read-only folder
         sys.exit(f"run.py: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

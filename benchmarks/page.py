@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ..web.files import written_whole
 from .timing import Ratio
 
 PAGE = Path(__file__).resolve().parents[1] / "BENCHMARKS.md"
@@ -159,4 +160,6 @@ def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
     """
     if not path.is_file():
         raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
-    path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")
+    filled = fill(path.read_text(encoding="utf-8"), blocks)
+    with written_whole(path) as place:
+        place.write_text(filled, encoding="utf-8")

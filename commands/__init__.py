@@ -6,6 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .console import drop_unwritable, write_anything
+from .processes import INTERRUPTED
+
 DEFAULT_COMMAND = ["lab"]
 
 
@@ -16,15 +19,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows the program's name; the process's own by default.
 
     Returns:
-        The exit status: 0, or 1 after a problem that was explained on the error stream.
+        The exit status: 0, 1 after a problem that was explained on the error stream, or 130 after Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    write_anything()
     options = _parser().parse_args(given or DEFAULT_COMMAND)
     try:
-        return options.run(options)
+        status = options.run(options)
+        print(end="", flush=True)  # here, where a full disk behind it is still told
+        return status
     except (ValueError, OSError) as error:
+        drop_unwritable()
         print(f"weighted-clip: {error}", file=sys.stderr)
-        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        advice = "close other programs, or choose --dtype fp16 or --device cpu"
+        print(f"weighted-clip: there is not enough memory ({error or 'none left'}): {advice}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 1
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Whether an error is one of the ways in which Python and PyTorch say that."""
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from .bulk_encoder import BulkEncoder
 from .bulk_report import Report
 from .loading import DTYPES, dtype_named, embedding_folders, encoders_of, readers_of
-from .processes import Place, device_for, place_of
+from .processes import INTERRUPTED, Place, device_for, place_of
 from .prompt_lines import PromptLines, shards
 from .reading import options_of
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 SHARD_SIZE = 256
 """Prompts in a file, unless told otherwise: 60 MB for CLIP-L in float32 if each fits one chunk."""
-INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells have it."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +59,7 @@ def check_use(arguments: argparse.Namespace) -> None:
             raise ValueError("encode needs a prompt, or --batch FILE with a prompt in each line")
         if arguments.shard_size is not None or arguments.save_dtype is not None or arguments.overwrite:
             raise ValueError("--shard-size, --save-dtype and --overwrite are for --batch FILE")
+        check_name(arguments.name or "")
         return
     if arguments.text is not None:
         raise ValueError("encode takes either a prompt or --batch FILE, not both")
@@ -67,6 +67,20 @@ def check_use(arguments: argparse.Namespace) -> None:
         raise ValueError("--name is for a single prompt; the files of --batch are named after their first line")
     if arguments.shard_size is not None and arguments.shard_size < 1:
         raise ValueError(f"--shard-size must be at least 1, got {arguments.shard_size}")
+
+
+def check_name(name: str, system: str = os.name) -> None:
+    """See whether files can be called so.
+
+    Args:
+        name: What ``--name`` says.
+        system: ``nt`` for Windows.
+
+    Raises:
+        ValueError: If Windows would write elsewhere: ``a:b`` is a hidden part of the file ``a``, ``con`` the console.
+    """
+    if system == "nt" and re.search(r"[<>:\"|?*]|(^|[/\\])(con|prn|aux|nul|(com|lpt)\d) *(\.|$)", name, re.IGNORECASE):
+        raise ValueError(f"--name {name}: Windows has no such files; use letters, digits, - and _")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -175,7 +189,8 @@ def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, over
 
     Such a shard is of another size, or of more lines. With ``overwrite`` it is removed, by the first process.
     """
-    from ..web.shards import TEMPORARY_SUFFIX, shard_files
+    from ..web.files import TEMPORARY_SUFFIX
+    from ..web.shards import shard_files
 
     for first, path in shard_files(folder, TEMPORARY_SUFFIX):
         if place.owns(first // size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from .loading import add_loading_options, encoders_of, readers_of
 from .reading import add_reading_options, options_of, text_of
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
     from ..encoder.text_model import TextEncoder
@@ -58,6 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _encode_one(arguments: argparse.Namespace) -> int:
     from ..encoder.tokenizer import default_tokenizer
     from ..web.export import write_conditioning
+    from ..web.files import written_whole
     from ..weighting.encode import encode_prompt
     from ..weighting.towers import joined, read_for_towers
     from ..weighting.view import counted, token_table
@@ -85,14 +88,17 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         count = counted(prompt.num_encodings, "chunk")
         print(f"{name}: {prompt.read.options.scheme}, {count} encoded -> {rows} rows of {dim}, weights: {source}")
 
+    drawn = _pictures(reads[first], encoders[first], masks[0]) if arguments.pictures else {}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    arguments.name = arguments.name or NAME
-    files = [arguments.out / f"{arguments.name}.safetensors"]
+    name = arguments.name or NAME
+    files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
+    tensors = arguments.out / f"{name}.safetensors"
     about = {"weights": source, "clip_skip": str(arguments.clip_skip)}
-    write_conditioning(files[0], joined(encoded), text, options_of(arguments), about)
-    if arguments.pictures:
-        files += _write_pictures(arguments, reads[first], encoders[first], masks[0])
-    print("wrote " + "\n      ".join(map(str, files)))
+    with ExitStack() as stack:  # files are put there when all are written
+        for path, picture in files.items():
+            picture.save(stack.enter_context(written_whole(path)))
+        write_conditioning(tensors, joined(encoded), text, options_of(arguments), about)
+    print("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
 
 
@@ -108,18 +114,14 @@ def _watched(encoder: TextEncoder, read: ReadPrompt, masks: list[Tensor | None])
     return encode
 
 
-def _write_pictures(arguments: argparse.Namespace, read: ReadPrompt, encoder: TextEncoder, mask: Any) -> list[Path]:
+def _pictures(read: ReadPrompt, encoder: TextEncoder, mask: Any) -> dict[str, Image.Image]:
+    """Tokens, masks and the encoder, by the end of their files' names."""
     from ..web import pictures
     from ..weighting.view import view
 
-    drawn = {
+    return {
         "tokens": pictures.draw_tokens(view(read)),
         "masks": pictures.draw_encoding_masks(read, mask),
         "figure-masks": pictures.draw_figure_masks(),
         "architecture": pictures.draw_architecture(encoder.config),
     }
-    paths: list[Path] = []
-    for name, picture in drawn.items():
-        paths.append(arguments.out / f"{arguments.name}-{name}.png")
-        picture.save(paths[-1])
-    return paths

@@ -51,13 +51,30 @@ def device_of(arguments: argparse.Namespace) -> str:
     """The device among the arguments.
 
     Raises:
-        ValueError: If it is not there.
+        ValueError: If it is not there, or cannot calculate in the type of the weights.
     """
     import torch
 
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"this PyTorch ({torch.__version__}) finds no CUDA device; use --device cpu")
+    if arguments.device == "cpu" and not _has_arithmetic(dtype_of(arguments)):
+        raise ValueError(
+            f"this PyTorch ({torch.__version__}) has no {arguments.dtype} arithmetic on the CPU; use --dtype fp32"
+        )
     return arguments.device
+
+
+def _has_arithmetic(dtype: torch.dtype) -> bool:
+    """Whether PyTorch can run an encoder in a type on the CPU; 2.1 cannot in fp16."""
+    import torch
+    from torch.nn import functional
+
+    some = torch.zeros(2, 2, dtype=dtype)
+    try:
+        functional.linear(functional.layer_norm(some, (2,)), some)
+    except RuntimeError:
+        return False
+    return True
 
 
 def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from .console import json_text, standard_input
 from .loading import add_embeddings_option, embeddings_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
 
 def text_of(arguments: argparse.Namespace) -> str:
     """The prompt, from the command line or standard input."""
-    return sys.stdin.read() if arguments.text == "-" else arguments.text
+    return standard_input() if arguments.text == "-" else arguments.text
 
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
@@ -78,7 +78,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), embeddings=embeddings)
-    print(json.dumps(view(read), ensure_ascii=False, indent=2) if arguments.json else token_table(read))
+    print(json_text(view(read)) if arguments.json else token_table(read))
     return 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .console import json_text
 from .loading import device_of, dtype_of
 from .reading import text_of
 
@@ -210,7 +211,7 @@ def _text_features(clip: FullClip, text: str, syntax: str) -> TextFeatures:
 
 def _line_start() -> str:
     """What clears the counter's line, if there is one."""
-    return "\r\033[K" if sys.stderr.isatty() else ""
+    return f"\r{'':40}\r" if sys.stderr.isatty() else ""  # older consoles of Windows print escape sequences
 
 
 def _progress(total: int) -> Callable[[int], None] | None:
@@ -230,7 +231,7 @@ def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: boo
             {"rank": rank, "score": score if math.isfinite(score) else None, "path": str(path)}
             for rank, score, path in ranked
         ]
-        print(json.dumps({"text": text, "images": images}, ensure_ascii=False, indent=2))
+        print(json_text({"text": text, "images": images}))
         return
     width = len(str(len(ranked)))
     for rank, score, path in ranked:
@@ -239,15 +240,18 @@ def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: boo
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
+    from ..web.files import written_whole
+
     width = len(str(len(ranked)))
     targets = [(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked]
     for _, target in targets:
         if target.exists():
             raise ValueError(f"--copy: {target} exists and is not overwritten; nothing was copied")
     folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:  # files are put there when all are copied
+        for path, target in targets:
+            shutil.copyfile(path, stack.enter_context(written_whole(target, may_replace=False)))
     for path, target in targets:
-        with path.open("rb") as source, target.open("xb") as copy:
-            shutil.copyfileobj(source, copy)
         shutil.copystat(path, target)
 
 
@@ -267,8 +271,11 @@ class _Files(Sequence["Image.Image"]):
 def _chart(
     file: Path, paths: Sequence[Path], scores: Sequence[float], order: Sequence[int], keep: int, text: str
 ) -> None:
+    from ..web.files import written_whole
     from ..web.pictures import draw_ranking
 
     names = [path.stem for path in paths]
     file.parent.mkdir(parents=True, exist_ok=True)
-    draw_ranking(_Files(paths), scores, order, keep, text, names=names).save(file)
+    picture = draw_ranking(_Files(paths), scores, order, keep, text, names=names)
+    with written_whole(file) as place:
+        picture.save(place)

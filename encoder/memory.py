@@ -67,11 +67,29 @@ class Memory(Generic[Key]):
         if size > self.max_bytes:
             return
         with self._lock:
-            self._drop(key)
-            self._entries[key] = entry
-            self.num_bytes += size
-            while self.num_bytes > self.max_bytes:
-                self._drop(next(iter(self._entries)))
+            try:
+                self._drop(key)
+                while self.num_bytes + size > self.max_bytes:
+                    self._drop(next(iter(self._entries)))
+                self._entries[key] = entry
+                self.num_bytes += size
+            except BaseException:
+                self._count()
+                raise
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forget some entries, those that are there."""
+        with self._lock:
+            try:
+                for key in keys:
+                    self._drop(key)
+            except BaseException:
+                self._count()
+                raise
+
+    def attempt(self) -> Attempt[Key]:
+        """A way to remember that is undone if what follows fails; to be used as a context."""
+        return Attempt(self)
 
     def keys(self) -> list[Key]:
         """Of all entries, the last used last."""
@@ -81,11 +99,41 @@ class Memory(Generic[Key]):
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
-            self._entries.clear()
-            self.num_bytes = 0
+            self._entries, self.num_bytes = OrderedDict(), 0
+
+    def _count(self) -> None:
+        """Count all bytes anew: Ctrl-C may have ended a change between any two of its steps."""
+        self.num_bytes = sum(map(num_bytes, self._entries.values()))
 
     def _drop(self, key: Key) -> None:
         self.num_bytes -= num_bytes(self._entries.pop(key, ()))
+
+
+class Attempt(Generic[Key]):
+    """Remembers what is made on the way to something, and forgets it if that is not reached.
+
+    So what failed, for lack of memory or by an interrupt, leaves nothing: done again, it gives the same to the bit.
+    """
+
+    def __init__(self, memory: Memory[Key]) -> None:
+        self._memory = memory
+        self._keys: list[Key] = []
+
+    def put(self, key: Key, entry: tuple[Tensor, ...]) -> None:
+        """Remember, for now."""
+        self._keys.append(key)
+        self._memory.put(key, entry)
+
+    def undo(self) -> None:
+        """Forget what was put."""
+        self._memory.forget(self._keys)
+
+    def __enter__(self) -> Attempt[Key]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.undo()
 
 
 def recalled(
@@ -93,6 +141,7 @@ def recalled(
     scope: Hashable,
     keys: Sequence[ChunkKey],
     encode: Callable[[list[int]], Iterable[Tensor]],
+    is_unchanged: Callable[[], bool],
 ) -> list[Tensor]:
     """Encodings of chunks, those that are remembered and those that have to be made.
 
@@ -101,6 +150,8 @@ def recalled(
         scope: What they depend on beside the chunks.
         keys: Of the chunks.
         encode: Encodes the chunks of some indices, in order, no two of them equal: tensors with a row for each.
+        is_unchanged: Whether the scope still holds, asked when they are encoded. Otherwise nothing is remembered, as
+            another thread has moved the weights or changed them, and nobody knows which of them were used.
 
     Returns:
         Tensors with a row for each chunk.
@@ -108,10 +159,12 @@ def recalled(
     found = {key: memory.get((scope, key)) for key in keys}
     missing = {key: index for index, key in reversed(list(enumerate(keys))) if found[key] is None}
     indices = sorted(missing.values())
-    for index, *rows in zip(indices, *encode(indices), strict=True) if indices else ():
-        found[keys[index]] = tuple(rows)
-        if memory.max_bytes:
-            memory.put((scope, keys[index]), tuple(row.clone() for row in rows))
+    made = {keys[index]: tuple(rows) for index, *rows in zip(indices, *encode(indices), strict=True)} if indices else {}
+    found |= made
+    if made and memory.max_bytes and is_unchanged():
+        with memory.attempt() as attempt:
+            for key, rows in made.items():
+                attempt.put((scope, key), tuple(row.clone() for row in rows))
     entries = [entry for entry in map(found.get, keys) if entry is not None]
     return [torch.stack(rows) for rows in zip(*entries, strict=True)]
 

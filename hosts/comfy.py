@@ -10,7 +10,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "In ComfyUI".
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -188,6 +188,7 @@ def _encode_host(
     tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(list(texts[0].values())[-1])
     work = clip.clone()
     prompts: dict[str, EncodedPrompt] = {}
+    running: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {}
     all_reads = [read_for_towers(prompt, options, readers) for prompt in texts]
     for name in readers:
         reads = [read[name] for read in all_reads]
@@ -203,10 +204,14 @@ def _encode_host(
         path = f"{name}.encode_token_weights"
         if path in work.patcher.object_patches:
             logger.warning("replacing another pack's patch of %s for this prompt; its own nodes keep it", path)
+        running[name] = run
         # the host passes the tokens it was given, which our plan knows already
-        work.patcher.add_object_patch(path, lambda token_weight_pairs, run=run: run())
+        work.patcher.add_object_patch(path, lambda token_weight_pairs, name=name: running[name]())
 
-    conditioning = work.encode_from_tokens_scheduled(tokens, add_dict=values)
+    try:
+        conditioning = work.encode_from_tokens_scheduled(tokens, add_dict=values)
+    finally:
+        running.clear()  # the host leaves the patch on its model until it loads the next: it shall keep nothing alive
     if set(prompts) != set(readers):
         missing = ", ".join(sorted(set(readers) - set(prompts)))
         raise RuntimeError(

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..encoder.masks import causal_mask, check_mask
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 KEY = "weighted_clip.memory"
 CHOICES = ("layer", "layer_idx", "layer_norm_hidden_state", "return_projected_pooled", "execution_device")
 """What a tower's output depends on beside its weights, by the host's names."""
+OUT_OF_MEMORY = (torch.cuda.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.cuda.OutOfMemoryError))
+"""What the host may take for a lack of memory."""
 
 
 class _Same:
@@ -98,7 +101,7 @@ def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
             encoding = encode([ids[row] for row in rows], _hiding(mask, rows, is_causal), is_causal=is_causal)
             return Rows(encoding.hidden, encoding.pooled)
 
-        return Rows(*recalled(memory, scope, keys, missing))
+        return Rows(*recalled(memory, scope, keys, missing, lambda: _scope(tower, patcher) == scope))
 
     return remembering
 
@@ -123,6 +126,8 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
     }
     try:
         weights = state_of(tower)
+    except OUT_OF_MEMORY:  # the host unloads models then
+        raise
     except (RuntimeError, TypeError) as error:  # weights of a kind that PyTorch cannot read number by number
         logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
         return None

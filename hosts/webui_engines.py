@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -172,12 +172,10 @@ class Engine:
             asked.add(id(module))
             return args, kwargs
 
-        hooks = [layer.self_attn.register_forward_pre_hook(give_mask, with_kwargs=True) for layer in layers]
-        try:
+        with ExitStack() as hooks:
+            for layer in layers:
+                hooks.enter_context(layer.self_attn.register_forward_pre_hook(give_mask, with_kwargs=True))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
         if not asked:
             raise WebUIError("This WebUI's CLIP was run without asking for Weighted CLIP's masks: please report it.")
 

@@ -123,5 +123,8 @@ def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:
     else:
         result, error = wrap_queued_call(run_and_wait_result)(outcome)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it refers to this frame, which would keep it and all tensors of its frames alive
     return result

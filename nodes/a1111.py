@@ -90,9 +90,9 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         model: Any = None,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules."""
-        options = EncodeOptions(
-            **EMPHASIS[emphasis], chunking="a1111", comma_backtrack=comma_backtrack, padding=padding
-        )
+        common.checked("counter", counter, COUNTERS)
+        mode = EMPHASIS[common.checked("emphasis", emphasis, EMPHASIS)]
+        options = EncodeOptions(**mode, chunking="a1111", comma_backtrack=comma_backtrack, padding=padding)
         if sigmas is None:
             timing = uniform_timing(steps)
         else:

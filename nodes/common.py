@@ -6,7 +6,7 @@ new ones are only appended. Menus list what exists, in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..encoder.memory import DEFAULT_MEBIBYTES
@@ -41,6 +41,25 @@ def menu(choices: Sequence[str] | Mapping[str, Any], tooltip: str) -> tuple[list
     """A drop-down input; its default is the first choice."""
     names = list(choices)
     return names, {"default": names[0], "tooltip": tooltip}
+
+
+def checked(name: str, value: Any, choices: Collection[str]) -> Any:
+    """A value of a drop-down input, where nothing else looks at it; the host lets any pass that comes by a link.
+
+    Args:
+        name: Of the input.
+        value: What came.
+        choices: What it may be.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If it is none of them, as in a workflow of a newer version.
+    """
+    if value not in list(choices):
+        raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
+    return value
 
 
 SYNTAX_INPUT = menu(

@@ -86,7 +86,10 @@ class WeightedCLIPLoadFull:
 
     def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[HostedClip]:
         """Read the file."""
-        return (load_hosted(path_of(file), dtype=DTYPES[dtype], device=device, activation=ACTIVATIONS[activation]),)
+        common.checked("device", device, DEVICES)
+        kind = DTYPES[common.checked("dtype", dtype, DTYPES)]
+        chosen = ACTIVATIONS[common.checked("activation", activation, ACTIVATIONS)]
+        return (load_hosted(path_of(file), dtype=kind, device=device, activation=chosen),)
 
 
 class WeightedCLIPRerank:
@@ -128,7 +131,7 @@ class WeightedCLIPRerank:
         """Score every image and choose."""
         from ..web.pictures import draw_ranking
 
-        features = encode_images(clip_full, images, crop)
+        features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
         [described] = encode_texts(clip_full, [text], syntax)
         scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
         order = best(scores, len(scores))
@@ -197,10 +200,10 @@ class WeightedCLIPSimilarity:
         lines = [line.strip() for line in texts.splitlines() if line.strip()]
         if not lines:
             raise ValueError("there are no texts to compare with: write one a line")
-        features = encode_images(clip_full, images, crop)
+        over = SOFTMAX[common.checked("softmax", softmax, SOFTMAX)]
+        features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
         described = encode_texts(clip_full, lines, syntax)
         vectors = torch.stack([one.vector for one in described])
-        over = SOFTMAX[softmax]
         if over == "none":
             values = similarity(vectors, features)
         else:

@@ -80,8 +80,8 @@ class WeightedCLIPLoad:
             load_native(
                 path_of(file),
                 clip_skip=clip_skip,
-                dtype=DTYPES[dtype],
-                device=device,
+                dtype=DTYPES[common.checked("dtype", dtype, DTYPES)],
+                device=common.checked("device", device, DEVICES),
                 max_bytes=remember * MEBIBYTE,
             ),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +124,13 @@ def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]
     """
     import folder_paths
 
-    with tempfile.NamedTemporaryFile(
-        prefix="weighted-clip-", suffix=".png", dir=_made(folder_paths.get_temp_directory()), delete=False
-    ) as file:
-        picture.save(file, "PNG")
+    with ExitStack() as on_error:
+        with tempfile.NamedTemporaryFile(
+            prefix="weighted-clip-", suffix=".png", dir=_made(folder_paths.get_temp_directory()), delete=False
+        ) as file:
+            on_error.callback(Path(file.name).unlink)
+            picture.save(file, "PNG")
+        on_error.pop_all()
     image = {"filename": Path(file.name).name, "subfolder": "", "type": "temp"}
     return {**result, "ui": {**result["ui"], "images": [image]}}
 

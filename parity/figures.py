@@ -45,11 +45,13 @@ def write_figures(hidden: Mapping[str, Tensor], versions: Mapping[str, str]) -> 
         hidden: By ``subject key/number of the prompt``.
         versions: By reference, in words.
     """
-    from safetensors.torch import save_file
+    from ..web.export import save_tensors
+    from ..web.files import written_whole
 
     DATA.parent.mkdir(parents=True, exist_ok=True)
     metadata = {**versions, "prompts": digest_of_prompts()}
-    save_file({key: row_figures(tensor) for key, tensor in hidden.items()}, DATA, metadata=metadata)
+    with written_whole(DATA) as place:
+        save_tensors({key: row_figures(tensor) for key, tensor in hidden.items()}, place, metadata)
 
 
 def read_figures() -> tuple[dict[str, Tensor], dict[str, str]]:

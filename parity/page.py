@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..web.files import written_whole
 from .report import Absence, Result, table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parity-schemes.md"
@@ -48,4 +49,5 @@ def write_page(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -
         versions: What each host ran with, in words.
     """
     about = "\n".join(f"- {name}: {words}." for name, words in versions.items())
-    PAGE.write_text(f"{HEAD}{table(lines)}\n\n## Versions\n\n{about}\n", encoding="utf-8")
+    with written_whole(PAGE) as place:
+        place.write_text(f"{HEAD}{table(lines)}\n\n## Versions\n\n{about}\n", encoding="utf-8")

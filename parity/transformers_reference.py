@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from pathlib import Path
@@ -44,8 +45,7 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
             attn_implementation=attention,
         )
     )
-    ours = model.state_dict()
-    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
+    _give_weights(theirs, model)
     return theirs.eval().requires_grad_(False)
 
 
@@ -66,15 +66,26 @@ def transformers_projected_model(model: TextModel) -> Any:
     config = transformers_text_model(model).config
     config.projection_dim = model.config.projection_dim
     theirs: Any = CLIPTextModelWithProjection(config)
-    ours = model.state_dict()
-    theirs.load_state_dict({key: ours[key.removeprefix("text_model.")] for key in theirs.state_dict()}, assign=True)
+    _give_weights(theirs, model)
     return theirs.eval().requires_grad_(False)
 
 
-def transformers_tokenizer() -> Any:
-    """CLIPTokenizer, read from files as of a downloaded model, which are made of the vocabulary we ship."""
-    from transformers import CLIPTokenizer
+def _give_weights(theirs: Any, model: TextModel) -> None:
+    ours, state = model.state_dict(), theirs.state_dict()
+    for key in state:
+        if not key.endswith("position_ids"):  # before 4.31 these numbers are among the weights
+            state[key] = ours[key.removeprefix("text_model.")]
+    theirs.load_state_dict(state, assign=True)
 
+
+def transformers_tokenizer() -> Any:
+    """CLIPTokenizer, read from files as of a downloaded model, which are made of the vocabulary we ship.
+
+    Of transformers 4 it is CLIPTokenizerFast, which became CLIPTokenizer in transformers 5. The other one there cleans
+    texts by rules that differ with the packages installed.
+    """
+    library: Any = importlib.import_module("transformers")
+    theirs = library.CLIPTokenizerFast if library.__version__.startswith("4.") else library.CLIPTokenizer
     ours = default_tokenizer()
     vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
     merges = [" ".join(pair) for pair in read_merges()]
@@ -86,4 +97,4 @@ def transformers_tokenizer() -> Any:
         special |= {"unk_token": special["eos_token"], "pad_token": special["eos_token"]}
         kind = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True}
         (folder / "tokenizer_config.json").write_text(json.dumps({**kind, **special}), encoding="utf-8")
-        return CLIPTokenizer.from_pretrained(folder)
+        return theirs.from_pretrained(folder)

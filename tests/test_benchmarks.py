@@ -27,6 +27,8 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextModel
 
+from .libraries import library
+
 SECTIONS = ["machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu", "goals"]
 SHARING = [
     (TYPED, "remembering", "ours, nothing remembered"),
@@ -85,12 +87,15 @@ def test_every_text_is_read_in_every_syntax(sections: dict[str, str]) -> None:
 
 
 def test_tokens_are_those_of_transformers(sections: dict[str, str]) -> None:
+    library("transformers", "5")
     rows = cells(sections["tokens"])
     assert [row[1] for row in rows] == ["ids with places", "text to weighted chunks"]
     assert all(row[-1] == "yes" for row in rows)
 
 
 def test_every_pair_encodes_and_agrees(sections: dict[str, str]) -> None:
+    library("transformers", "5")
+    library("compel", "2.1")
     rows = cells(sections["encode"])
     assert [row[:3] for row in rows] == [[prompt, way, peer] for prompt, way, peer, _ in PAIRS]
     for row, (*_, is_same) in zip(rows, PAIRS, strict=True):
@@ -102,6 +107,7 @@ def test_every_pair_encodes_and_agrees(sections: dict[str, str]) -> None:
 
 
 def test_what_is_computed_once_agrees_with_what_is_not(sections: dict[str, str]) -> None:
+    library("transformers", "5")
     rows = cells(sections["sharing"])
     assert len(rows) == len(SHARING)
     for row, (prompt, way, peer) in zip(rows, SHARING, strict=True):
@@ -140,6 +146,7 @@ def test_a_torch_that_cannot_tell_what_a_processor_has(monkeypatch: pytest.Monke
 
 
 def test_every_encoder_stands_beside_both_ways_to_multiply(sections: dict[str, str]) -> None:
+    library("transformers", "5")
     rows = cells(sections["peak"])
     assert [row[1] for row in rows] == [BY_TORCH, BY_ONEDNN, "transformers", "ours, bit for bit", "native encoder"]
     assert rows[0][5] == rows[1][6] == "1.00"
@@ -154,6 +161,7 @@ def test_counts_the_arithmetic_of_a_chunk() -> None:
 
 
 def test_a_gpu_is_measured_where_there_is_one() -> None:
+    library("transformers", "5")
     rows = cells(gpu_block(tiny_model(), "cpu", repetitions=1))
     assert [(row[0], row[2]) for row in rows] == [
         (kind, f"transformers, {attention}") for kind in TYPES for attention in ATTENTIONS
@@ -169,6 +177,8 @@ def test_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_goal_looks_at_rows_that_there_are(sections: dict[str, str]) -> None:
+    library("transformers", "5")
+    library("compel", "2.1")
     rows = cells(sections["goals"])
     assert [row[0] for row in rows] == [goal.name for goal in GOALS]
     for row, goal in zip(rows, GOALS, strict=True):
@@ -178,6 +188,7 @@ def test_every_goal_looks_at_rows_that_there_are(sections: dict[str, str]) -> No
 
 
 def test_images_have_the_features_of_transformers(sections: dict[str, str]) -> None:
+    library("transformers", "5")
     rows = cells(sections["images"])
     assert [row[0] for row in rows] == list(WORKS)
     for row in rows:

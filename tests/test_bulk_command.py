@@ -26,6 +26,7 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import shards as shard_files
+from weighted_clip.web.files import TEMPORARY_SUFFIX
 from weighted_clip.web.shards import ShardError, read_head, read_shards
 from weighted_clip.weighting import batching
 from weighted_clip.weighting.encode import EncodeOptions, encode_prompt
@@ -360,7 +361,9 @@ def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path
     assert 20 <= len(whole) < 534
     for name in whole:
         load_file(out / name)
-    left = out / "prompts-00000000.safetensors.tmp"  # the kill may or may not have met a file being written
+    left = (
+        out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
+    )  # the kill may or may not have met a file being written
     left.mkdir()
     (left / ".tmpXXXX").write_bytes(b"half")
     assert encode(prompts, weights, out) == 0
@@ -522,16 +525,16 @@ def assert_nothing_half(out: Path, num_shards: int, capsys, message: str) -> Non
 def test_a_full_disk_leaves_whole_shards_and_a_message(
     prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    save, out = shard_files.save_file, tmp_path / "out"
+    save, out = shard_files.save_tensors, tmp_path / "out"
 
     def full(tensors: Any, path: Path, metadata: Any) -> None:
         if "prompts-00000003" in str(path):
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device", str(path))
-        save(tensors, path, metadata=metadata)
+        save(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_files, "save_file", full)
+        patch.setattr(shard_files, "save_tensors", full)
         assert encode(prompts, weights, out) == 1
     assert_nothing_half(out, 1, capsys, "No space left on device")
     assert encode(prompts, weights, out) == 0
@@ -688,14 +691,14 @@ def test_a_leftover_is_removed_by_the_process_whose_shard_it_is(
 ) -> None:
     out = tmp_path / "out"
     for first in (0, 3):
-        left = out / f"prompts-0000000{first}.safetensors.tmp"
+        left = out / f"prompts-0000000{first}.safetensors{TEMPORARY_SUFFIX}"
         left.mkdir(parents=True)
         (left / "half").write_bytes(b"half")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert encode(prompts, weights, out) == 0
     assert names(out) == [
         "prompts-00000000.safetensors",
-        "prompts-00000003.safetensors.tmp",
+        f"prompts-00000003.safetensors{TEMPORARY_SUFFIX}",
         "prompts-00000006.safetensors",
     ]
 

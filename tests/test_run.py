@@ -147,3 +147,56 @@ def test_record_of_the_installation_is_read_back_or_ignored(
     assert run.read_stamp() == {}
     run.STAMP.write_text(json.dumps({"lab": "1"}))
     assert run.read_stamp() == {"lab": "1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [
+        (b"", {}),
+        (b"\xff\x00\xfe", {}),
+        (b"[" * 100_000, {}),
+        (b"7", {}),
+        (b'["place"]', {}),
+        (b'[["place", "/elsewhere"]]', {}),
+        (
+            b'{"place": {"path": "/elsewhere"}, "python": 3.11, "lab": null, "torch": "cpu", "news": [1]}',
+            {"torch": "cpu"},
+        ),
+    ],
+)
+def test_a_broken_or_newer_record_is_no_reason_to_install_anew(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, known: dict[str, str]
+) -> None:
+    monkeypatch.setattr(run, "STAMP", tmp_path / "stamp.json")
+    run.STAMP.write_bytes(content)
+    assert run.read_stamp() == known
+    assert run.reason_to_rebuild(run.read_stamp(), {"python": run.PYTHON, "pip": True, "torch": None}) is None
+
+
+def test_the_record_is_replaced_whole(run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(run, "STAMP", tmp_path / "stamp.json")
+    run.write_stamp({"lab": "old"})
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, old[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            run.write_stamp({"lab": "new" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert run.read_stamp() == {"lab": "old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["stamp.json"]
+    run.write_stamp({"lab": "new"})
+    assert run.read_stamp() == {"lab": "new"}
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_bytes((ROOT / "run.py").read_bytes())
+    for name in ("lab", "dev"):
+        (tmp_path / f"requirements-{name}.txt").write_text("torch==2.13.0\n", encoding="utf-8")
+    (tmp_path / ".venv").write_text("a file where the environment shall be", encoding="utf-8")
+    done = subprocess.run([sys.executable, tmp_path / "run.py", "inspect"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("run.py: ")
+    assert str(tmp_path / ".venv") in done.stderr.splitlines()[-1]

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from .files import written_whole
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..weighting.options import EncodeOptions
     from ..weighting.scheme_api import Rows
 
 
 def write_conditioning(path: Path, rows: Rows, text: str, options: EncodeOptions, about: Mapping[str, str]) -> None:
-    """Write hidden states and pooled vector.
+    """Write hidden states and pooled vector, whole or not at all.
 
     Args:
         path: Of the file; one that is there is replaced.
@@ -24,10 +29,29 @@ def write_conditioning(path: Path, rows: Rows, text: str, options: EncodeOptions
         about: Further entries, such as where the weights come from.
 
     Raises:
-        OSError: If the file cannot be written.
-        SafetensorError: The same, on some systems.
+        OSError: If the file cannot be written. Nothing of it is left, and what was there before is.
         UnicodeEncodeError: If the text holds half of a character.
     """
     metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **about}
     tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
-    save_file(tensors, path, metadata=metadata)
+    with written_whole(path) as place:
+        save_tensors(tensors, place, metadata)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], place: Path, metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file.
+
+    Args:
+        tensors: On the CPU and contiguous.
+        place: Where, as `written_whole` gives it.
+        metadata: Entries of its header.
+
+    Raises:
+        OSError: If it cannot be written, also where safetensors raises an error of its own for that.
+        UnicodeEncodeError: If an entry holds half of a character.
+    """
+    try:
+        save_file(dict(tensors), place, metadata=dict(metadata))
+    except SafetensorError as error:  # a full disk, for example
+        raise OSError(str(error)) from error
+    place.chmod(place.parent.stat().st_mode & 0o666)  # as any new file; safetensors' own are for their owner alone

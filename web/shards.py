@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+
+from ..encoder.safetensors_file import opened
+from .export import save_tensors
+from .files import written_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..weighting.scheme_api import Rows
 
-FORMAT = "weighted-clip shard 1"
+FORMAT_NAME = "weighted-clip shard"
+FORMAT = f"{FORMAT_NAME} 1"
 """Changes with whatever would make a reader of today wrong."""
 MAX_HEADER_BYTES = 100_000_000
 """Files with a longer header are written by safetensors, and then not read."""
-TEMPORARY_SUFFIX = ".tmp"
-"""Behind the name of a shard: the folder that it is written in."""
 
 _NAME = re.compile(r"prompts-(\d{8,})\.safetensors")
 
@@ -127,23 +128,11 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Rows]) -> None:
     for line, (text, one) in enumerate(zip(head.texts, rows, strict=True), head.first):
         metadata[f"{line:08d}.text"] = text
         tensors |= {f"{line:08d}.hidden": one.hidden, f"{line:08d}.pooled": one.pooled}
-    # a folder, because safetensors makes temporary files of its own, which nothing removes after a kill
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        written = temporary / path.name
-        save_file(tensors, written, metadata=metadata)
-        written.chmod(temporary.stat().st_mode & 0o666)  # as any new file; safetensors' own are for their owner alone
-        with written.open("rb+") as file:
+    with written_whole(path) as place:
+        save_tensors(tensors, place, metadata)
+        with place.open("rb") as file:
             if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
                 raise ShardError(f"{path}: its texts are too long for one file; choose smaller shards")
-            os.fsync(file.fileno())
-        written.replace(path)
-    except SafetensorError as error:  # a full disk, for example
-        raise OSError(f"{path} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read_head(path: Path) -> ShardHead:
@@ -159,17 +148,22 @@ def read_head(path: Path) -> ShardHead:
         ShardError: If it is not whole, or not a shard.
     """
     try:
-        with safe_open(path, "pt") as file:
+        with opened(path, MAX_HEADER_BYTES) as file:
             metadata = dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise ShardError(f"{path}: no whole safetensors file: {error}") from error
+    kind = metadata.pop("format", "")
+    if kind != FORMAT and kind.startswith(FORMAT_NAME):  # before all else, as others may have other entries
+        raise ShardError(f"{path}: made by another version, as {kind!r}; this one reads {FORMAT!r}")
     try:
-        kind, first, last = metadata.pop("format"), int(metadata.pop("first_line")), int(metadata.pop("last_line"))
+        first, last = int(metadata.pop("first_line")), int(metadata.pop("last_line"))
         texts = tuple(metadata.pop(f"{line:08d}.text") for line in range(first, last + 1))
     except (KeyError, ValueError) as error:
         raise ShardError(f"{path}: no shard of encoded prompts") from error
+    if not texts:
+        raise ShardError(f"{path}: no shard of encoded prompts")
     if kind != FORMAT:
-        raise ShardError(f"{path}: made by another version, as {kind!r}; this one reads {FORMAT!r}")
+        raise ShardError(f"{path}: no shard of encoded prompts")
     return ShardHead(first, texts, metadata)
 
 
@@ -191,12 +185,23 @@ def read_shards(folder: str | Path) -> Iterator[EncodedLine]:
         head = read_head(path)
         if first != expected or head.first != first:
             raise ShardError(f"{folder}: line {expected + 1} is not encoded yet; {path.name} comes next")
-        with safe_open(path, "pt") as file:
-            for line, text in enumerate(head.texts, first):
-                yield EncodedLine(
-                    line, text, file.get_tensor(f"{line:08d}.hidden"), file.get_tensor(f"{line:08d}.pooled")
-                )
+        try:
+            with opened(path, MAX_HEADER_BYTES) as file:
+                for line, text in enumerate(head.texts, first):
+                    hidden, pooled = _tensor(file, f"{line:08d}.hidden", 2), _tensor(file, f"{line:08d}.pooled", 1)
+                    yield EncodedLine(line, text, hidden, pooled)
+        except SafetensorError as error:
+            raise ShardError(f"{path}: a tensor of its prompts cannot be read: {error}") from error
         expected = first + len(head.texts)
+
+
+def _tensor(file: Any, key: str, num_axes: int) -> Tensor:
+    """A tensor of an open file; SafetensorError where it is missing or of another form."""
+    shape = file.get_slice(key).get_shape()
+    if len(shape) != num_axes or 0 in shape:
+        raise SafetensorError(f"{key!r} has shape {shape!s:.80}, expected {num_axes} axes that are not empty")
+    # a copy: safetensors' tensors are the file itself, which Windows then lets nobody replace
+    return file.get_tensor(key).clone()
 
 
 def _difference(name: str, there: str | None, now: str | None) -> str:

@@ -36,6 +36,6 @@ def _commit(folder: Path) -> str:
     """What stands for a version: the pack has no other."""
     try:
         command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from ...weighting.options import EncodeOptions
 from ...weighting.towers import joined
 from ..export import write_conditioning
@@ -31,5 +29,7 @@ def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> No
     about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
     try:
         write_conditioning(path, rows, text, options, about)
-    except (OSError, SafetensorError, UnicodeError) as error:
+    except OSError as error:
+        raise LabError(str(error).replace(str(path), path.name)) from error
+    except UnicodeError as error:
         raise LabError(f"{path.name} cannot be written: {error}") from error

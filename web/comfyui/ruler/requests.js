@@ -18,6 +18,9 @@ const EMPHASIS = {
   None: { syntax: "none", scheme: "unweighted" },
 };
 
+/** The mode of a name; of one that is not known here, a request that the server refuses by that name. */
+const emphasis = (name) => (Object.hasOwn(EMPHASIS, name) ? EMPHASIS[name] : { syntax: String(name) });
+
 const TEXT = ["text"];
 
 /**
@@ -41,7 +44,7 @@ const RULES = {
     hasScheme: true,
     links: ["sigmas"],
     options: (value) => ({
-      ...EMPHASIS[value("emphasis")],
+      ...emphasis(value("emphasis")),
       chunking: "a1111",
       comma_backtrack: value("comma_backtrack"),
       steps: value("steps"),

@@ -1,0 +1,199 @@
+"""Clients that go away, never finish, or meet an error in the middle: all others are served as before."""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import urllib.request
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.web import inspection, routes
+from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.weighting.encode import EncodeOptions
+
+from .disks import ROOT, environment
+from .test_threads import at_once
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
+BODY = json.dumps({"text": "a (red:1.3) cat"}).encode()
+NUM_SLOW = 200
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the route takes of aiohttp and ComfyUI; its streams are asyncio's own, as aiohttp's are read alike."""
+    aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
+    aiohttp.__dict__["web"] = SimpleNamespace(json_response=lambda data, status=200: (status, data))
+    paths.__dict__["get_filename_list"] = lambda kind: []
+    for module in (aiohttp, paths):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+class Request:
+    """A request whose body comes as the test feeds it."""
+
+    def __init__(self, *parts: bytes, is_whole: bool = True) -> None:
+        self.content = asyncio.StreamReader()
+        for part in parts:
+            self.content.feed_data(part)
+        if is_whole:
+            self.content.feed_eof()
+
+
+def served(work: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_an_error_in_the_routes_thread_is_the_hosts_to_tell_and_the_next_request_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        expected = await routes.answer(Request(BODY))
+        assert expected[0] == 200
+        for error in (RuntimeError("a bug"), MemoryError()):
+            with monkeypatch.context() as patch:
+                patch.setattr(inspection, "read_prompt", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
+                with pytest.raises(type(error)) as caught:
+                    await routes.answer(Request(BODY))
+            assert caught.value is error
+            assert await routes.answer(Request(BODY)) == expected
+
+    served(work)
+
+
+def test_clients_that_never_finish_take_no_thread_and_keep_nobody_waiting() -> None:
+    async def work() -> None:
+        slow = [Request(BODY[: number % len(BODY)], is_whole=False) for number in range(NUM_SLOW)]
+        waiting = [asyncio.create_task(routes.answer(request)) for request in slow]
+        for _ in range(3):
+            assert (await routes.answer(Request(BODY)))[0] == 200
+        assert not any(task.done() for task in waiting)
+        for number, (request, task) in enumerate(zip(slow, waiting, strict=True)):
+            if number % 3 == 0:
+                task.cancel()  # as aiohttp does where it is asked to
+            elif number % 3 == 1:
+                request.content.set_exception(ConnectionResetError("the client is gone"))
+            else:
+                request.content.feed_data(BODY[number % len(BODY) :])
+                request.content.feed_eof()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        kinds = [asyncio.CancelledError, ConnectionResetError, tuple]
+        assert [type(result) for result in results] == [kinds[number % 3] for number in range(NUM_SLOW)]
+        assert all(result[0] == 200 for result in results[2::3])
+        assert (await routes.answer(Request(BODY)))[0] == 200
+
+    served(work)
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_whole() -> None:
+    async def work() -> None:
+        status, _ = await routes.answer(Request(b"x" * (inspection.MAX_BYTES + 1), is_whole=False))
+        assert status == 413
+
+    served(work)
+
+
+def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
+    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    encoded: list[str] = []
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    class Model(NativeLabModel):
+        def encode(self, text: str, options: EncodeOptions) -> Any:
+            encoded.append(options.scheme)
+            result = super().encode(text, options)
+            kept.extend(weakref.ref(one.hidden) for one in result.values())
+            return result
+
+    model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
+    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    job = {"is_cancelled": False}
+    steps = handlers.compare(job, ["comfy", "a1111", "compel", "lpw"], "a (red:1.3) cat", *values)
+    next(steps)
+    next(steps)
+    count = len(encoded)
+    assert 0 < count < 6
+    steps.close()  # as gradio does when nobody listens any more
+    del steps
+    gc.collect()
+    assert len(encoded) == count
+    assert not any(one() is not None for one in kept)
+    last = list(handlers.compare(job, ["comfy"], "a (red:1.3) cat", *values))[-1]
+    assert "done" in last[2]
+
+
+def test_two_sessions_compare_at_once_and_only_one_is_cancelled() -> None:
+    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
+    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    jobs = [{"is_cancelled": False}, {"is_cancelled": False}]
+    runs = [handlers.compare(job, ["comfy", "a1111", "lpw"], "a (red:1.3) cat", *values) for job in jobs]
+    for run in runs:
+        next(run)
+        next(run)
+    handlers.cancel(jobs[0])
+    assert ["cancelled" in list(run)[-1][2] for run in runs] == [True, False]
+
+
+def test_sessions_that_export_at_once_each_get_their_own_file() -> None:
+    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
+    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    exported = at_once(lambda index: handlers.export(f"a cat and {index} dogs", *values)[0])
+    assert len(set(exported)) == len(exported)
+    for index, path in enumerate(exported):
+        with safe_open(path, "pt") as file:
+            assert file.metadata()["prompt"] == f"a cat and {index} dogs"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ended by a signal")
+def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_path: Path) -> None:
+    pytest.importorskip("gradio")
+    command = [sys.executable, "-P", "-u", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0"]
+    given = environment(HF_HUB_OFFLINE="1", HOME=str(tmp_path))
+    clients: list[socket.socket] = []
+    with (
+        (tmp_path / "errors.txt").open("w") as errors,
+        subprocess.Popen(command, text=True, env=given, stdout=subprocess.PIPE, stderr=errors) as lab,
+    ):
+        try:
+            assert lab.stdout
+            line = next(line for line in lab.stdout if line.startswith("Prompt Lab: "))
+            address = line.split()[2]
+            port = int(address.rstrip("/").rpartition(":")[2])
+            for number in range(30):
+                client = socket.create_connection(("127.0.0.1", port), timeout=60)
+                head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
+                client.sendall((head + "Content-Type: application/json\r\n\r\n{").encode()[: 20 + 10 * number])
+                if number % 2:  # gone without a farewell; the others stay and say nothing
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.close()
+                else:
+                    clients.append(client)
+            with urllib.request.urlopen(address, timeout=60) as page:
+                assert page.status == 200
+                assert b"Prompt Lab" in page.read()
+            lab.send_signal(signal.SIGINT)
+            assert lab.wait(60) == 0
+        finally:
+            lab.kill()
+            for client in clients:
+                client.close()
+    assert "Traceback" not in (tmp_path / "errors.txt").read_text(encoding="utf-8")

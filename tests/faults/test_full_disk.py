@@ -1,0 +1,261 @@
+"""A full disk or a kill while a file is written: the old file stays whole and alone, and what is wrong is said."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+from weighted_clip.benchmarks import page as benchmarks_page
+from weighted_clip.commands import main
+from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.nodes import results
+from weighted_clip.parity import figures
+from weighted_clip.parity import page as parity_page
+from weighted_clip.web.export import write_conditioning
+from weighted_clip.web.files import TEMPORARY_SUFFIX, written_whole
+from weighted_clip.web.lab.export import export
+from weighted_clip.web.lab.model import LabError
+from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.scheme_api import Rows
+
+from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
+TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+ROWS = Rows(torch.ones(1, 77, 64), torch.ones(1, 64))
+KIB = 1024
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    tensors = seeded_text_model(CONFIG).state_dict().items()
+    save_file({f"text_model.{name}": tensor for name, tensor in tensors}, path)
+    return path
+
+
+@pytest.fixture(params=["a limit", "a full disk"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator["Disk"]:
+    if request.param == "a limit":
+        yield Disk(tmp_path / "out", None)
+        return
+    with mounted(tmp_path / "disk", "512k") as folder:
+        yield Disk(folder / "out", folder)
+
+
+class Disk:
+    """A folder in which there is soon no more room."""
+
+    def __init__(self, folder: Path, disk: Path | None) -> None:
+        folder.mkdir()
+        self.folder, self._disk = folder, disk
+
+    @contextmanager
+    def full(self, left: int = 8 * KIB) -> Iterator[None]:
+        if self._disk is None:
+            with file_limit(left):
+                yield
+            return
+        filled(self._disk, left=left)
+        try:
+            yield
+        finally:
+            (self._disk / "filling").unlink()
+
+
+def encode(weights: Path, out: Path, *arguments: str) -> int:
+    return main(["encode", "a (red:1.3) cat", "--weights", str(weights), "--out", str(out), *arguments])
+
+
+def test_the_old_file_is_whole_and_alone_after_a_full_disk(disk: Disk) -> None:
+    path = disk.folder / "prompt.safetensors"
+    write_conditioning(path, ROWS, "old", EncodeOptions(), {})
+    before = snapshot(disk.folder)
+    with disk.full(), pytest.raises(OSError, match=r"prompt\.safetensors cannot be written: "):
+        write_conditioning(path, ROWS, "new", EncodeOptions(), {})
+    assert snapshot(disk.folder) == before
+    assert [entry.name for entry in disk.folder.iterdir()] == [path.name]
+    write_conditioning(path, ROWS, "new", EncodeOptions(), {})
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["prompt"] == "new"
+
+
+def test_a_new_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_conditioning(tmp_path / "prompt.safetensors", ROWS, "", EncodeOptions(), {})
+    assert (tmp_path / "prompt.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_of_a_link_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    with written_whole(link) as place:
+        place.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_encode_leaves_tensors_and_pictures_of_one_run(disk: Disk, weights: Path, capsys) -> None:
+    assert encode(weights, disk.folder) == 0
+    before = snapshot(disk.folder)
+    assert len(before) == 5
+    for left in (2 * KIB, 16 * KIB):  # no picture has room, or the tensors have none
+        with disk.full(left):
+            assert encode(weights, disk.folder, "--scheme", "comfy") == 1
+        shown, error = capsys.readouterr()
+        assert "cannot be written: " in error
+        assert "Traceback" not in shown + error
+        assert "wrote" not in shown.rpartition("clip_l:")[2]
+        assert snapshot(disk.folder) == before
+        assert not list(disk.folder.glob(f"*{TEMPORARY_SUFFIX}"))
+
+
+def test_a_bulk_run_keeps_its_whole_shards(disk: Disk, weights: Path, tmp_path: Path, capsys) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a cat\na dog\n", encoding="utf-8")
+    command = ["encode", "--batch", str(prompts), "--weights", str(weights), "--shard-size", "1", "--no-pictures"]
+    command += ["--out", str(disk.folder)]
+    with disk.full(1 * KIB):
+        assert main(command) == 1
+    assert "prompts-00000000.safetensors cannot be written: " in capsys.readouterr().err
+    assert list(disk.folder.iterdir()) == []
+    assert main(command) == 0
+    assert len(snapshot(disk.folder)) == 2
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny whole CLIP, and a folder of two pictures."""
+    folder = tmp_path_factory.mktemp("images")
+    tensors = {"logit_scale": torch.tensor(4.0)}
+    for name, tensor in seeded_text_model(TEXT).state_dict().items():
+        tensors[name if "projection" in name else f"text_model.{name}"] = tensor
+    for name, tensor in seeded_vision_model(VISION).state_dict().items():
+        renamed = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
+        tensors[name if name.startswith("visual_projection") else f"vision_model.{renamed}"] = tensor
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "clip.safetensors")
+    (folder / "pictures").mkdir()
+    for name in ("one", "two"):
+        noise = Image.frombytes("RGB", (100, 100), os.urandom(30_000))
+        noise.save(folder / "pictures" / f"{name}.png")
+    return folder / "clip.safetensors", folder / "pictures"
+
+
+def test_rerank_copies_all_or_none(disk: Disk, images: tuple[Path, Path], capsys) -> None:
+    clip, pictures = images
+    size = (pictures / "one.png").stat().st_size
+    command = ["rerank", "a cat", str(pictures), "--weights", str(clip), "--copy", str(disk.folder)]
+    with disk.full(size // 2):
+        assert main(command) == 1
+    assert "cannot be written: " in capsys.readouterr().err
+    assert list(disk.folder.iterdir()) == []
+    with disk.full(size + size // 2):
+        if disk._disk is not None:  # the first has room, the second has none
+            assert main(command) == 1
+            assert list(disk.folder.iterdir()) == []
+    assert main(command) == 0
+    assert len(snapshot(disk.folder)) == 2
+    before = snapshot(disk.folder)
+    assert main(command) == 1  # never overwrites
+    assert "exists and is not overwritten" in capsys.readouterr().err
+    assert snapshot(disk.folder) == before
+
+
+def test_a_copy_never_takes_the_place_of_a_file_that_came_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "1-cat.png"
+    refused = pytest.raises(OSError, match=r"1-cat\.png cannot be written: File exists")
+    with refused, written_whole(path, may_replace=False) as place:
+        place.write_text("ours")
+        path.write_text("theirs")
+    assert snapshot(tmp_path) == {"1-cat.png": b"theirs"}
+
+
+def test_a_chart_replaces_the_old_one_whole(disk: Disk, images: tuple[Path, Path], capsys) -> None:
+    clip, pictures = images
+    chart = disk.folder / "chart.png"
+    chart.write_bytes(b"the old one")
+    with disk.full(2 * KIB):
+        assert main(["rerank", "a cat", str(pictures), "--weights", str(clip), "--chart", str(chart)]) == 1
+    assert "chart.png cannot be written: " in capsys.readouterr().err
+    assert snapshot(disk.folder) == {"chart.png": b"the old one"}
+
+
+def test_the_lab_says_it_on_its_page(disk: Disk) -> None:
+    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    with disk.full(), pytest.raises(LabError, match=r"prompt\.safetensors cannot be written: "):
+        export(model, "a cat", EncodeOptions(), disk.folder / "prompt.safetensors")
+    assert list(disk.folder.iterdir()) == []
+
+
+def test_a_preview_in_comfyui_leaves_no_half_picture(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ..comfy_nodes import fake_comfy
+
+    fake_comfy.install(monkeypatch)
+    monkeypatch.setattr(sys.modules["folder_paths"], "get_temp_directory", lambda: str(disk.folder), raising=False)
+    noise = Image.frombytes("RGB", (100, 100), os.urandom(30_000))
+    with disk.full(), pytest.raises(OSError, match=r"No space left|File too large"):
+        results.with_preview({"ui": {}}, noise)
+    assert list(disk.folder.iterdir()) == []
+    assert results.with_preview({"ui": {}}, noise)["ui"]["images"][0]["type"] == "temp"
+
+
+def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, data = disk.folder / "PAGE.md", disk.folder / "figures.safetensors"
+    page.write_text("<!-- bench x -->\nold\n<!-- end x -->\n", encoding="utf-8")
+    data.write_bytes(b"old")
+    monkeypatch.setattr(parity_page, "PAGE", page)
+    monkeypatch.setattr(figures, "DATA", data)
+    before = snapshot(disk.folder)
+    with disk.full(512 if disk._disk is None else 0):
+        with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
+            benchmarks_page.write({"x": "new" * 2000}, page)
+        with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
+            parity_page.write_page([], {"host": "words"})
+        with pytest.raises(OSError, match=r"figures\.safetensors cannot be written: "):
+            figures.write_figures({"a": torch.ones(1, 2000, 4)}, {})
+    assert snapshot(disk.folder) == before
+
+
+KILLED = """
+import os, runpy, signal, sys
+from pathlib import Path
+written_whole = runpy.run_path(sys.argv[2])["written_whole"]
+with written_whole(Path(sys.argv[1])) as place:
+    place.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill")
+def test_a_kill_while_writing_leaves_the_old_file_and_the_next_run_cleans_up(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.safetensors"
+    write_conditioning(path, ROWS, "old", EncodeOptions(), {})
+    before = path.read_bytes()
+    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "web" / "files.py")]
+    assert subprocess.run(command, env=environment(), check=False).returncode == -signal.SIGKILL
+    left = path.with_name(path.name + TEMPORARY_SUFFIX)
+    assert [entry.read_bytes() for entry in left.iterdir()] == [b"half"]
+    assert path.read_bytes() == before
+    write_conditioning(path, ROWS, "new", EncodeOptions(), {})
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_output_stream_without_room_is_told_and_ends_the_program(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = program("inspect", "a cat", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "weighted-clip: [Errno 28] No space left on device"

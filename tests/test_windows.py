@@ -1,0 +1,291 @@
+"""What would go wrong on Windows, as far as another system can tell: consoles, names of files, files held open, ports.
+
+Nothing here has run on Windows. Its consoles are stood in for by streams of their encodings, its paths by
+`PureWindowsPath`, and a file that it would refuse to replace by one that is still mapped into memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from weighted_clip.commands import main
+from weighted_clip.commands.bulk import check_name
+from weighted_clip.encoder.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.textual_inversion import read_embedding_file
+from weighted_clip.hosts.comfy_loras import load_loras
+from weighted_clip.web import routes
+from weighted_clip.web.lab import server
+from weighted_clip.web.shards import ShardHead, read_head, read_shards, shard_path, write_shard
+from weighted_clip.weighting.embeddings import EmbeddingFolder
+from weighted_clip.weighting.extra_networks import read_loras, take_tags
+from weighted_clip.weighting.scheme_api import Rows
+
+from .encoder.files import hugging_face, write
+from .encoder.test_vision_model import vision_tensors
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSOLES = ("cp1252", "cp437", "cp932", "ascii")
+"""Western and Japanese Windows, the old console, and none at all."""
+PROMPT = "日本 (red:1.4) café “x” 🐱 (open"
+SMALL = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
+SMALL_IMAGE = VisionConfig(image_size=42, hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
+
+
+# --- consoles
+
+
+class Console:
+    """The streams of a process on a console, or in a pipe, of some encoding."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, encoding: str, given: bytes = b"") -> None:
+        self.encoding = encoding
+        self.out, self.err = io.BytesIO(), io.BytesIO()
+        for name, stream in (("stdout", self.out), ("stderr", self.err)):
+            errors = "strict" if name == "stdout" else "backslashreplace"
+            monkeypatch.setattr(sys, name, io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline="\r\n"))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding=encoding))
+
+    def run(self, *arguments: str) -> str:
+        """What a command writes, which succeeds."""
+        assert main(arguments) == 0, self.err.getvalue()
+        sys.stdout.flush()
+        return self.out.getvalue().decode(self.encoding)
+
+
+@pytest.mark.parametrize("encoding", CONSOLES)
+def test_a_console_that_lacks_characters_gets_escapes_for_them(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Console(monkeypatch, encoding).run("inspect", PROMPT)
+    assert "1.4" in shown
+    assert "is never closed" in shown
+    assert "\\U0001f431" in shown  # the cat, in none of these encodings
+    assert ("café" in shown.lower()) == (encoding in ("cp1252", "cp437"))
+
+
+@pytest.mark.parametrize("encoding", CONSOLES)
+def test_json_is_whole_on_any_console(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    everywhere = json.loads(Console(monkeypatch, "utf-8").run("inspect", PROMPT, "--json"))
+    assert everywhere["text"] == PROMPT
+    assert json.loads(Console(monkeypatch, encoding).run("inspect", PROMPT, "--json")) == everywhere
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["bare", "with a byte order mark"])
+def test_a_prompt_from_a_file_is_utf_8_whatever_the_console(mark: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = mark + PROMPT.encode() + b",\r\ncat\r\n"
+    view = json.loads(Console(monkeypatch, "cp1252", given).run("inspect", "-", "--json"))
+    assert view["text"] == f"{PROMPT},\ncat\n"
+
+
+def test_a_prompt_that_is_no_utf_8_is_in_the_consoles_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = json.loads(Console(monkeypatch, "cp1252", "a café".encode("cp1252")).run("inspect", "-", "--json"))
+    assert view["text"] == "a café"
+
+
+def test_no_escape_sequence_is_written_to_terminals() -> None:
+    sources = product_files()
+    assert len(sources) > 100
+    assert [path for path in sources if re.search(r"\\033\[|\\x1b\[|\\e\[", path.read_text(encoding="utf-8"))] == []
+
+
+# --- text in files
+
+
+def product_files() -> list[Path]:
+    """Our modules, without those that run in a host."""
+    names = ("commands", "encoder", "hosts", "nodes", "web", "weighting", "parity", "benchmarks", "scripts")
+    files = [path for name in names for path in sorted((ROOT / name).rglob("*.py"))]
+    return [*files, ROOT / "run.py", ROOT / "__init__.py", ROOT / "__main__.py"]
+
+
+def text_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls that open a file or a pipe as text."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        is_binary = any(
+            isinstance(value, ast.Constant) and isinstance(value.value, str) and "b" in value.value
+            for value in (*call.args, *named.values())
+        )
+        is_file = name in ("read_text", "write_text") or (name == "open" and not is_binary)
+        is_other = isinstance(owner, ast.Name) and owner.id in ("Image", "os")
+        is_pipe = name in ("run", "Popen", "check_output") and ("text" in named or "universal_newlines" in named)
+        if (is_file or is_pipe) and not is_other and "encoding" not in named:
+            yield call
+
+
+def test_every_text_file_and_pipe_has_its_encoding() -> None:
+    """Windows has another default than the systems that this was written on."""
+    assert list(text_calls(ast.parse("Path(x).read_text(); open(x); run(y, text=True)")))[2:]
+    for path in product_files():
+        found = [call.lineno for call in text_calls(ast.parse(path.read_text(encoding="utf-8")))]
+        assert found == [], path
+
+
+# --- names
+
+
+RESERVED = {"con", "prn", "aux", "nul", *(f"{name}{number}" for name in ("com", "lpt") for number in range(10))}
+
+
+def is_windows_name(name: str) -> bool:
+    """Whether Windows lets a file be called so."""
+    stem = name.partition(".")[0].rstrip().lower()
+    return stem not in RESERVED and not re.search(r'[<>:"/\\|?*\x00-\x1f]|[. ]$', name)
+
+
+def test_the_repository_can_be_checked_out() -> None:
+    assert not any(map(is_windows_name, ("nul.py", "a:b", "a.", "COM1", 'a"b')))
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode or not done.stdout:
+        pytest.skip("this is no git checkout")
+    names = done.stdout.strip("\0").split("\0")
+    assert [name for name in names if not all(map(is_windows_name, name.split("/")))] == []
+    assert len({name.lower() for name in names}) == len(names)
+    assert max(map(len, names)) < 100  # of 260, beside the place of custom_nodes
+
+
+def test_the_names_of_shards_are_names_on_windows() -> None:
+    assert all(is_windows_name(shard_path(Path("out"), first).name) for first in (0, 256, 10**9))
+
+
+@pytest.mark.parametrize("name", ["a:b", "con", "sub/NUL", "com1.x", 'a"b', "what?", "C:\\x"])
+def test_a_name_by_which_windows_would_write_elsewhere_is_refused_there(name: str) -> None:
+    with pytest.raises(ValueError, match="Windows has no such files"):
+        check_name(name, "nt")
+    check_name(name, "posix")
+
+
+@pytest.mark.parametrize("name", ["prompt", "a red cat", "sub/x", "console", "com12", "été"])
+def test_other_names_are_allowed_there(name: str) -> None:
+    check_name(name, "nt")
+
+
+def test_the_ruler_knows_embeddings_as_the_front_end_of_windows_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ModuleType("folder_paths")
+    paths.__dict__["get_filename_list"] = lambda kind: ["style.pt", "sub\\ink.safetensors"]
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
+    monkeypatch.setattr(routes, "PurePath", PureWindowsPath)
+    assert routes.embedding_names() == [
+        *("ink", "style", "style.pt", "sub/ink", "sub/ink.safetensors", "sub\\ink", "sub\\ink.safetensors")
+    ]
+
+
+def test_an_embedding_in_a_subfolder_is_found_with_either_slash(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    save_file({"emb_params": torch.ones(2, 8)}, tmp_path / "sub" / "ink.safetensors")
+    folder = EmbeddingFolder([tmp_path], "clip_l", 8)
+    for name in ("sub/ink", "sub\\ink", "sub\\ink.safetensors", "ink"):
+        found = folder.find(name)
+        assert found is not None
+        assert len(found) == 2
+    assert folder.find("..\\ink") is folder.find("C:\\ink") is folder.find("CON") is None
+
+
+@pytest.mark.parametrize("written", ["sub\\ink", "sub/ink", "ink", "SUB/Ink"])
+def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, nodes = ModuleType("folder_paths"), ModuleType("nodes")
+    paths.__dict__["get_filename_list"] = lambda kind: ["sub\\ink.safetensors", "other.safetensors"]
+
+    class LoraLoader:
+        def load_lora(self, model: list[str], clip: str, name: str, *strengths: float) -> tuple[list[str], str]:
+            return [*model, name], clip
+
+    nodes.__dict__["LoraLoader"] = LoraLoader
+    for module in (paths, nodes):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    loras, _ = read_loras(take_tags(f"<lora:{written}:1>")[1])
+    assert load_loras([], "clip", loras).model == ["sub\\ink.safetensors"]  # as the host called it
+
+
+# --- files that are held
+
+
+def is_held(path: Path) -> bool:
+    """Whether a file is still open or mapped by this process, so that Windows would refuse to replace it."""
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("only Linux tells which files a process holds")
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return str(path) in Path("/proc/self/maps").read_text(encoding="utf-8") or any(
+        link.exists() and link.resolve() == path for link in links
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_loaded_encoder_does_not_hold_its_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    expected = dict(seeded_text_model(SMALL, dtype=dtype).state_dict())
+    path = write(tmp_path / "model.safetensors", hugging_face(expected, ""))
+    models, _ = load_text_models(path, dtype=dtype)
+    assert not is_held(path)
+    # nor does another file written over it change the model, or end the process
+    path.write_bytes(b"")
+    state = models["clip_l"].state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], tensor) for key, tensor in expected.items())
+
+
+def test_a_loaded_clip_does_not_hold_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "clip.safetensors"
+    text = hugging_face(dict(seeded_text_model(SMALL).state_dict()), "")
+    write(path, {**vision_tensors(seeded_vision_model(SMALL_IMAGE)), **text, "logit_scale": torch.tensor(4.6)})
+    clip = load_full_clip(path)
+    assert clip.text.config == SMALL
+    assert not is_held(path)
+
+
+def test_a_read_embedding_does_not_hold_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "ink.safetensors"
+    save_file({"emb_params": torch.ones(2, 8)}, path)
+    vectors = read_embedding_file(path)
+    assert not is_held(path)
+    assert torch.equal(vectors[""], torch.ones(2, 8))
+
+
+def test_read_prompts_do_not_hold_their_shard(tmp_path: Path) -> None:
+    path = shard_path(tmp_path, 0)
+    write_shard(path, ShardHead(0, ("a",), {}), [Rows(torch.ones(3, 4), torch.zeros(4))])
+    head, lines = read_head(path), list(read_shards(tmp_path))
+    assert not is_held(path)
+    assert head.texts == ("a",)
+    assert torch.equal(lines[0].hidden, torch.ones(3, 4))
+
+
+# --- ports
+
+
+def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hyper-V reserves ranges of ports; asking for one of them is refused, not answered with “in use”."""
+    asked: list[int] = []
+
+    class Socket:
+        def setsockopt(self, *arguments: int) -> None: ...
+
+        def bind(self, place: tuple[str, int]) -> None:
+            asked.append(place[1])
+            if len(asked) < 3:
+                raise PermissionError(errno.EACCES, "an attempt was made to access a socket in a forbidden way")
+
+        def listen(self, backlog: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    assert isinstance(server._listen(None), Socket)
+    assert asked == [server.FIRST_PORT, server.FIRST_PORT + 1, server.FIRST_PORT + 2]
+    asked.clear()
+    with pytest.raises(server.LabError, match="port 80 cannot be used: an attempt was made"):
+        server._listen(80)
