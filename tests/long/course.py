@@ -38,7 +38,7 @@ class Growth(NamedTuple):
 
 
 def resident_bytes(process_id: int | str = "self") -> int:
-    """What a process has in physical memory now but for pages of files, which the system takes and gives as it likes."""
+    """What a process has in physical memory now, but for pages of files, which the system takes and gives at will."""
     for line in (PROC / str(process_id) / "status").read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "RssAnon":

@@ -6,7 +6,7 @@ RESULT is a folder; figures.json is written there. A job is JSON: ``seed`` and `
 (fields of `TextConfig`), ``max_bytes``, ``kept`` (the numbers of the prompts whose encodings are written to
 RESULT/NUMBER.safetensors), ``points`` (how often memory is looked at), and ``way``: ``on`` encodes all prompts one
 after the other, ``fresh`` only those that are kept, each with nothing remembered, ``plain`` the same by the encoder
-that neither shares nor remembers.
+that neither shares nor remembers, ``exact`` as plain in float64.
 """
 
 # ruff: noqa: E402 (the package has to be loaded before it is imported)
@@ -135,8 +135,8 @@ def point(step: int, watched: Watched) -> dict[str, int]:
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Do a job, and write the encodings that are kept at once, so that they take no memory: figures."""
     model = seeded_text_model(TextConfig(**job["config"]))
-    encoder: Any = TextEncoder(model)
-    if job["way"] != "plain":
+    encoder: Any = TextEncoder(model.double() if job["way"] == "exact" else model)
+    if job["way"] in ("on", "fresh"):
         encoder = encoders_for({"clip_l": model}, max_bytes=job["max_bytes"])[1]["clip_l"]
     prompts, kept = draw_prompts(job["seed"], job["count"]), set(job["kept"])
     if job["way"] != "on":
