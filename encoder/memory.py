@@ -112,7 +112,8 @@ class Memory(Generic[Key]):
 class Attempt(Generic[Key]):
     """Remembers what is made on the way to something, and forgets it if that is not reached.
 
-    So what failed, for lack of memory or by an interrupt, leaves nothing: done again, it gives the same to the bit.
+    So what failed, for lack of memory or by an interrupt, leaves nothing of its own: done again, it gives the same to
+    the bit. What had to make room for it is gone all the same.
     """
 
     def __init__(self, memory: Memory[Key]) -> None:

@@ -14,11 +14,24 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-MAX_HEADER_BYTES = 16 * 2**20
+MAX_HEADER_BYTES = 64 * 2**20
 """Longest header of keys, shapes and metadata that is read; that of an SDXL checkpoint has a third of a million."""
 
-FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 """Types of numbers that are read, as files name them."""
+
+
+class RefusedFile(SafetensorError):
+    """A file that is not read, although it may be whole; the message says why."""
+
+
+def why_unread(error: Exception) -> str:
+    """What to say of a file that could not be opened or read, behind its name."""
+    if isinstance(error, OSError):
+        return f"it cannot be read: {error.strerror or error}"
+    if isinstance(error, RefusedFile):
+        return f"it is not read: {error}"
+    return f"not a readable safetensors file, perhaps cut off in download ({error})"
 
 
 @contextmanager
@@ -34,21 +47,24 @@ def opened(path: Path, max_header_bytes: int = MAX_HEADER_BYTES) -> Generator[An
 
     Raises:
         OSError: If it is missing or cannot be read.
-        SafetensorError: If it is no file, its header is too long or wrong, or the system cannot map it.
+        RefusedFile: If it is no file, its header is too long, or the system cannot map it.
+        SafetensorError: If it is no safetensors file, or not whole.
     """
     try:
-        mode = path.stat().st_mode
+        about = path.stat()
     except ValueError as error:  # a name that no file can have
         raise FileNotFoundError(f"{path}: {error}") from error
-    if not stat.S_ISREG(mode):
-        raise SafetensorError("this is a folder, a pipe or a device, and not a file")
+    if not stat.S_ISREG(about.st_mode):
+        raise RefusedFile("this is a folder, a pipe or a device, and not a file")
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
+    if size > about.st_size:
+        raise SafetensorError(f"its header should have {size:,} bytes, and the file has {about.st_size:,}")
     if size > max_header_bytes:
-        raise SafetensorError(f"its header has {size:,} bytes, at most {max_header_bytes:,} are read")
+        raise RefusedFile(f"its header has {size:,} bytes, at most {max_header_bytes:,} are read")
     try:
         handle = safe_open(path, framework="pt")
     except RuntimeError as error:  # PyTorch's, for a file that is larger than what the system can promise
-        raise SafetensorError(f"the system cannot map it into memory: {error}") from error
+        raise RefusedFile(f"the system cannot map it into memory: {error}") from error
     with handle as file:
         yield file

@@ -31,7 +31,7 @@ from .layouts import (
     find_towers,
     find_vision_tower,
 )
-from .safetensors_file import FLOATS, opened
+from .safetensors_file import FLOATS, opened, why_unread
 
 MAX_WIDTH = 8192
 """Of a tower, of its result and of its patches; the widest released one has 1664."""
@@ -99,9 +99,11 @@ class TensorFile:
                 f"{self.path}: key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
         context_length = size(POSITION_NAME, 0, MAX_POSITIONS)
-        if context_length < 2:
+        if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
-            raise CheckpointError(f"{self.path}: key {key!r} has {context_length} position, BOS and EOS need 2")
+            raise CheckpointError(
+                f"{self.path}: key {key!r} has {context_length} positions; BOS, a token and EOS need 3"
+            )
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         return replace(
             TOWERS[tower.name],
@@ -266,9 +268,5 @@ def open_tensor_file(path: Path) -> Generator[TensorFile]:
             yield TensorFile(path, file, shapes)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{path}: there is no such file") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: the file cannot be read: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path}: not a readable safetensors file, perhaps cut off in download ({error})"
-        ) from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {why_unread(error)}") from error

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from .safetensors_file import FLOATS, opened
+from .safetensors_file import FLOATS, opened, why_unread
 
 MAX_VECTORS = 1000
 """More vectors than this are no embedding, also in all parts of a bundle: a token embedding table has 49408."""
@@ -73,9 +73,7 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
                     raise EmbeddingFileError(f"{path.name}: {sum(counts)} vectors, at most {MAX_VECTORS} are read")
             tensors = {tower: [file.get_tensor(key) for key in keys] for tower, keys in keys_of.items()}
     except (SafetensorError, OSError) as error:
-        raise EmbeddingFileError(
-            f"{path.name}: not a readable safetensors file, perhaps cut off in download ({error})"
-        ) from error
+        raise EmbeddingFileError(f"{path.name}: {why_unread(error)}") from error
     return {tower: _vectors(path, parts) for tower, parts in tensors.items()}
 
 

@@ -10,6 +10,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "In ComfyUI".
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -205,13 +206,12 @@ def _encode_host(
         if path in work.patcher.object_patches:
             logger.warning("replacing another pack's patch of %s for this prompt; its own nodes keep it", path)
         running[name] = run
-        # the host passes the tokens it was given, which our plan knows already
-        work.patcher.add_object_patch(path, lambda token_weight_pairs, name=name: running[name]())
+        work.patcher.add_object_patch(path, _planned(running, name, weakref.ref(tower)))
 
     try:
         conditioning = work.encode_from_tokens_scheduled(tokens, add_dict=values)
     finally:
-        running.clear()  # the host leaves the patch on its model until it loads the next: it shall keep nothing alive
+        running.clear()  # the host leaves the patch on its model until it loads the next
     if set(prompts) != set(readers):
         missing = ", ".join(sorted(set(readers) - set(prompts)))
         raise RuntimeError(
@@ -219,6 +219,23 @@ def _encode_host(
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
     return Encoded(conditioning, {name: prompts[name] for name in readers}, left_to_host)
+
+
+def _planned(
+    running: Mapping[str, Callable[[], tuple[Tensor, Tensor]]], name: str, tower: Callable[[], Any]
+) -> Callable[[Any], Any]:
+    """What takes the place of a tower's ``encode_token_weights``: ours while it is running, else the host's own.
+
+    The patch outlives our node on the host's model, so it keeps neither results nor the model alive.
+    """
+
+    def encode_token_weights(token_weight_pairs: Any) -> Any:
+        if name in running:
+            return running[name]()  # the host passes the tokens it was given, which our plan knows already
+        owner = tower()
+        return type(owner).encode_token_weights(owner, token_weight_pairs)
+
+    return encode_token_weights
 
 
 def _intermediate_device() -> torch.device:

@@ -89,8 +89,8 @@ def _written_loras(loras: Sequence[Lora], places: Sequence[Span], target: str) -
         names = [f"withLora({lora.name}, {_decimal(lora.weight)})" for lora in loras]
         if parse(" ".join(names), "compel").loras == tuple(loras) and len(loras) == len(places):
             return names, []
-    message = f"The tag cannot be written in {target}: it is left out."
-    return [], [Issue("not-expressible", message, place) for place in places]
+    message = f"A LoRA cannot be written in {target}: it is left out."
+    return [], [Issue("not-expressible", message, place) for place in dict.fromkeys(places)]
 
 
 class _Writer:

@@ -38,6 +38,7 @@ def read_only(folder: Path) -> Iterator[Path]:
         for command in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder]):
             done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
             if done.returncode:
+                subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
                 pytest.skip(f"needs the right to mount a folder read-only: {done.stderr.strip()}")
         try:
             yield folder

@@ -83,6 +83,10 @@ def test_nothing_of_an_encoding_hangs_on_the_patch_that_comfyui_leaves(monkeypat
     assert len(left) == 1
     memory.clear()
     assert mode.num_alive() == 0
+    # whoever asks the host's model while the patch is still on it gets the host's own encoding
+    tower = clip.cond_stage_model.clip_l
+    monkeypatch.setattr(type(tower), "encode_token_weights", lambda self, pairs: (self, pairs), raising=False)
+    assert left[0]([[(320, 1.0)]]) == (tower, [[(320, 1.0)]])
 
 
 def test_a_lack_of_memory_while_weights_are_compared_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

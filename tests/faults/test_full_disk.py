@@ -1,11 +1,13 @@
 """A full disk or a kill while a file is written: the old file stays whole and alone, and what is wrong is said."""
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.benchmarks import page as benchmarks_page
 from weighted_clip.commands import main
+from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.nodes import results
 from weighted_clip.parity import figures
 from weighted_clip.parity import page as parity_page
 from weighted_clip.web.export import write_conditioning
-from weighted_clip.web.files import TEMPORARY_SUFFIX, written_whole
+from weighted_clip.web.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
@@ -180,6 +183,46 @@ def test_a_copy_never_takes_the_place_of_a_file_that_came_meanwhile(tmp_path: Pa
         place.write_text("ours")
         path.write_text("theirs")
     assert snapshot(tmp_path) == {"1-cat.png": b"theirs"}
+
+
+def test_a_picture_that_cannot_be_read_is_named_and_not_its_copies(images: tuple[Path, Path], tmp_path: Path) -> None:
+    _, pictures = images
+    gone = tmp_path / "gone.png"
+    ranked = [(1, 0.9, pictures / "one.png"), (2, 0.8, pictures / "two.png"), (3, 0.7, gone)]
+    with pytest.raises(FileNotFoundError) as raised:
+        _copy(ranked, tmp_path / "out")
+    assert raised.value.filename == str(gone)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_fails_among_several_files_is_named_alone(tmp_path: Path) -> None:
+    refused = pytest.raises(WriteError, match=r"second cannot be written: No space left on device$")
+    with refused as raised, ExitStack() as files:
+        for name in ("first", "second"):
+            place = files.enter_context(written_whole(tmp_path / name))
+            place.write_bytes(b"x")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "first" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the longest name of a file is another there")
+def test_the_longest_names_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / f"{'x' * 251}.png"
+    with written_whole(path) as place:
+        assert place.suffix == ".png"
+        place.write_bytes(b"new")
+    assert snapshot(tmp_path) == {path.name: b"new"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has such permissions")
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "chart.png"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    with written_whole(path) as place:
+        place.write_bytes(b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_chart_replaces_the_old_one_whole(disk: Disk, images: tuple[Path, Path], capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -69,6 +70,9 @@ def test_the_page_of_the_lab_is_answered(method: str, headers: dict[str, str]) -
         ("POST", {"content_length": str(MAX_BYTES + 1)}, 413, f"{MAX_BYTES} bytes at most, got {MAX_BYTES + 1}"),
         ("POST", {"content_length": "9" * 5000}, 413, f"got {'9' * 20}"),
         ("POST", {"transfer_encoding": "chunked"}, 411, "got content-length ''"),
+        ("POST", {"content_length": "5", "transfer_encoding": "chunked"}, 411, "how long it is"),
+        ("GET", {"transfer_encoding": "chunked"}, 411, "how long it is"),
+        ("GET", {"content_length": str(MAX_BYTES + 1)}, 413, f"{MAX_BYTES} bytes at most"),
         ("PUT", {"content_length": "-1"}, 411, "got content-length '-1'"),
         ("POST", {"content_length": "²"}, 411, "got content-length"),
     ],
@@ -80,7 +84,7 @@ def test_others_are_refused_before_anything_is_read(
     assert reached == []
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == status
-    assert says in sent[1]["body"].decode()
+    assert says in json.loads(sent[1]["body"])["error"]
 
 
 def test_a_websocket_is_closed() -> None:

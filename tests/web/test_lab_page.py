@@ -291,6 +291,7 @@ def address() -> Iterator[str]:
         ({"Host": "evil.example"}, 400),
         ({"Content-Length": str(MAX_BYTES + 1)}, 413),
         ({"Transfer-Encoding": "chunked"}, 411),
+        ({"Transfer-Encoding": "chunked", "Content-Length": "5"}, 411),
     ],
 )
 def test_pages_elsewhere_cannot_leave_files_here(address: str, headers: dict[str, str], status: int) -> None:

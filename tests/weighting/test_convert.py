@@ -131,6 +131,13 @@ def test_what_a1111_would_take_for_a_command_stays_text_and_loras_stay_loras(
     assert not [issue for issue in result.issues if issue.code == "not-expressible"]
 
 
+def test_loras_that_the_target_has_no_words_for_are_named_once() -> None:
+    result = convert("a cat " + "withLora(ink, 0.5) " * 3, "compel", "comfy", TOKENIZE)
+    assert result.text == "a cat"
+    lost = [issue for issue in result.issues if issue.code == "not-expressible"]
+    assert [issue.message for issue in lost] == ["A LoRA cannot be written in comfy: it is left out."]
+
+
 def test_a_tag_that_the_target_has_no_words_for_is_left_out_and_named() -> None:
     text = "a <lora:ink:0.8> (cat:1.2) <hypernet:x:1>"
     result = convert(text, "a1111", "comfy", TOKENIZE)

@@ -9,6 +9,7 @@ Source: the Fetch standard, headers ``Origin`` and ``Sec-Fetch-Site``; behaviour
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -29,7 +30,7 @@ _HEADERS = (
 
 
 class Guard:
-    """An ASGI application that lets requests through to another, or refuses them with a line that says why.
+    """An ASGI application that lets requests through to another, or refuses them and says why, as gradio does.
 
     Every answer carries the headers that keep the browser from going elsewhere.
     """
@@ -53,9 +54,9 @@ class Guard:
             await self._app(scope, receive, send_more)
             return
         status, reason = refusal
-        plain = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-        await send_more({"type": "http.response.start", "status": int(status), "headers": plain})
-        await send({"type": "http.response.body", "body": reason.encode()})
+        kind = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        await send_more({"type": "http.response.start", "status": int(status), "headers": kind})
+        await send({"type": "http.response.body", "body": json.dumps({"error": reason, "detail": reason}).encode()})
 
 
 def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
@@ -67,10 +68,8 @@ def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
     is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link
     if is_foreign or (origin is not None and origin.partition("://")[2] != headers.get("host")):
         return HTTPStatus.FORBIDDEN, f"the lab answers its own page only; this request is of {origin or 'another page'}"
-    if is_reading:
-        return None
-    length = headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()):
+    length = headers.get("content-length", "0" if is_reading else "")
+    if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {length!r}"
     if len(length) > len(str(MAX_BYTES)) or int(length) > MAX_BYTES:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {MAX_BYTES} bytes at most, got {length:.20}"

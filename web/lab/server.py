@@ -101,8 +101,9 @@ def _app(source: ModelSource) -> Any:
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     app.add_middleware(Guard)
 
-    for suffix in (".js", ".mjs"):  # Windows has its own idea of them, and browsers run no script of another type
-        mimetypes.add_type("text/javascript", suffix)
+    # Windows has its own idea of them, and browsers take no script or style sheet of another type
+    for suffix, kind in ((".js", "javascript"), (".mjs", "javascript"), (".css", "css")):
+        mimetypes.add_type(f"text/{kind}", suffix)
     for folder in _SCRIPTS:
         app.mount(f"/weighted-clip/{folder}", StaticFiles(directory=_ROOT / folder))
     app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))

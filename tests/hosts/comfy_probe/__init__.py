@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +41,26 @@ class WeightedCLIPTestSaveConditioning:
         path = Path(folder_paths.get_output_directory(), f"{file}.safetensors")
         save_file(tensors, path, metadata={"entries": json.dumps(others)})
         return {"ui": {"conditioning": [str(path)]}}
+
+
+class WeightedCLIPTestTrim:
+    """Gives back to the system what nothing in the process uses any more, so that what is left can be measured."""
+
+    RETURN_TYPES = ()
+    FUNCTION = "trim"
+    CATEGORY = "Weighted CLIP tests"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"number": ("INT", {"default": 0})}}
+
+    def trim(self, number: int) -> dict[str, Any]:
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+        return {"ui": {"trimmed": [number]}}
 
 
 class WeightedCLIPTestShowText:
@@ -134,6 +156,7 @@ NODE_CLASS_MAPPINGS = {
     node.__name__: node
     for node in (
         WeightedCLIPTestSaveConditioning,
+        WeightedCLIPTestTrim,
         WeightedCLIPTestShowText,
         WeightedCLIPTestSameClip,
         WeightedCLIPTestTinySDXL,
