@@ -126,7 +126,10 @@ class ContrastiveLoss(nn.Module):
     @property
     def temperature(self) -> Tensor:
         """τ, the lecture's temperature, as the loss uses it: a tensor of shape ``[]``, at least 0.01."""
-        return torch.exp(-_widened(self.logit_scale).clamp(max=MAX_LOGIT_SCALE))
+        scale = _widened(self.logit_scale)
+        bound = scale.new_tensor(MAX_LOGIT_SCALE)
+        # not clamp(): from torch 2.15 on that has no gradient at the bound, and the scale would stay there
+        return torch.exp(-torch.where(scale > bound, bound, scale))
 
     @torch.no_grad()
     def clamp_temperature(self) -> None:
