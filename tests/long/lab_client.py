@@ -60,7 +60,8 @@ def running_lab(folder: Path, *options: str) -> Iterator[Lab]:
 def _process(command: Sequence[str], errors: Any) -> Iterator[subprocess.Popen[bytes]]:
     from weighted_clip.parity.host_python import own_environment
 
-    environment = {**own_environment(), "OMP_NUM_THREADS": "1"}
+    # one place for all threads' memory: else the C library keeps what each of them has freed, for itself
+    environment = {**own_environment(), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process:
         try:
             yield process
