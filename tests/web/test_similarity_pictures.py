@@ -214,7 +214,8 @@ def test_texts_in_any_script_and_odd_images(written: list[str]) -> None:
     values = [[0.1 * (row + column) for column in range(len(ODD_IMAGES))] for row in range(len(TEXTS))]
     draw_similarity(values, TEXTS, ODD_IMAGES)
     assert written.count("(empty text)") == 2
-    assert sum(text.endswith("…") for text in written) == 2
+    cut = [text for text in written if text.endswith("…")]
+    assert sum(text[0] in "vx" for text in cut) == 2  # how wide other scripts are depends on the fonts there are
     draw_ranking(ODD_IMAGES, [0.1] * len(ODD_IMAGES), range(len(ODD_IMAGES)), 2, "", theme="dark")
     for text in TEXTS:
         draw_ranking(ODD_IMAGES[:1], [0.5], [0], 1, text)
