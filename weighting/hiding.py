@@ -125,9 +125,15 @@ class _Found(NamedTuple):
     """The positions of all of them."""
 
 
-@lru_cache(maxsize=4)
 def _phrases(text: str, tokenize: Tokenize) -> _Phrases:
     """Tokenize phrases: once, because each of thousands of sections of a prompt asks for them."""
+    if getattr(tokenize, "__hash__", None) is None:  # a caller's own class may have none
+        return _Phrases(text, tokenize)
+    return _kept_phrases(text, tokenize)
+
+
+@lru_cache(maxsize=4)
+def _kept_phrases(text: str, tokenize: Tokenize) -> _Phrases:
     return _Phrases(text, tokenize)
 
 

@@ -144,3 +144,16 @@ def test_many_phrases_and_many_tokens_take_one_look_at_each() -> None:
     hide = "\n".join(f"a {letter} {number}" for number in range(1_000) for letter in "bcd") + "\nb c"
     hidden = read(text, hide=hide).chunks
     assert sum(token.is_hidden for chunk in hidden for token in chunk.tokens) > 3_000
+
+
+def test_a_tokenizer_without_a_hash_will_do() -> None:
+    class Unhashable:
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+        def __call__(self, text):
+            return default_tokenizer()(text)
+
+    options = EncodeOptions(hide="cat")
+    reads = [read_prompt("a cat", options, tokenize) for tokenize in (Unhashable(), default_tokenizer())]
+    assert reads[0].chunks == reads[1].chunks
+    assert any(token.is_hidden for token in reads[0].chunks[0].tokens)
