@@ -1,7 +1,5 @@
 """Lack of memory and interrupts at every operation of an encoding: the error arrives, and nothing of it stays."""
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +15,8 @@ from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, encode_
 
 from .injection import ERRORS, failure, interrupted_at, num_operations
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 MAX_BYTES = 8 * 2**20
 LONG = "a (red:1.3) fox in (deep:0.4) snow by the old river, " * 7
@@ -27,15 +27,6 @@ OPTIONS = EncodeOptions(syntax="a1111", scheme="masked_blend", padding="mask")
 @pytest.fixture(scope="module")
 def model() -> TextModel:
     return seeded_text_model(CONFIG)
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """What is freed is freed at once: nothing of a failed encoding waits in a cycle."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def fresh(model: TextModel) -> PrefixTextEncoder:

@@ -1,6 +1,5 @@
 """Lack of memory and interrupts while ComfyUI encodes for us: it sees the very error, and its CLIP stays its own."""
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,17 +13,10 @@ from weighted_clip.weighting.encode import EncodeOptions
 from ..comfy_nodes import fake_comfy
 from .injection import ERRORS, FailingAt, failure, num_operations
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 TEXT = "a (red:1.3) fox in (deep:0.4) snow"
 NUM_PLACES = 24
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """What is freed is freed at once: nothing of a failed encoding waits in a cycle."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def places(work: Callable[[], Any]) -> Iterator[tuple[int, BaseException]]:

@@ -40,14 +40,6 @@ ROWS = Rows(torch.ones(1, 77, 64), torch.ones(1, 64))
 KIB = 1024
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    tensors = seeded_text_model(CONFIG).state_dict().items()
-    save_file({f"text_model.{name}": tensor for name, tensor in tensors}, path)
-    return path
-
-
 @pytest.fixture(params=["a limit", "a full disk"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator["Disk"]:
     if request.param == "a limit":

@@ -8,23 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from weighted_clip.commands import main
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.files import written_whole
 
 from .disks import ROOT, environment, read_only, snapshot
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    tensors = seeded_text_model(CONFIG).state_dict().items()
-    save_file({f"text_model.{name}": tensor for name, tensor in tensors}, path)
-    return path
 
 
 @pytest.mark.parametrize("inner", ["", "new"])
