@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..encoder.text_model import TextEncoder, TextModel
+    from ..weighting.encoders import Encoders
     from ..weighting.scheme_api import EncodeFn
 
 TRANSFORMERS = "transformers"
@@ -44,11 +45,8 @@ def ours(encode: EncodeFn, prompts: Iterator[str], **choices: str) -> Callable[[
     Returns:
         A function to hidden states ``[1, 77 * chunks, dim]``.
     """
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
-
-    options, tokenize = EncodeOptions(**choices), default_tokenizer()  # pyright: ignore[reportArgumentType]
-    return lambda: encode_prompt(read_prompt(next(prompts), options, tokenize), encode, tokenize).hidden
+    encoders = _door(encode)
+    return lambda: encoders(next(prompts), **choices).hidden
 
 
 def ours_together(
@@ -67,21 +65,24 @@ def ours_together(
     """
     import torch
 
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.batching import encode_prompts
-    from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
+    from ..weighting.encode import EncodeOptions
 
-    options, tokenize = EncodeOptions(**choices), default_tokenizer()  # pyright: ignore[reportArgumentType]
+    encoders, options = _door(encode), EncodeOptions(**choices)  # pyright: ignore[reportArgumentType]
 
     def run() -> Tensor:
-        reads = [read_prompt(text, options, tokenize) for text in next(prompts)]
-        if is_together:
-            encoded = encode_prompts(reads, encode, tokenize)
-        else:
-            encoded = [encode_prompt(read, encode, tokenize) for read in reads]
-        return torch.cat([one.hidden for one in encoded])
+        texts = next(prompts)
+        windows = [texts] if is_together else [[text] for text in texts]
+        return torch.cat([one.hidden for some in windows for one in encoders.prepare(some, options).run()])
 
     return run
+
+
+def _door(encode: EncodeFn) -> Encoders:
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.encoders import Encoders
+    from ..weighting.towers import Reader
+
+    return Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": encode})
 
 
 class Transformers(NamedTuple):

@@ -96,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         ValueError: If the file, an option or a shard that is there cannot be used, or a prompt not in strict mode.
         OSError: If a file cannot be read or written.
     """
+    from ..weighting.encoders import Encoders
+
     place = place_of(os.environ)
     lines = PromptLines(arguments.batch, place)
     arguments.device = device_for(arguments.device, place)
@@ -105,22 +107,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise PermissionError(f"{folder}: no file can be written there; choose another folder with --out")
     _clear(folder, size, lines.num_lines, place, overwrite=arguments.overwrite)
 
-    encoders, source = encoders_of(arguments, is_quiet=not place.is_first)
-    encoder = BulkEncoder(
-        readers_of(arguments, encoders), encoders, options_of(arguments), dtype_named(arguments.save_dtype or "fp32")
-    )
+    towers, source = encoders_of(arguments, is_quiet=not place.is_first)
+    encoders = Encoders(readers_of(arguments, towers), towers)
+    encoder = BulkEncoder(encoders, options_of(arguments), dtype_named(arguments.save_dtype or "fp32"))
     about = {name: str(value) for name, value in vars(encoder.options).items()} | {
         "clip_skip": str(arguments.clip_skip),
         "dtype": arguments.dtype,
         "save_dtype": arguments.save_dtype or "fp32",
         "shard_size": str(size),
         "weights": source,
-        "weights_sha256": _weights_digest(encoders),
+        "weights_sha256": _weights_digest(towers),
         "embeddings_sha256": _embeddings_digest(embedding_folders(arguments)),
     }
     if place.is_first:
         known = "" if lines.num_lines is None else f"{lines.num_lines} "
-        joined = " + ".join(encoders)
+        joined = " + ".join(towers)
         shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {joined}: {encoder.options.scheme}"
         print(f"{shown}, weights: {source}", flush=True)
 

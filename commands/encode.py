@@ -13,10 +13,10 @@ from .reading import add_reading_options, options_of, text_of
 
 if TYPE_CHECKING:
     from PIL import Image
-    from torch import Tensor
 
     from ..encoder.text_model import TextEncoder
-    from ..weighting.encode import EncodedPrompt, ReadPrompt
+    from ..weighting.chunks import Tokenize
+    from ..weighting.encode import ReadPrompt
 
 NAME = "prompt"
 """First part of the files' names, unless another is given."""
@@ -58,37 +58,32 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _encode_one(arguments: argparse.Namespace) -> int:
-    from ..encoder.tokenizer import default_tokenizer
     from ..web.export import write_conditioning
     from ..web.files import written_whole
-    from ..weighting.encode import encode_prompt
-    from ..weighting.towers import joined, read_for_towers
+    from ..weighting.encoders import Encoders
+    from ..weighting.plan import Rows
     from ..weighting.view import counted, token_table
 
-    encoders, source = encoders_of(arguments)
-    readers = readers_of(arguments, encoders)
+    towers, source = encoders_of(arguments)
+    readers = readers_of(arguments, towers)
     text = text_of(arguments)
-    reads = read_for_towers(dict.fromkeys(readers, text), options_of(arguments), readers)
-    first = next(iter(reads))
-    print(token_table(reads[first]), flush=True)
-    known = set(reads[first].issues)
+    prepared = Encoders(readers, towers).prepare([text], options_of(arguments))
+    first = next(iter(readers))
+    read = prepared.reads[first][0]
+    print(token_table(read), flush=True)
 
-    encoded: dict[str, EncodedPrompt] = {}
-    masks: list[Tensor | None] = []
-    for name, read in reads.items():
-        encode = _watched(encoders[name], read, masks) if name == first else encoders[name]
-        encoded[name] = encode_prompt(read, encode, default_tokenizer())
-        for issue in encoded[name].read.issues:
-            if issue not in known:
-                print(f"  {issue.line}")
-        known |= set(encoded[name].read.issues)
+    encoded = prepared.run()[0]
+    found = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
+    for issue in dict.fromkeys(found):
+        if issue not in read.issues:
+            print(f"  {issue.line}")
     print()
-    for name, prompt in encoded.items():
+    for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
-        count = counted(prompt.num_encodings, "chunk")
-        print(f"{name}: {prompt.read.options.scheme}, {count} encoded -> {rows} rows of {dim}, weights: {source}")
+        count = counted(prompt.num_encodings, "encoding")
+        print(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(reads[first], encoders[first], masks[0]) if arguments.pictures else {}
+    drawn = _pictures(read, readers[first].tokenize, towers[first]) if arguments.pictures else {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
@@ -97,31 +92,20 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:  # files are put there when all are written
         for path, picture in files.items():
             picture.save(stack.enter_context(written_whole(path)))
-        write_conditioning(tensors, joined(encoded), text, options_of(arguments), about)
+        write_conditioning(tensors, Rows(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
     print("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
 
 
-def _watched(encoder: TextEncoder, read: ReadPrompt, masks: list[Tensor | None]) -> Any:
-    """The encoder; the masks it is given go into a list, without that of the empty prompt."""
-
-    def encode(ids: Any, mask: Any = None) -> Any:
-        is_last_empty = len(ids) > len(read.chunks) and ids[-1] == read.layout.empty_ids()
-        # the empty prompt, which some schemes encode last, is not part of the picture
-        masks.append(mask[:-1] if mask is not None and is_last_empty else mask)
-        return encoder(ids, mask)
-
-    return encode
-
-
-def _pictures(read: ReadPrompt, encoder: TextEncoder, mask: Any) -> dict[str, Image.Image]:
+def _pictures(read: ReadPrompt, tokenize: Tokenize, encoder: TextEncoder) -> dict[str, Image.Image]:
     """Tokens, masks and the encoder, by the end of their files' names."""
     from ..web import pictures
+    from ..weighting.encode import plan_prompt
     from ..weighting.view import view
 
     return {
         "tokens": pictures.draw_tokens(view(read)),
-        "masks": pictures.draw_encoding_masks(read, mask),
+        "masks": pictures.draw_encoding_masks(read, plan_prompt(read, tokenize).variants),
         "figure-masks": pictures.draw_figure_masks(),
         "architecture": pictures.draw_architecture(encoder.config),
     }

@@ -138,11 +138,7 @@ def readers_of(arguments: argparse.Namespace, encoders: Mapping[str, TextEncoder
     Raises:
         ValueError: If a folder of embeddings is not there.
     """
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.towers import Reader, layout_of
+    from ..weighting.towers import in_folders, native_readers
 
-    readers: dict[str, Reader] = {}
-    for name, encoder in encoders.items():
-        embeddings = embeddings_of(arguments, name, encoder.config.hidden_dim)
-        readers[name] = Reader(default_tokenizer(), layout_of(encoder.config), embeddings)
-    return readers
+    configs = {name: encoder.config for name, encoder in encoders.items()}
+    return native_readers(configs, in_folders(embedding_folders(arguments)))

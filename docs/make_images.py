@@ -40,18 +40,19 @@ from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_ma
 from weighted_clip.encoder.memory import chunk_keys
 from weighted_clip.encoder.prefix import share
 from weighted_clip.encoder.reranking import best, image_features
-from weighted_clip.encoder.text_model import Encoding, TextEncoder
+from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import pictures
 from weighted_clip.web.pictures.canvas import Canvas
 from weighted_clip.web.pictures.masks import draw_mask_rows
 from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
 from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, encode_prompt, mask_fn, read_prompt
-from weighted_clip.weighting.masked_blend import nested_variants
+from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
+from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.plan import Variant, mask_tensor, versions_of_first
 from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.scheme_api import SchemeOptions, stacked_masks
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.towers import Reader
 from weighted_clip.weighting.view import view
 
 if TYPE_CHECKING:
@@ -119,20 +120,20 @@ def read(text: str, scheme: str = "a1111") -> ReadPrompt:
 def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
     """The masks under which masked_blend encodes a prompt with faded words; a title for each encoding."""
     prompt = read(text, "masked_blend")
-    masks: list[torch.Tensor] = []
-
-    def encode(ids: object, mask: torch.Tensor | None = None, *, is_causal: bool = True) -> Encoding:
-        assert mask is not None
-        masks.append(mask & causal_mask(LENGTH))
-        return Encoding(torch.zeros(len(mask), LENGTH, 1), torch.zeros(len(mask), 1))
-
-    encode_prompt(prompt, encode, default_tokenizer())
     labels = pictures.mask_labels(prompt.chunks[0], text)
-    rows = list(zip(titles, masks[0], strict=False))  # behind them the empty prompt, if a weight is above 1
+    versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants)
+    rows = [(title, mask_of(version)) for title, version in zip(titles, versions, strict=False)]
     if is_column:
         lines = [("", [row]) for row in rows]
         return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
     return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
+
+
+def mask_of(version: Variant) -> torch.Tensor:
+    """The mask of a version's first chunk, ``[77, 77]``, causality included."""
+    mask = combine(causal_mask(LENGTH), mask_tensor(version.visible[:1], LENGTH))
+    assert mask is not None
+    return mask[0]
 
 
 def hidden(text: str) -> Image.Image:
@@ -157,12 +158,12 @@ def schemes(text: str) -> Image.Image:
 
 def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], list[str], Sequence[float]]:
     """How far schemes move each row, on an encoder with seeded random weights; the rows' labels and weights."""
-    tokenize, encoder = default_tokenizer(), TextEncoder(seeded_text_model())
-    prompts = {name: read(text, name) for name in ("unweighted", *names)}
-    rows = {name: encode_prompt(prompt, encoder, tokenize).hidden[0] for name, prompt in prompts.items()}
+    encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TextEncoder(seeded_text_model())})
+    prompts = {name: encoders.prepare([text], syntax="a1111", scheme=name) for name in ("unweighted", *names)}
+    rows = {name: prepared.run()[0].hidden[0] for name, prepared in prompts.items()}
     plain = rows["unweighted"]
     change = {name: ((rows[name] - plain).norm(dim=-1) / plain.norm(dim=-1)).tolist() for name in names}
-    (chunk,) = prompts["unweighted"].chunks
+    (chunk,) = prompts["unweighted"].reads["clip_l"][0].chunks
     return change, [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"], chunk.weights
 
 
@@ -242,10 +243,9 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
     prompt = read_prompt(text, options, default_tokenizer())
     (chunk,) = prompt.chunks
-    mask = mask_fn(options, prompt.layout)(prompt.chunks)
-    assert mask is not None
+    mask = mask_of(plan_prompt(prompt, default_tokenizer()).variants[0])
     labels = pictures.mask_labels(chunk, text)
-    return pictures.draw_mask(mask[0] & causal_mask(LENGTH)[0], labels, visible=chunk.num_content + 3, cell=22)
+    return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
 
 
 def converted(text: str) -> Image.Image:
@@ -335,10 +335,9 @@ def remembered_chunks() -> Image.Image:
 def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
     """The encodings that a masked blend takes, and which of their states are computed anew."""
     found = read(text, scheme="masked_blend")
-    variants = nested_variants(found.chunks, SchemeOptions(mask_of=mask_fn(found.options, found.layout)))
+    variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants)
     ids = [chunk.ids for variant in variants for chunk in variant.chunks]
-    counts = [len(variant.chunks) for variant in variants]
-    mask = stacked_masks([variant.mask for variant in variants], counts, LENGTH)
+    mask = mask_tensor([visible for variant in variants for visible in variant.visible], LENGTH)
     fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)
     words = [*pictures.mask_labels(found.chunks[0], text)[: found.chunks[0].num_content + 2], "…"]
     left, width, height = 110.0, 52.0, 30.0

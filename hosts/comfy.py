@@ -21,12 +21,14 @@ from torch import Tensor
 from ..encoder.config import TOWERS
 from ..encoder.masks import check_mask
 from ..encoder.tokenizer import TokenSpan, default_tokenizer, with_places, without_surrogates
-from ..weighting.batching import encode_prompts
-from ..weighting.chunks import ChunkLayout, Tokenize
+from ..weighting.asking import Check
+from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import TokenId
 from ..weighting.encode import EncodedPrompt, EncodeOptions
-from ..weighting.scheme_api import EncodeFn, Rows
-from ..weighting.towers import Reader, joined, read_for_towers
+from ..weighting.encoders import Encoders, Prepared
+from ..weighting.plan import Rows
+from ..weighting.scheme_api import EncodeFn
+from ..weighting.towers import Reader
 from .comfy_embeddings import HostEmbeddings
 from .comfy_memory import memory_of, with_recall
 from .comfy_native import NativeClip, encode_native
@@ -35,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 WINDOW = 16
 """Prompts that are encoded together where encodings are remembered."""
-MAX_CHUNKS = 32
-"""What the host's encoder is then given at once, unless one prompt needs more."""
+MAX_CHUNKS_CPU = 4
+"""Chunks that the host's encoder is given at once on a CPU, but for the calls that the host itself makes: no call takes
+much longer than a second."""
+MAX_CHUNKS_GPU = 32
+"""The same elsewhere."""
 
 Conditioning = list[list[Any]]
 """ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
@@ -85,23 +90,27 @@ def encode_texts(
 ) -> list[Encoded]:
     """Encode several prompts, as `encode_text` does each.
 
-    On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings: the
-    first prompt of a window asks for all of it. On any other CLIP each is encoded alone, as the host would.
+    On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings, in
+    windows. On any other CLIP each is encoded alone, as the host would.
     """
-    by_tower = [text if isinstance(text, Mapping) else dict.fromkeys(towers_of(clip), text) for text in texts]
-    if not isinstance(clip, NativeClip):
-        window = WINDOW if memory_of(clip) is not None else 1
-        return [
-            _encode_host(clip, by_tower[index:][: 1 if index % window else window], options, dict(values or {}))
-            for index in range(len(by_tower))
-        ]
-    device = _intermediate_device()
-    results: list[Encoded] = []
-    for prompts in encode_native(clip, by_tower, options):
-        rows = joined(prompts)
-        entry = [rows.hidden.to(device), {"pooled_output": rows.pooled.to(device), **(values or {})}]
-        results.append(Encoded([entry], prompts, ()))
-    return results
+    if isinstance(clip, NativeClip):
+        device = _intermediate_device()
+        results: list[Encoded] = []
+        for one in encode_native(clip, texts, options):
+            entry = [one.hidden.to(device), {"pooled_output": one.pooled.to(device), **(values or {})}]
+            results.append(Encoded([entry], one.prompts, ()))
+        return results
+    towers_of(clip)  # raises where there are none
+    is_remembering = memory_of(clip) is not None
+    window = WINDOW if is_remembering else 1
+    device = getattr(clip.patcher, "load_device", torch.device("cpu"))
+    max_chunks = MAX_CHUNKS_CPU if torch.device(device).type == "cpu" else MAX_CHUNKS_GPU
+    encoders = Encoders(readers_of(clip), max_chunks=max_chunks, keeps_calls=not is_remembering)
+    return [
+        encoded
+        for start in range(0, len(texts), window)
+        for encoded in _encode_host(clip, encoders, texts[start : start + window], options, dict(values or {}))
+    ]
 
 
 def readers_of(clip: Any) -> dict[str, Reader]:
@@ -181,44 +190,73 @@ def _tokenizers(clip: Any) -> dict[str, Any]:
 
 
 def _encode_host(
-    clip: Any, texts: Sequence[Mapping[str, str]], options: EncodeOptions, values: dict[str, Any]
+    clip: Any,
+    encoders: Encoders,
+    texts: Sequence[str | Mapping[str, str]],
+    options: EncodeOptions,
+    values: dict[str, Any],
+) -> list[Encoded]:
+    """Encode prompts by calls of the host, one for each.
+
+    Several are encoded together when the host asks for the first: then nothing changes between its calls. For one
+    prompt the encoder is asked as often as the host asks, which under hooks is once for each change of the weights.
+    """
+    prepared = encoders.prepare(texts, options)
+    kept: dict[str, list[EncodedPrompt]] = {}
+    results: list[Encoded] = []
+    for index, text in enumerate(texts):
+
+        def run(name: str, encode: EncodeFn, index: int = index) -> EncodedPrompt:
+            if name not in kept or len(texts) == 1:
+                kept[name] = prepared.run_tower(name, encode, _interrupt_check())
+            return kept[name][index]
+
+        results.append(_call_host(clip, prepared, index, text, run, values))
+    return results
+
+
+def _call_host(
+    clip: Any,
+    prepared: Prepared,
+    index: int,
+    text: str | Mapping[str, str],
+    run: Callable[[str, EncodeFn], EncodedPrompt],
+    values: dict[str, Any],
 ) -> Encoded:
-    """Encode the first of some prompts; what the others need is encoded with it, to be remembered."""
-    readers, left_to_host = readers_of(clip), others_in(clip)
+    """Have the host encode one prompt, with ``run`` for its CLIP text towers."""
     # a family with other encoders asks for their tokens, loaded or not: the host's own, for the text as it stands
-    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(list(texts[0].values())[-1])
+    last = text if isinstance(text, str) else list(text.values())[-1]
+    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
     work = clip.clone()
     prompts: dict[str, EncodedPrompt] = {}
     running: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {}
-    all_reads = [read_for_towers(prompt, options, readers) for prompt in texts]
-    for name in readers:
-        reads = [read[name] for read in all_reads]
+    for name, reads in prepared.reads.items():
         key = name.removeprefix("clip_")  # l, g or h
-        tokens[key] = [[(_host_id(token.id), token.weight) for token in chunk.tokens] for chunk in reads[0].chunks]
+        tokens[key] = [[(_host_id(token.id), token.weight) for token in chunk.tokens] for chunk in reads[index].chunks]
         tower = work.patcher.get_model_object(name)
-        encode, tokenize = with_recall(_encode_fn(tower), tower, work.patcher), readers[name].tokenize
+        recalling = with_recall(_encode_fn(tower), tower, work.patcher)
 
-        def run(name: str = name, reads: Any = reads, encode: EncodeFn = encode, tokenize: Tokenize = tokenize):
-            encoded = prompts[name] = encode_prompts(reads, encode, tokenize, max_chunks=MAX_CHUNKS)[0]
+        def answer(name: str = name, encode: EncodeFn = recalling):
+            encoded = prompts[name] = run(name, encode)
             return encoded.hidden.to(_intermediate_device()), encoded.pooled.to(_intermediate_device())
 
         path = f"{name}.encode_token_weights"
         if path in work.patcher.object_patches:
             logger.warning("replacing another pack's patch of %s for this prompt; its own nodes keep it", path)
-        running[name] = run
+        running[name] = answer
         work.patcher.add_object_patch(path, _planned(running, name, weakref.ref(tower)))
 
     try:
         conditioning = work.encode_from_tokens_scheduled(tokens, add_dict=values)
     finally:
         running.clear()  # the host leaves the patch on its model until it loads the next
-    if set(prompts) != set(readers):
-        missing = ", ".join(sorted(set(readers) - set(prompts)))
+    if set(prompts) != set(prepared.reads):
+        missing = ", ".join(sorted(set(prepared.reads) - set(prompts)))
         raise RuntimeError(
             f"The host encoded without asking Weighted CLIP ({missing}), so the weights would be missing. Please "
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
-    return Encoded(conditioning, {name: prompts[name] for name in readers}, left_to_host)
+    return Encoded(conditioning, {name: prompts[name] for name in prepared.reads}, others_in(clip))
 
 
 def _planned(
@@ -238,6 +276,13 @@ def _planned(
     return encode_token_weights
 
 
+def _interrupt_check() -> Check:
+    """What raises when the host's user has pressed Cancel."""
+    import comfy.model_management as model_management
+
+    return model_management.throw_exception_if_processing_interrupted
+
+
 def _intermediate_device() -> torch.device:
     """Where the host wants conditioning to be."""
     import comfy.model_management as model_management
@@ -249,10 +294,6 @@ def _encode_fn(tower: Any) -> EncodeFn:
     """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
-        import comfy.model_management as model_management
-
-        # ComfyUI 0.3.64 does not look for an interrupt while it encodes
-        model_management.throw_exception_if_processing_interrupted()
         tokens = [[_host_id(token) for token in chunk] for chunk in ids]
         if mask is None and is_causal:
             return Rows(*tower.encode(tokens)[:2])

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..encoder.masks import causal_mask, check_mask
 from ..encoder.memory import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
 from ..weighting.embeddings import TokenId
-from ..weighting.scheme_api import EncodeFn, Rows
+from ..weighting.plan import Rows
+from ..weighting.scheme_api import EncodeFn
 
 logger = logging.getLogger(__name__)
 

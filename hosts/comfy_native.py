@@ -15,11 +15,10 @@ from ..encoder.checkpoint import LoadReport, load_text_models
 from ..encoder.config import TextConfig
 from ..encoder.families import Family, encoders_for
 from ..encoder.text_model import TextEncoder
-from ..encoder.tokenizer import default_tokenizer
-from ..weighting.batching import encode_for_towers
 from ..weighting.embeddings import Embeddings
-from ..weighting.encode import EncodedPrompt, EncodeOptions
-from ..weighting.towers import Reader, layout_of, read_for_towers
+from ..weighting.encode import EncodeOptions
+from ..weighting.encoders import EncodedTowers, Encoders
+from ..weighting.towers import Reader, native_readers
 from .comfy_embeddings import HostEmbeddings
 
 
@@ -38,10 +37,7 @@ class NativeClip:
 
     def readers(self) -> dict[str, Reader]:
         """What reads prompts for each tower, with the host's embeddings."""
-        return {
-            name: Reader(default_tokenizer(), layout_of(encoder.config), _embeddings(name, encoder.config))
-            for name, encoder in self.encoders.items()
-        }
+        return native_readers({name: encoder.config for name, encoder in self.encoders.items()}, _embeddings)
 
 
 def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
@@ -96,21 +92,20 @@ def managed(model: torch.nn.Module, device: str) -> Any:
 
 
 def encode_native(
-    clip: NativeClip, texts: Sequence[Mapping[str, str]], options: EncodeOptions
-) -> list[dict[str, EncodedPrompt]]:
+    clip: NativeClip, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions
+) -> list[EncodedTowers]:
     """Encode prompts with every tower, all together.
 
     Args:
         clip: The encoder; its memory is asked of the host.
-        texts: For each prompt, by tower.
+        texts: The prompts, each one text or one for each tower, by name.
         options: How to read and weight them.
 
     Returns:
-        For each prompt, by tower.
+        One result for each prompt.
     """
     import comfy.model_management as model_management
 
+    prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)
     model_management.load_models_gpu([clip.patcher])
-    readers = clip.readers()
-    reads = [read_for_towers(prompt, options, readers) for prompt in texts]
-    return encode_for_towers(reads, clip.encoders, readers)
+    return prepared.run(model_management.throw_exception_if_processing_interrupted)

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from ..weighting.embeddings import EmbeddingVector
-from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
-from ..weighting.together import encode_together
-from ..weighting.towers import num_chunks, padded
+from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ..weighting.encoders import Encoders, Prepared
+from ..weighting.towers import read_together
 from .webui_engines import METHODS, Engine, WebUIError, engines_of, host_option
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 """Where a generation keeps conditioning: shared with all others, unless replaced."""
 MAX_COMMENTS = 20
 """Of more problems than this the rest are only counted."""
+MAX_CHUNKS = 32
+"""Chunks that the host's encoder is given at once, but for the columns of chunks that the host itself would encode."""
 INFOTEXT = "Weighted CLIP"
 """First words of our entries in an image's parameters. The entry of this name alone is the scheme."""
 
@@ -175,46 +177,31 @@ class Run:
     def __init__(self, engines: Mapping[str, Engine], options: EncodeOptions) -> None:
         self.engines = engines
         self.options = options
-        self.readers = {tower: engine.reader() for tower, engine in engines.items()}
+        readers = {tower: engine.reader() for tower, engine in engines.items()}
+        self.encoders = Encoders(readers, engines, max_chunks=MAX_CHUNKS, keeps_calls=True)
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """By tower and texts."""
         self.kept: tuple[int, ...] = ()
         """Padding ``drop``: rows kept of each chunk of every text."""
-        self._reads: dict[tuple[str, ...], dict[str, list[ReadPrompt]]] = {}
+        self._prepared: dict[tuple[str, ...], Prepared] = {}
 
-    def read(self, texts: Sequence[str]) -> dict[str, list[ReadPrompt]]:
-        """Read texts for all towers, all with the same number of chunks and of rows kept."""
+    def prepare(self, texts: Sequence[str]) -> Prepared:
+        """Read and plan texts for all towers, all with the same number of chunks and of rows kept."""
         key = tuple(texts)
-        if key not in self._reads:
-            self._reads[key] = self._read(texts)
-        return self._reads[key]
-
-    def _read(self, texts: Sequence[str]) -> dict[str, list[ReadPrompt]]:
-        reads = {
-            tower: [
-                read_prompt(text, self.options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
-                for text in texts
-            ]
-            for tower, reader in self.readers.items()
-        }
-        longest = max(len(self.kept), *(num_chunks(read) for some in reads.values() for read in some))
-        result = {tower: [padded(read, longest) for read in some] for tower, some in reads.items()}
-        all_kept = [read.kept for some in result.values() for read in some if read.kept is not None]
-        if all_kept:  # of texts that stand in for one another, or side by side, the same rows
-            kept = tuple(map(max, zip(*all_kept, *[self.kept] * bool(self.kept), strict=True)))
-            result = {tower: [read._replace(kept=kept) for read in some] for tower, some in result.items()}
-        return result
+        if key not in self._prepared:
+            self._prepared[key] = self.encoders.prepare_together(texts, self.options, self.kept)
+        return self._prepared[key]
 
     def keep_rows_of(self, texts: Sequence[str]) -> None:
         """Padding ``drop``: keep in every text the rows that any of these texts needs."""
-        self.kept = next(iter(self._read(texts).values()))[0].kept or ()
+        reads = read_together(texts, self.options, self.encoders.readers)
+        self.kept = next(iter(reads.values()))[0].kept or ()
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
         key = (tower, tuple(texts))
         if key not in self.encoded:
-            reads = self.read(texts)[tower]
-            self.encoded[key] = encode_together(reads, self.engines[tower], self.readers[tower].tokenize)
+            self.encoded[key] = self.prepare(texts).run_tower(tower)
         return self.encoded[key]
 
     def problems(self) -> Iterator[str]:
@@ -271,7 +258,7 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
         if threading.get_ident() != thread:
             return process_texts(texts)
         asked[:] = texts
-        reads = run.read(texts)[tower]
+        reads = run.prepare(texts).reads[tower]
         count = max(sum(chunk.num_content for chunk in read.chunks) for read in reads)
         # one chunk a text, as all of a text is encoded at once
         return [[_stand_in(read, engine)] for read in reads], count

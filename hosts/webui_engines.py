@@ -24,7 +24,8 @@ from ..encoder.masks import causal_mask, check_mask
 from ..encoder.tokenizer import TokenSpan, with_places, without_surrogates
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ..weighting.scheme_api import EncoderError, Rows
+from ..weighting.plan import Rows
+from ..weighting.scheme_api import EncoderError
 from ..weighting.towers import Reader
 
 METHODS = ("process_texts", "process_tokens")

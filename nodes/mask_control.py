@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import encode_text
-from ..weighting.encode import EncodeOptions, mask_fn
+from ..hosts.comfy import encode_text, readers_of
+from ..weighting.encode import EncodeOptions, plan_prompt
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
 from .results import encoded_result, to_image
@@ -86,9 +86,9 @@ class WeightedCLIPMaskControl(common.EncodeNode):
             hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
         )
         encoded = encode_text(clip, text, options)
-        prompt = next(iter(encoded.prompts.values()))
-        mask = mask_fn(options, prompt.read.layout)(prompt.read.chunks)
-        picture = to_image(draw_encoding_masks(prompt.read, mask, is_causal=causal))
+        tower, prompt = next(iter(encoded.prompts.items()))
+        variants = plan_prompt(prompt.read, readers_of(clip)[tower].tokenize).variants
+        picture = to_image(draw_encoding_masks(prompt.read, variants))
         result = encoded_result(encoded)
         conditioning, report = result["result"]
         return {**result, "result": (conditioning, picture, report)}

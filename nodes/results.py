@@ -108,8 +108,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
 
 def _encoding_line(name: str, prompt: EncodedPrompt) -> str:
     rows, dim = prompt.hidden.shape[1:]
-    chunks = counted(prompt.num_encodings, "chunk")
-    return f"{name}: {prompt.read.options.scheme}, {chunks} encoded -> {rows} rows of {dim}"
+    count = counted(prompt.num_encodings, "encoding")
+    return f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}"
 
 
 def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from torch import Tensor
 from ..encoder.checkpoint import seeded_text_model
 from ..encoder.config import CLIP_L
 from ..encoder.text_model import Encoding, TextEncoder, TextModel
-from ..encoder.tokenizer import default_tokenizer
 from ..weighting.embeddings import Embeddings
-from ..weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from ..weighting.encoders import Encoders
+from ..weighting.towers import native_readers
 
 SEED = 0
 
@@ -67,7 +67,6 @@ def encode_natively(
     Returns:
         Hidden states, ``[1, rows, dim]`` each.
     """
-    tokenize = default_tokenizer()
-    encode = RememberingEncoder(TextEncoder(model))
-    reads = [read_prompt(prompt, EncodeOptions(**fields), tokenize, embeddings=embeddings) for fields in choices]
-    return [encode_prompt(read, encode, tokenize).hidden for read in reads]
+    readers = native_readers({"clip_l": model.config}, lambda tower, config: embeddings)
+    encoders = Encoders(readers, {"clip_l": RememberingEncoder(TextEncoder(model))})
+    return [encoders(prompt, **fields).hidden for fields in choices]

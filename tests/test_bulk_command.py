@@ -28,9 +28,11 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import shards as shard_files
 from weighted_clip.web.files import TEMPORARY_SUFFIX
 from weighted_clip.web.shards import ShardError, read_head, read_shards
-from weighted_clip.weighting import batching
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.towers import Reader, joined, layout_of, read_for_towers
+
+from .door import encode_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
 L = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
@@ -796,13 +798,13 @@ def test_memory_does_not_grow_with_the_file(weights: Path, tmp_path: Path) -> No
 
 def test_a_window_ends_when_it_has_chunks_enough(weights: Path, tmp_path: Path, monkeypatch) -> None:
     windows: list[int] = []
-    encode_window = batching.encode_for_towers
+    plan = Encoders.plan
 
-    def counted(window, encoders, readers):
-        windows.append(len(window))
-        return encode_window(window, encoders, readers)
+    def counted(encoders, reads):
+        windows.append(len(reads))
+        return plan(encoders, reads)
 
-    monkeypatch.setattr(batching, "encode_for_towers", counted)
+    monkeypatch.setattr(Encoders, "plan", counted)
     long = ", ".join([LONG] * 8)  # 14 chunks
     texts = ["a cat"] * (WINDOW_CHUNKS + 6) + [long] * 7
     assert encode(written(tmp_path, texts), weights, tmp_path / "out", "--shard-size", 100) == 0

@@ -45,8 +45,8 @@ def test_encode_joins_the_towers_of_sdxl(sdxl: Path, tmp_path: Path, capsys) -> 
     assert metadata["prompt"] == "a (red:1.4) cat"
     assert metadata["scheme"] == "a1111"
     shown = capsys.readouterr().out
-    assert "clip_l: a1111, 1 chunk encoded -> 77 rows of 64" in shown
-    assert "clip_g: a1111, 1 chunk encoded -> 77 rows of 128" in shown
+    assert "clip_l: a1111, 1 encoding -> 77 rows of 64" in shown
+    assert "clip_g: a1111, 1 encoding -> 77 rows of 128" in shown
 
 
 def test_encode_takes_embeddings_from_a_folder(sdxl: Path, tmp_path: Path, capsys) -> None:

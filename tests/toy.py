@@ -7,7 +7,8 @@ from weighted_clip.weighting.chunks import Token, TokenChunk
 EOS = 49407
 
 
-def toy_encode(ids, mask=None) -> Encoding:
+def toy_encode(ids, mask=None, *, is_causal=True) -> Encoding:
+    assert is_causal, "the cases have no other"
     tokens = torch.tensor([list(chunk) for chunk in ids], dtype=torch.float64)
     place, feature = torch.arange(77, dtype=torch.float64), torch.arange(1, 4, dtype=torch.float64)
     u = torch.sin(0.001 * (tokens[..., None] + 1) * feature) + 0.1 * torch.cos(0.05 * place[:, None] * feature) + 0.4

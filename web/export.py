@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..weighting.options import EncodeOptions
-    from ..weighting.scheme_api import Rows
+    from ..weighting.plan import Rows
 
 
 def write_conditioning(path: Path, rows: Rows, text: str, options: EncodeOptions, about: Mapping[str, str]) -> None:

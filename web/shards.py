@@ -25,7 +25,7 @@ from .files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..weighting.scheme_api import Rows
+    from ..weighting.plan import Rows
 
 FORMAT_NAME = "weighted-clip shard"
 FORMAT = f"{FORMAT_NAME} 1"

@@ -1,27 +1,26 @@
-"""The one way through: text and options in, chunks out; chunks and an encode function in, conditioning out.
+"""The one way through, as far as it goes without a model: text and options to chunks, and chunks to a plan.
 
-Every front end calls `read_prompt`, which needs no model, and `encode_prompt`, which needs nothing of a model but an
-encode function. A model with several text towers goes through ``towers.py``.
+Every front end calls `read_prompt` where it only reads, and ``encoders.py`` where it encodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from ..encoder.masks import combine
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
-from .hiding import hidden_mask_fn
+from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
-from .padding import padding_mask_fn
+from .padding import padding_visible
+from .plan import Plan, Rows, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
-from .scheme_api import EncodeFn, MaskFn, SchemeOptions, Weighted
+from .scheme_api import Place, SchemeOptions, Weighted, all_places
 from .schemes import SCHEMES
-from .sections import combine_sections
+from .sections import plan_sections
 
 __all__ = [
     "CHUNKING_CHOICES",
@@ -31,10 +30,11 @@ __all__ = [
     "EncodeOptions",
     "EncodedPrompt",
     "ReadPrompt",
-    "encode_prompt",
-    "mask_fn",
+    "is_in_columns",
+    "plan_columns",
+    "plan_prompt",
     "read_prompt",
-    "without_padding",
+    "visible_fn",
 ]
 
 
@@ -47,20 +47,19 @@ class EncodedPrompt(NamedTuple):
     """``[1, pooled_dim]``."""
     read: ReadPrompt
     """What was encoded; its issues include those of the scheme."""
-    num_encodings: int
-    """How many chunks went through the encoder for it."""
+    num_encodings: int = 0
+    """How many different encodings it took."""
 
 
-def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> EncodedPrompt:
-    """Encode a prompt by the scheme its options name.
+def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
+    """Plan a prompt by the scheme its options name.
 
     Args:
         read: The prompt.
-        encode: The encoder.
-        tokenize: Its tokenizer, for the filler and for pooled vectors of the raw text.
+        tokenize: The encoder's tokenizer, for the filler and for pooled vectors of the raw text.
 
     Returns:
-        The conditioning.
+        The plan of its conditioning.
 
     Raises:
         ValueError: If the filler is not exactly one token.
@@ -71,33 +70,94 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize) -> Enc
         mask_method=options.mask_method,
         filler_id=_filler_id(options.filler, tokenize),
         pooled=options.pooled,
-        mask_of=mask_fn(options, read.layout),
+        visible_in=visible_fn(options, read.layout),
         layout=read.layout,
     )
 
-    if not options.is_causal:
-        encode = partial(encode, is_causal=False)
+    def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
+        plan = SCHEMES[options.scheme].plan(chunks, scheme_options)
+        return plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, read.layout))
 
-    def apply(chunks: Sequence[TokenChunk]) -> Weighted:
-        weighted = SCHEMES[options.scheme].apply(chunks, encode, scheme_options)
-        return weighted._replace(hidden=_with_eos_rows(weighted.hidden, chunks, options.eos_rows, read.layout))
-
-    weighted = combine_sections(read.sections, apply, encode, scheme_options)
+    plan = plan_sections(read.sections, plan_chunks, scheme_options)
     if options.pooled == "raw text":
-        ids = [token_id for token_id, _, _ in tokenize(read.prompt.source)][: read.layout.capacity]
-        raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
-        weighted = weighted._replace(pooled=encode([raw.ids]).pooled, num_encodings=weighted.num_encodings + 1)
-    if read.kept is not None:
-        weighted = without_padding(weighted, read.kept, read.layout)
-    return EncodedPrompt(
-        hidden=weighted.hidden,
-        pooled=weighted.pooled,
-        read=read._replace(issues=(*read.issues, *weighted.issues)),
-        num_encodings=weighted.num_encodings,
-    )
+        plan = _with_pooled_of_raw_text(plan, read, tokenize)
+    plan = plan.then(lambda weighted: without_padding(weighted, read))
+    return (plan if options.is_causal else uncausal(plan)).then(lambda weighted: _encoded(weighted, read))
 
 
-def mask_fn(options: EncodeOptions, layout: ChunkLayout) -> MaskFn:
+def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
+    ids = [token_id for token_id, _, _ in tokenize(read.prompt.source)][: read.layout.capacity]
+    raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
+    variants = chained([plan.variants, [Variant((raw,), (None,), "the text as typed", is_aside=True)]])
+    return Plan(variants, lambda rows: plan.combine(rows)._replace(pooled=next(rows).pooled))
+
+
+def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
+    read = read._replace(issues=(*read.issues, *weighted.issues))
+    return EncodedPrompt(weighted.hidden, weighted.pooled, read)
+
+
+_OF_A_COLUMN = {"a1111": "a1111_global_norm", "a1111_no_norm": "a1111_no_norm", "unweighted": "unweighted"}
+"""The WebUI's schemes, and what each does to a column, which is the same chunk of every text: the mean over a column is
+the mean over all chunks it is given."""
+
+
+def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
+    """Whether the WebUI encodes texts chunk by chunk: by a scheme of its own, with nothing that it does not have."""
+    options = reads[0].options
+    is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
+    is_plain = is_plain and all(read.sections[0].weight == 1.0 for read in reads)
+    return is_plain and options.scheme in _OF_A_COLUMN and options.eos_rows == "own" and options.pooled != "raw text"
+
+
+def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
+    """Plan texts that stand in for one another while an image is made, as the WebUI encodes them.
+
+    It takes all first chunks, then all second ones, and so on. For most schemes that is the same as one text after
+    another. But the WebUI's own mean is taken over the texts, so for its own schemes this is the way to its numbers.
+
+    Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+
+    Args:
+        reads: The texts, at least one, with the same options, layout and number of chunks, for which `is_in_columns`
+            holds.
+
+    Returns:
+        The plan of one result for each text.
+    """
+    options, layout = reads[0].options, reads[0].layout
+    scheme_options = SchemeOptions(visible_in=visible_fn(options, layout), layout=layout)
+    columns = [
+        _plan_column(column, _OF_A_COLUMN[options.scheme], scheme_options)
+        for column in zip(*(read.chunks for read in reads), strict=True)
+    ]
+    plan = gathered(columns).then(lambda results: [_of_text(results, index, read) for index, read in enumerate(reads)])
+    return plan if options.is_causal else uncausal(plan)
+
+
+def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptions) -> Plan[Weighted]:
+    """One chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
+    plan = SCHEMES[scheme].plan(column, options)  # a scheme that needs nothing but the rows themselves
+
+    def combine(results: Iterator[Rows]) -> Weighted:
+        rows = next(results)
+        weighted = plan.combine(iter([rows]))
+        return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)
+
+    return Plan(plan.variants, combine)
+
+
+def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> EncodedPrompt:
+    """What one text has of every column."""
+    hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
+    # what is found in a column is told once, with the first text
+    found = [issue for column in columns for issue in column.issues] if index == 0 else []
+    places = all_places(len(columns), read.layout.length)
+    weighted = Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(found)))
+    return _encoded(without_padding(weighted, read), read)
+
+
+def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
     """What padding policy and hidden phrases hide together, in every encoding of a prompt.
 
     Args:
@@ -105,39 +165,46 @@ def mask_fn(options: EncodeOptions, layout: ChunkLayout) -> MaskFn:
         layout: The fixed parts of its chunks.
 
     Returns:
-        A function from chunks to a mask, ``[chunks, 1 or 77, 77]``, or None.
+        A function from a chunk to what is hidden in it.
     """
-    of_padding, of_phrases = padding_mask_fn(options.padding, layout), hidden_mask_fn(options)
-    return lambda chunks: combine(of_padding(chunks), of_phrases(chunks))
+    of_padding, of_phrases = padding_visible(options.padding, layout), phrases_visible(options)
+
+    def visible(chunk: TokenChunk) -> Visible:
+        return both(of_padding(chunk), of_phrases(chunk))
+
+    return visible
 
 
-def without_padding(weighted: Weighted, kept: Sequence[int], layout: ChunkLayout) -> Weighted:
-    """Drop the padding's rows.
+def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
+    """Drop the padding's rows, where the prompt's options say so.
 
     Args:
         weighted: The result of a scheme.
-        kept: How many rows of each chunk stay.
-        layout: The fixed parts of a chunk.
+        read: The prompt, which says how many rows of each chunk are kept.
 
     Returns:
         The rows of each chunk up to its EOS, or as many as asked for. All rows and an issue where the scheme has left
         out others.
     """
-    if weighted.hidden.shape[1] != len(kept) * layout.length:  # a scheme that leaves rows out by itself
+    kept = read.kept
+    if kept is None:
+        return weighted
+    if len(weighted.places) != len(kept) * read.layout.length:  # a scheme that leaves rows out by itself
         message = "Padding cannot be dropped here, as this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
-    rows = [layout.length * chunk + row for chunk, count in enumerate(kept) for row in range(count)]
-    return weighted._replace(hidden=weighted.hidden[:, rows])
+    rows = [row for row, place in enumerate(weighted.places) if place.position < kept[place.chunk]]
+    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def _with_eos_rows(hidden: Tensor, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Tensor:
+def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Weighted:
     """Put the first EOS row, or the mean of them, into the first EOS row of every chunk."""
-    if rule == "own" or len(chunks) == 1 or hidden.shape[1] != len(chunks) * layout.length:
-        return hidden
-    places = [row * layout.length + chunk.plain_ids.index(layout.eos_id) for row, chunk in enumerate(chunks)]
-    hidden = hidden.clone()
-    hidden[:, places] = hidden[:, places[:1]] if rule == "first" else hidden[:, places].mean(1, keepdim=True)
-    return hidden
+    if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
+        return weighted
+    ends = {Place(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}
+    rows = [row for row, place in enumerate(weighted.places) if place in ends]
+    hidden = weighted.hidden.clone()
+    hidden[:, rows] = hidden[:, rows[:1]] if rule == "first" else hidden[:, rows].mean(1, keepdim=True)
+    return weighted._replace(hidden=hidden)
 
 
 def _filler_id(filler: str, tokenize: Tokenize) -> int:

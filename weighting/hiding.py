@@ -10,14 +10,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from .chunks import Token, TokenChunk, Tokenize
 from .embeddings import EMBEDDING_PREFIX
 from .options import EncodeOptions
+from .plan import Visible, VisibleFn, both
 from .prompt import Issue, Span, shortened
-from .scheme_api import MaskFn, hide_nothing
+from .scheme_api import hide_nothing
 
 
 def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> tuple[TokenChunk, ...]:
@@ -95,26 +93,27 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
     return [Issue("already-unseen", message, token.place) for token in unaffected.values()]
 
 
-def hidden_mask_fn(options: EncodeOptions) -> MaskFn:
-    """The mask that hides the marked tokens.
+def phrases_visible(options: EncodeOptions) -> VisibleFn:
+    """What hides the marked tokens.
 
     Args:
         options: ``hide`` and ``hidden_from``.
 
     Returns:
-        A function from marked chunks to ``[chunks, 1, 77]`` or, where only some rows are blind, ``[chunks, 77, 77]``.
+        A function from a marked chunk to a flag for each of its positions or, where only some rows are blind, for each
+        query and key.
     """
     if not options.hide.strip():
         return hide_nothing
 
-    def mask(chunks: Sequence[TokenChunk]) -> Tensor:
-        hidden = torch.tensor([[token.is_hidden for token in chunk.tokens] for chunk in chunks])
-        if options.hidden_from == "everything":
-            return ~hidden.unsqueeze(1)  # [chunks, 1, 77]
-        blind = torch.tensor([[token.is_blind for token in chunk.tokens] for chunk in chunks])
-        return ~(blind.unsqueeze(2) & hidden.unsqueeze(1))  # [chunks, 77, 77]
+    def visible(chunk: TokenChunk) -> Visible:
+        shown = bytes(not token.is_hidden for token in chunk.tokens)
+        if options.hidden_from != "everything":
+            everything = b"\1" * len(shown)
+            shown = b"".join(shown if token.is_blind else everything for token in chunk.tokens)
+        return both(shown, None)
 
-    return mask
+    return visible
 
 
 class _Found(NamedTuple):

@@ -10,33 +10,44 @@ Source: docs/weighting.md, "masked_blend"; the law ``compel`` is that of the com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from .chunks import Token, TokenChunk
+from .plan import LazyVariants, Plan, Rows, Variant, both, chained
 from .prompt import Issue
-from .scheme_api import DEFAULT_OPTIONS, EncodeFn, SchemeOptions, Weighted, as_rows, encode_lerped
+from .scheme_api import (
+    DEFAULT_OPTIONS,
+    SchemeOptions,
+    Weighted,
+    empty_prompt,
+    has_weights,
+    lerp,
+    weighted_rows,
+    weights_of,
+    whole_prompt,
+)
 
 LEAST_WEIGHT = 1e-5
 """compel's law takes weights below this for this, so that its tangent stays finite."""
 
 
-class Variant(NamedTuple):
-    """The prompt with some tokens absent: one encoding to be mixed in."""
+class Blend(NamedTuple):
+    """Encodings that are mixed."""
 
-    chunks: tuple[TokenChunk, ...]
-    mask: Tensor | None
-    """What is hidden in it, ``[chunks, 1 or 77, 77]``, or None."""
-    share: float
-    """Its part of the result; the shares of all variants sum to 1."""
+    variants: Sequence[Variant]
+    """The whole prompt, then versions of it with some tokens absent. Their weights act as in the scheme ``comfy``."""
+    shares: Sequence[float]
+    """Their parts of the result; they sum to 1."""
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the rows of any version are moved; none has weights that the whole prompt has not."""
+        return has_weights(self.variants[0].chunks)
 
 
-def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """Blend the prompt's encoding with encodings in which its down-weighted tokens are absent.
 
     Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``,
@@ -52,16 +63,17 @@ def masked_blend(chunks: Sequence[TokenChunk], encode: EncodeFn, options: Scheme
 
     Args:
         chunks: The prompt.
-        encode: The encoder.
         options: Law, method, filler, pooled and mask.
 
     Returns:
-        The blend. Its pooled vector is that of the whole prompt, or the blend of all if ``options.pooled`` says so.
+        The plan of the blend. Its pooled vector is that of the whole prompt, or the blend of all if ``options.pooled``
+        says so.
     """
     if options.law == "compel":
-        return blend(_compel_variants(chunks, options), encode, options)
+        return plan_blend(_compel_blend(tuple(chunks), options), options)
     floored = [reweighted(chunk, lambda token: max(token.weight, 0.0)) for chunk in chunks]
-    return blend(nested_variants(floored, options), encode, options)._replace(issues=_negative_weights(chunks))
+    issues = _negative_weights(chunks)
+    return plan_blend(nested_blend(floored, options), options).then(lambda result: result._replace(issues=issues))
 
 
 def reweighted(chunk: TokenChunk, weight_of: Callable[[Token], float]) -> TokenChunk:
@@ -69,7 +81,7 @@ def reweighted(chunk: TokenChunk, weight_of: Callable[[Token], float]) -> TokenC
     return replace(chunk, tokens=tuple(token._replace(weight=weight_of(token)) for token in chunk.tokens))
 
 
-def nested_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> list[Variant]:
+def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
     """The encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``.
 
     Args:
@@ -77,31 +89,39 @@ def nested_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> lis
         options: Method and mask.
 
     Returns:
-        The variants. They carry the weights raised to at least 1; what is absent is decided by those in ``chunks``.
+        The versions. They carry the weights raised to at least 1; what is absent is decided by those in ``chunks``.
     """
     raised = tuple(reweighted(chunk, lambda token: max(token.weight, 1.0)) for chunk in chunks)
     written = [chunk.weights for chunk in chunks]
     levels = sorted({weight for row in written for weight in row if weight < 1.0})
     shares = [high - low for low, high in zip([0.0, *levels], [*levels, 1.0], strict=True)]
-    variants = [Variant(raised, options.mask_of(raised), shares[0])]
-    for level, share in zip(levels, shares[1:], strict=True):
+
+    def version(index: int) -> Variant:
+        if index == 0:
+            return whole_prompt(raised, options)
+        level = levels[index - 1]
         gone = [[weight <= level for weight in row] for row in written]
-        variants.append(without(raised, gone, share, options))
-    return variants
+        return without(raised, gone, f"without {level:g} and less", options)
+
+    return Blend(LazyVariants(len(shares), version), shares)
 
 
-def _compel_variants(chunks: Sequence[TokenChunk], options: SchemeOptions) -> list[Variant]:
-    chunks = tuple(chunks)
+def _compel_blend(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> Blend:
     faded = {token.fragment: token.weight for chunk in chunks for token in chunk.content if token.weight < 1.0}
     tangents = [math.tan((1.0 - max(weight, LEAST_WEIGHT)) * math.pi / 2) for weight in faded.values()]
     total = 1.0 + sum(tangents)
-    variants = [Variant(chunks, options.mask_of(chunks), 1.0 / total)]
-    for fragment, tangent in zip(faded, tangents, strict=True):
+    fragments = list(faded)
+
+    def version(index: int) -> Variant:
+        if index == 0:
+            return whole_prompt(chunks, options)
+        fragment = fragments[index - 1]
         gone = [[token.fragment == fragment for token in chunk.tokens] for chunk in chunks]
         if options.mask_method == "attention":
             gone = _filled_between(gone)
-        variants.append(without(chunks, gone, tangent / total, options))
-    return variants
+        return without(chunks, gone, f"without a phrase at {faded[fragment]:g}", options)
+
+    return Blend(LazyVariants(1 + len(fragments), version), [1.0 / total, *(tangent / total for tangent in tangents)])
 
 
 def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
@@ -119,16 +139,18 @@ def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
 
 
 def without(
-    chunks: tuple[TokenChunk, ...], gone: Sequence[Sequence[bool]], share: float, options: SchemeOptions
+    chunks: tuple[TokenChunk, ...], gone: Sequence[Sequence[bool]], title: str, options: SchemeOptions
 ) -> Variant:
     """The prompt with the marked tokens absent, by the chosen method."""
     if options.mask_method == "attention":
-        keep = ~torch.tensor(gone, dtype=torch.bool).unsqueeze(1)  # [chunks, 1, 77]
-        mask = options.mask_of(chunks)
-        return Variant(chunks, keep if mask is None else keep & mask, share)
+        kept = [bytes(not is_gone for is_gone in row) for row in gone]
+        visible = (both(some, options.visible_in(chunk)) for some, chunk in zip(kept, chunks, strict=True))
+        return Variant(chunks, tuple(visible), title)
     change = _refilled if options.mask_method == "remove" else _replaced
-    changed = tuple(change(chunk, absent, options) for chunk, absent in zip(chunks, gone, strict=True))
-    return Variant(changed, options.mask_of(changed), share)
+    changed = tuple(
+        change(chunk, absent, options) if any(absent) else chunk for chunk, absent in zip(chunks, gone, strict=True)
+    )
+    return Variant(changed, tuple(map(options.visible_in, changed)), title)
 
 
 def _replaced(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
@@ -148,16 +170,40 @@ def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
     return TokenChunk((*kept, *padding), chunk.num_content - num_gone)
 
 
-def blend(variants: Sequence[Variant], encode: EncodeFn, options: SchemeOptions) -> Weighted:
-    """Encode all variants in one batch and sum them by their shares."""
-    batches, masks = [variant.chunks for variant in variants], [variant.mask for variant in variants]
-    rows, count = encode_lerped(batches, masks, encode, options.layout)
-    parts = [(variant.share, row) for variant, row in zip(variants, rows, strict=True) if variant.share]
-    hidden = reduce(torch.add, (share * row.hidden for share, row in parts))
-    pooled = rows[0].pooled[:1]
-    if options.pooled == "weighted":
-        pooled = reduce(torch.add, (share * row.pooled[:1] for share, row in parts))
-    return Weighted(as_rows(hidden), pooled, count)
+def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
+    """The plan that sums the versions of a prompt by their shares."""
+    empty = [empty_prompt(options)] if blend.is_weighted else []
+    variants = chained([[blend.variants[0]], empty, blend.variants[1:]])
+    return Plan(variants, lambda rows: weighted_rows(*fold_blend(blend, rows, options)[1]))
+
+
+def fold_blend(blend: Blend, results: Iterator[Rows], options: SchemeOptions) -> tuple[Rows, Rows]:
+    """Sum encodings as they come.
+
+    Args:
+        blend: What they are of.
+        results: That of the whole prompt; that of the empty one, if any rows are moved; those of the other versions.
+        options: Whether pooled vectors are blended too.
+
+    Returns:
+        Rows of the whole prompt as the encoder gave them, and the sum: hidden states ``[chunks, 77, dim]`` and pooled
+        vector ``[1, pooled_dim]``.
+    """
+    whole = next(results)
+    empty = next(results).hidden[0] if blend.is_weighted else None
+    hidden = pooled = None
+    for index, share in enumerate(blend.shares):
+        rows = next(results) if index else whole
+        if not share:
+            continue
+        moved = rows.hidden
+        if empty is not None:
+            moved = lerp(moved, empty, weights_of(blend.variants[index].chunks, moved))
+        hidden = share * moved if hidden is None else hidden + share * moved
+        pooled = share * rows.pooled[:1] if pooled is None else pooled + share * rows.pooled[:1]
+    assert hidden is not None, "shares sum to 1"
+    assert pooled is not None, "shares sum to 1"
+    return whole, Rows(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
 
 
 def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from ..encoder.masks import padding_mask
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
-from .scheme_api import MaskFn, hide_nothing
+from .plan import Visible, VisibleFn, both
+from .scheme_api import hide_nothing
 
 PADDINGS = ("attend", "mask", "mask EOS too", "drop")
 """What becomes of padding, default first. The encoder may see all of it, as Stable Diffusion was trained; or none of
@@ -21,30 +18,29 @@ it; or not the EOS in front of it either, which is the lecture's Definition 3.2 
 left out of the result, so that the diffusion model does not see them."""
 
 
-def padding_mask_fn(padding: str, layout: ChunkLayout) -> MaskFn:
-    """The mask that a padding policy puts on every encoding of a prompt.
+def padding_visible(padding: str, layout: ChunkLayout) -> VisibleFn:
+    """What a padding policy hides in every encoding of a prompt.
 
     Args:
         padding: One of `PADDINGS`.
         layout: The fixed parts of a chunk.
 
     Returns:
-        A function from chunks to ``[chunks, 1, 77]``, bool, or to None. Padding is told by its place, so that a typed
+        A function from a chunk to a flag for each of its positions. Padding is told by its place, so that a typed
         end-of-text token does not hide what follows it; ``mask EOS too`` goes by the id.
     """
 
-    def mask_padding(chunks: Sequence[TokenChunk]) -> Tensor:
-        lengths = torch.tensor([[chunk.num_content + 2] for chunk in chunks])
-        return (torch.arange(layout.length) < lengths).unsqueeze(1)  # [chunks, 1, 77]
+    def before_padding(chunk: TokenChunk) -> Visible:
+        length = chunk.num_content + 2
+        return None if length >= layout.length else b"\1" * length + b"\0" * (layout.length - length)
 
-    def mask_eos_too(chunks: Sequence[TokenChunk]) -> Tensor:
-        ids = torch.tensor([[i if isinstance(i, int) else -1 for i in chunk.ids] for chunk in chunks])
-        return padding_mask(ids, eos_id=layout.eos_id, pad_id=layout.pad_id, convention="lecture")
+    def before_eos(chunk: TokenChunk) -> Visible:
+        return both(bytes(token_id != layout.pad_id for token_id in chunk.ids), None)
 
     if padding in ("attend", "drop"):
         return hide_nothing
     # where padding has an id of its own, Definition 3.2 hides that and leaves EOS: the same as masking by place
-    return mask_eos_too if padding == "mask EOS too" and layout.pad_id == layout.eos_id else mask_padding
+    return before_eos if padding == "mask EOS too" and layout.pad_id == layout.eos_id else before_padding
 
 
 def rows_kept(sections: Sequence[ChunkedSection]) -> tuple[int, ...]:

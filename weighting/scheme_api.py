@@ -8,15 +8,16 @@ Source: docs/weighting.md, "Schemes".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
 from .embeddings import TokenId
+from .plan import Plan, Rows, Variant, Visible, VisibleFn
 from .prompt import Issue
 
 
@@ -38,13 +39,6 @@ class Encoding(Protocol):
         ...
 
 
-class Rows(NamedTuple):
-    """Some rows of an `Encoding`."""
-
-    hidden: Tensor
-    pooled: Tensor
-
-
 class EncodeFn(Protocol):
     """All that weighting knows of a model: token ids and masks in, hidden states and pooled vectors out."""
 
@@ -64,13 +58,9 @@ class EncodeFn(Protocol):
         ...
 
 
-MaskFn = Callable[[Sequence[TokenChunk]], "Tensor | None"]
-"""Chunks to the mask they are encoded with: bool ``[chunks, 1 or 77, 77]``, True = may be attended, or None."""
-
-
-def hide_nothing(chunks: Sequence[TokenChunk]) -> None:
-    """The `MaskFn` under which every position sees all that causality lets it see."""
-    del chunks
+def hide_nothing(chunk: TokenChunk) -> Visible:
+    """The `VisibleFn` under which every position sees all that causality lets it see."""
+    del chunk
 
 
 Law = Literal["nested", "compel"]
@@ -96,8 +86,8 @@ class SchemeOptions:
     pooled: Pooled = "unweighted"
     """Whether a scheme that blends encodings blends their pooled vectors too (``weighted``). Schemes that work row by
     row leave them as they are either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is
-    no matter of schemes: `encode_prompt` sees to it."""
-    mask_of: MaskFn = hide_nothing
+    no matter of schemes: `plan_prompt` sees to it."""
+    visible_in: VisibleFn = hide_nothing
     """What is hidden in every encoding of the prompt, such as padding. The empty prompt is always encoded unmasked."""
     layout: ChunkLayout = CLIP_L_LAYOUT
     """The fixed parts of a chunk."""
@@ -111,17 +101,68 @@ class SchemeOptions:
 DEFAULT_OPTIONS = SchemeOptions()
 
 
+class Place(NamedTuple):
+    """Where a row of a result comes from."""
+
+    chunk: int
+    """Which chunk of the result, from 0."""
+    position: int
+    """Which of its positions, from 0, which is BOS."""
+
+
 class Weighted(NamedTuple):
     """The result of a scheme."""
 
     hidden: Tensor
-    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme says otherwise."""
+    """``[1, rows, dim]``."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
-    num_encodings: int
-    """How many chunks were encoded for it."""
+    places: Sequence[Place]
+    """Of each row, in the order of the text; most schemes give all rows of every chunk."""
     issues: tuple[Issue, ...] = ()
     """What could not be done as asked."""
+
+
+def all_places(num_chunks: int, length: int) -> list[Place]:
+    """The places of all rows of some chunks."""
+    return [Place(chunk, position) for chunk in range(num_chunks) for position in range(length)]
+
+
+def weighted_rows(hidden: Tensor, pooled: Tensor, issues: tuple[Issue, ...] = ()) -> Weighted:
+    """A result with all rows of every chunk, from hidden states ``[chunks, 77, dim]``."""
+    return Weighted(hidden.flatten(0, 1).unsqueeze(0), pooled, all_places(*hidden.shape[:2]), issues)
+
+
+def whole_prompt(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Variant:
+    """The prompt itself, in the call that a host makes."""
+    visible = tuple(map(options.visible_in, chunks))
+    return Variant(tuple(chunks), visible, "the prompt", call="starts")
+
+
+def empty_prompt(options: SchemeOptions) -> Variant:
+    """E, encoded in the same call as the prompt before it, last and with nothing hidden, as ComfyUI does."""
+    chunk = close_chunk([], options.layout)
+    return Variant((chunk,), (None,), "the empty prompt", is_aside=True, call="goes on")
+
+
+def plan_rows(chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Rows], Weighted]) -> Plan[Weighted]:
+    """The plan of a scheme that needs nothing but C."""
+    return Plan((whole_prompt(chunks, options),), lambda rows: fold(next(rows)))
+
+
+def plan_with_empty(
+    chunks: Sequence[TokenChunk], options: SchemeOptions, move: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Plan[Weighted]:
+    """The plan of a scheme that moves rows by ``move(C, E, w)``, and leaves C alone where every weight is 1."""
+    if not has_weights(chunks):
+        return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
+
+    def combine(results: Iterator[Rows]) -> Weighted:
+        rows, empty = next(results), next(results)
+        hidden = move(rows.hidden, empty.hidden[0], weights_of(chunks, rows.hidden))
+        return weighted_rows(hidden, rows.pooled[:1])
+
+    return Plan((whole_prompt(chunks, options), empty_prompt(options)), combine)
 
 
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
@@ -132,11 +173,6 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
 def has_weights(chunks: Sequence[TokenChunk]) -> bool:
     """Whether any weight differs from 1."""
     return any(weight != 1.0 for chunk in chunks for weight in chunk.weights)
-
-
-def as_rows(hidden: Tensor) -> Tensor:
-    """Chunks behind one another: ``[chunks, 77, dim]`` to ``[1, 77 * chunks, dim]``."""
-    return hidden.flatten(0, 1).unsqueeze(0)
 
 
 def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
@@ -151,61 +187,3 @@ def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
         ``[chunks, 77, dim]``.
     """
     return torch.where(weights == 1.0, hidden, (hidden - empty) * weights + empty)
-
-
-def encode_lerped(
-    variants: Sequence[Sequence[TokenChunk]], masks: Sequence[Tensor | None], encode: EncodeFn, layout: ChunkLayout
-) -> tuple[list[Rows], int]:
-    """Encode several versions of a prompt in one batch and move their rows as `lerp` says.
-
-    The empty prompt is encoded in the same batch, last and with nothing hidden, but only if a weight differs from 1.
-
-    Args:
-        variants: Versions of the prompt, each with its own weights.
-        masks: For each of them its mask, ``[chunks, 1 or 77, 77]`` or None.
-        encode: The encoder.
-        layout: The fixed parts of a chunk.
-
-    Returns:
-        Hidden states and pooled vectors of each version, and the number of chunks encoded.
-    """
-    ids = [chunk.ids for chunks in variants for chunk in chunks]
-    counts = [len(chunks) for chunks in variants]
-    is_weighted = any(has_weights(chunks) for chunks in variants)
-    if is_weighted:
-        ids.append(layout.empty_ids())
-        masks, counts = [*masks, None], [*counts, 1]
-    encoding = encode(ids, stacked_masks(masks, counts, layout.length))
-    rows: list[Rows] = []
-    start = 0
-    for chunks in variants:
-        end = start + len(chunks)
-        hidden = encoding.hidden[start:end]
-        if is_weighted:
-            hidden = lerp(hidden, encoding.hidden[-1], weights_of(chunks, hidden))
-        rows.append(Rows(hidden, encoding.pooled[start:end]))
-        start = end
-    return rows, len(ids)
-
-
-def stacked_masks(masks: Sequence[Tensor | None], counts: Sequence[int], length: int) -> Tensor | None:
-    """Masks of chunks that are encoded in one batch.
-
-    Args:
-        masks: Each ``[chunks or 1, 1 or length, length]``, or None.
-        counts: For how many chunks each of them is.
-        length: Positions in a chunk.
-
-    Returns:
-        All of them along the batch axis; None if nothing is hidden.
-    """
-    if all(mask is None for mask in masks):
-        return None
-    queries = max(mask.shape[1] for mask in masks if mask is not None)
-    visible = torch.ones(1, 1, length, dtype=torch.bool)
-    return torch.cat(
-        [
-            (visible if mask is None else mask).expand(count, queries, length)
-            for mask, count in zip(masks, counts, strict=True)
-        ]
-    )

@@ -1,4 +1,4 @@
-"""How weights act on hidden states: one pure function for each scheme, and the table that every menu and page reads.
+"""How weights act on hidden states: one plan for each scheme, and the table that every menu and page reads.
 
 Notation in scheme_api.py. Rows of weight exactly 1 are copies of C in every scheme that works row by row.
 
@@ -15,113 +15,109 @@ from torch import Tensor
 
 from .chunks import TokenChunk
 from .masked_blend import masked_blend
+from .plan import Plan, Rows
 from .prompt import Issue, Span
 from .replacing import adv_compel, comfy_plus_plus, down_weight
 from .scheme_api import (
     DEFAULT_OPTIONS,
-    EncodeFn,
-    Encoding,
     SchemeOptions,
     Weighted,
-    as_rows,
-    encode_lerped,
+    all_places,
     has_weights,
     lerp,
-    stacked_masks,
+    plan_rows,
+    plan_with_empty,
+    weighted_rows,
     weights_of,
 )
 
 
-def _encode(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions) -> Encoding:
-    return encode([chunk.ids for chunk in chunks], options.mask_of(chunks))
-
-
-def unweighted(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
-    encoding = _encode(chunks, encode, options)
     first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
     issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.place),)
-    return Weighted(as_rows(encoding.hidden), encoding.pooled[:1], len(chunks), issues)
+    return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1], issues))
 
 
-def comfy(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def comfy(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``E + (C - E) w``: rows move along the line from the empty prompt. Equals ComfyUI 0.29.0.
 
     E is encoded in the same batch, last, and only if a weight differs from 1, as the host does.
     """
-    (rows,), count = encode_lerped([chunks], [options.mask_of(chunks)], encode, options.layout)
-    return Weighted(as_rows(rows.hidden), rows.pooled[:1], count)
+    return plan_with_empty(chunks, options, lerp)
 
 
-def a1111_no_norm(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def a1111_no_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``C w``: rows are scaled. Equals A1111's emphasis mode ``No norm``."""
-    encoding = _encode(chunks, encode, options)
-    return Weighted(as_rows(_scaled(encoding.hidden, chunks)), encoding.pooled[:1], len(chunks))
+    return plan_rows(chunks, options, lambda rows: weighted_rows(_scaled(rows.hidden, chunks), rows.pooled[:1]))
 
 
-def a1111(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``C w``, then each chunk is rescaled to its former mean. Equals A1111's emphasis mode ``Original``.
 
     The mean is over all 77 rows and features of one chunk, signed, so every row of the chunk is scaled by one number.
     """
-    return _with_mean_restored(chunks, encode, options, _mean_of_each)
+    return _plan_with_mean_restored(chunks, options, _mean_of_each)
 
 
-def a1111_global_norm(
-    chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS
-) -> Weighted:
+def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
-    return _with_mean_restored(chunks, encode, options, torch.mean)
+    return _plan_with_mean_restored(chunks, options, torch.mean)
 
 
-def lpw(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
 
     Equals diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n chunks give ``75 n + 2`` rows: the
     first keeps its BOS, the last its row 76.
     """
     length = options.layout.length
-    kept = [row for row in range(length * len(chunks)) if row % length not in (0, length - 1)]
-    kept = [0, *kept, length * len(chunks) - 1]
-    encoding = _encode(chunks, encode, options)
-    hidden = as_rows(encoding.hidden)[:, kept]
-    issues: tuple[Issue, ...] = ()
-    if has_weights(chunks):
-        scaled = hidden * as_rows(weights_of(chunks, hidden))[:, kept]
-        hidden, issues = _with_mean_of(scaled, hidden, torch.mean)
-    return Weighted(hidden, encoding.pooled[:1], len(chunks), issues)
+    places = all_places(len(chunks), length)
+    kept = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
+    kept = [0, *kept, len(places) - 1]
+
+    def fold(rows: Rows) -> Weighted:
+        every = weighted_rows(rows.hidden, rows.pooled[:1])
+        hidden = every.hidden[:, kept]
+        issues: tuple[Issue, ...] = ()
+        if has_weights(chunks):
+            scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[kept]
+            hidden, issues = _with_mean_of(scaled, hidden, torch.mean)
+        return Weighted(hidden, every.pooled, [places[row] for row in kept], issues)
+
+    return plan_rows(chunks, options, fold)
 
 
-def lerp_last(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``L + (C - L) w`` with L the last row of the chunk. Equals diffusers' lpw pipeline for SDXL."""
-    encoding = _encode(chunks, encode, options)
-    hidden = lerp(encoding.hidden, encoding.hidden[:, -1:], weights_of(chunks, encoding.hidden))
-    return Weighted(as_rows(hidden), encoding.pooled[:1], len(chunks))
+
+    def fold(rows: Rows) -> Weighted:
+        hidden = lerp(rows.hidden, rows.hidden[:, -1:], weights_of(chunks, rows.hidden))
+        return weighted_rows(hidden, rows.pooled[:1])
+
+    return plan_rows(chunks, options, fold)
 
 
-def perp(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """Moves a row by the part of the empty prompt's row that points its way. Equals prompt-control 3.0.0-beta.9.
 
     With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else
     ``C - (1 - w) P``. There is a jump just above 1; it is the reference's.
     """
-    if not has_weights(chunks):
-        return unweighted(chunks, encode, options)
-    mask = stacked_masks([options.mask_of(chunks), None], [len(chunks), 1], options.layout.length)
-    encoding = encode([*(chunk.ids for chunk in chunks), options.layout.empty_ids()], mask)
-    hidden, empty = encoding.hidden[:-1], encoding.hidden[-1]
-    weights = weights_of(chunks, hidden)
-    along = (empty * hidden).sum(-1, keepdim=True) / (hidden * hidden).sum(-1, keepdim=True) * hidden
-    along = torch.nan_to_num(along, nan=0.0)
-    moved = torch.where(weights.abs() > 1.0, hidden + weights * along, hidden - (1.0 - weights) * along)
-    moved = torch.where(weights == 0.0, empty, moved)
-    moved = torch.where(weights == 1.0, hidden, moved)
-    return Weighted(as_rows(moved), encoding.pooled[:1], len(chunks) + 1)
+
+    def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
+        along = (empty * hidden).sum(-1, keepdim=True) / (hidden * hidden).sum(-1, keepdim=True) * hidden
+        along = torch.nan_to_num(along, nan=0.0)
+        moved = torch.where(weights.abs() > 1.0, hidden + weights * along, hidden - (1.0 - weights) * along)
+        moved = torch.where(weights == 0.0, empty, moved)
+        return torch.where(weights == 1.0, hidden, moved)
+
+    return plan_with_empty(chunks, options, move)
 
 
-def compel(chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions = DEFAULT_OPTIONS) -> Weighted:
+def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """`masked_blend` by the law ``compel`` with the method ``attention``. Equals compel 2.5.1."""
-    return masked_blend(chunks, encode, replace(options, law="compel", mask_method="attention"))
+    return masked_blend(chunks, replace(options, law="compel", mask_method="attention"))
 
 
 def _scaled(hidden: Tensor, chunks: Sequence[TokenChunk]) -> Tensor:
@@ -132,14 +128,17 @@ SMALL_MEAN = 1e-4
 """A mean smaller than this part of the mean absolute value is too near zero to divide by with confidence."""
 
 
-def _with_mean_restored(
-    chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions, mean: Callable[[Tensor], Tensor]
-) -> Weighted:
+def _plan_with_mean_restored(
+    chunks: Sequence[TokenChunk], options: SchemeOptions, mean: Callable[[Tensor], Tensor]
+) -> Plan[Weighted]:
     if not has_weights(chunks):
-        return unweighted(chunks, encode, options)
-    encoding = _encode(chunks, encode, options)
-    hidden, issues = _with_mean_of(_scaled(encoding.hidden, chunks), encoding.hidden, mean)
-    return Weighted(as_rows(hidden), encoding.pooled[:1], len(chunks), issues)
+        return unweighted(chunks, options)
+
+    def fold(rows: Rows) -> Weighted:
+        hidden, issues = _with_mean_of(_scaled(rows.hidden, chunks), rows.hidden, mean)
+        return weighted_rows(hidden, rows.pooled[:1], issues)
+
+    return plan_rows(chunks, options, fold)
 
 
 def _mean_of_each(hidden: Tensor) -> Tensor:
@@ -162,15 +161,15 @@ def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor
     return scaled * ratio, (Issue("unstable-mean", message, Span(0, 0)),)
 
 
-SchemeFn = Callable[[Sequence[TokenChunk], EncodeFn, SchemeOptions], Weighted]
+SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[Weighted]]
 
 
 @dataclass(frozen=True)
 class Scheme:
     """A row of the table: a weighting scheme as users choose it."""
 
-    apply: SchemeFn
-    """``(chunks, encode, options)`` to `Weighted`."""
+    plan: SchemeFn
+    """``(chunks, options)`` to the plan of a `Weighted`."""
     summary: str
     """One sentence for menus: what a weight does."""
     equals: str

@@ -5,7 +5,7 @@ Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import torch
@@ -13,55 +13,72 @@ from torch import Tensor
 
 from .chunking import ChunkedSection
 from .chunks import TokenChunk, close_chunk
+from .plan import Plan, Rows, Variant, chained
 from .prompt import Issue, Span
-from .scheme_api import EncodeFn, SchemeOptions, Weighted
+from .scheme_api import Place, SchemeOptions, Weighted
 
 
-def combine_sections(
+def plan_sections(
     sections: Sequence[ChunkedSection],
-    apply: Callable[[Sequence[TokenChunk]], Weighted],
-    encode: EncodeFn,
+    plan: Callable[[Sequence[TokenChunk]], Plan[Weighted]],
     options: SchemeOptions,
-) -> Weighted:
-    """Encode each prompt of each section and join them.
+) -> Plan[Weighted]:
+    """Plan each prompt of each section, and how they are joined.
 
     The prompts of a blend are padded to the longest with copies of E, the empty prompt's encoding, and summed by their
     shares. A section of weight a other than 1 becomes ``E + (section - E) a``. Sections follow one another.
 
     Args:
         sections: The prompt.
-        apply: Encodes one prompt's chunks by the chosen scheme.
-        encode: The encoder, for E.
+        plan: Plans one prompt's chunks by the chosen scheme.
         options: Layout of a chunk; what is hidden, in E too; whether a blend in the first section blends its pooled
             vectors.
 
     Returns:
-        The rows of all sections; the pooled vector of the first prompt, or of the first section's blend.
+        The plan of the rows of all sections; its pooled vector is that of the first prompt, or of the first section's
+        blend.
     """
-    results = [[apply(chunks) for chunks in section.prompts] for section in sections]
-    first = results[0][0]
-    if len(sections) == 1 and len(results[0]) == 1 and sections[0].weight == 1.0 and not sections[0].shares:
-        return first
+    plans = [[plan(chunks) for chunks in section.prompts] for section in sections]
+    first = sections[0]
+    if len(sections) == 1 and len(first.prompts) == 1 and first.weight == 1.0 and not first.shares:
+        return plans[0][0]
     blank = close_chunk([], options.layout)
-    empty = encode([blank.ids], options.mask_of([blank])).hidden[0]  # [77, dim]
+    empty = Variant((blank,), (options.visible_in(blank),), "the empty prompt", is_aside=True)
+
+    def combine(rows: Iterator[Rows]) -> Weighted:
+        results = [[one.combine(rows) for one in some] for some in plans]
+        return _joined(sections, results, next(rows).hidden[0], options)
+
+    return Plan(chained([*(one.variants for some in plans for one in some), [empty]]), combine)
+
+
+def _joined(
+    sections: Sequence[ChunkedSection], results: Sequence[Sequence[Weighted]], empty: Tensor, options: SchemeOptions
+) -> Weighted:
+    """Put the results of all prompts together; ``empty`` is E, ``[77, dim]``."""
     issues = [issue for result in results for weighted in result for issue in weighted.issues]
     parts: list[Tensor] = []
+    places: list[Place] = []
     for section, result in zip(sections, results, strict=True):
-        hidden = [weighted.hidden for weighted in result]
-        part = _blend(hidden, section, empty, issues) if section.shares else hidden[0]
+        part = _blend([weighted.hidden for weighted in result], section, empty, issues)
         if section.weight != 1.0:
             base = _repeated(empty, part.shape[1])
             part = base + (part - base) * section.weight
+        longest = max((weighted.places for weighted in result), key=len)
+        start = places[-1].chunk + 1 if places else 0
+        places += [place._replace(chunk=start + place.chunk) for place in longest]
         parts.append(part)
     return Weighted(
         hidden=torch.cat(parts, dim=1),
-        pooled=_blended_pooled(sections[0], results[0]) if options.pooled == "weighted" else first.pooled,
-        num_encodings=1 + sum(weighted.num_encodings for result in results for weighted in result),
+        pooled=_blended_pooled(sections[0], results[0]) if options.pooled == "weighted" else results[0][0].pooled,
+        places=places,
         issues=tuple(issues),
     )
 
 
 def _blend(hidden: Sequence[Tensor], section: ChunkedSection, empty: Tensor, issues: list[Issue]) -> Tensor:
+    if not section.shares:
+        return hidden[0]
     if section.normalize and sum(section.shares) == 0.0:
         message = (
             "The weights of the blend sum to 0, so they cannot be divided by their sum: they are taken as they are."

@@ -7,18 +7,20 @@ Source: docs/models.md; behaviour of ComfyUI 0.29.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from ..encoder.config import TextConfig
+from ..encoder.tokenizer import default_tokenizer
 from .chunking import ChunkedSection
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
-from .embeddings import Embeddings
+from .embeddings import EmbeddingFolder, Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
-from .scheme_api import Rows
+from .plan import Rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,30 @@ class Reader:
 def layout_of(config: TextConfig) -> ChunkLayout:
     """The chunks of a text tower of ours."""
     return ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
+
+
+def native_readers(
+    configs: Mapping[str, TextConfig], embeddings: Callable[[str, TextConfig], Embeddings | None]
+) -> dict[str, Reader]:
+    """What reads prompts for text towers of ours.
+
+    Args:
+        configs: By tower.
+        embeddings: A tower and its sizes to what prompts can name for it.
+
+    Returns:
+        By tower.
+    """
+    return {
+        name: Reader(default_tokenizer(), layout_of(config), embeddings(name, config))
+        for name, config in configs.items()
+    }
+
+
+def in_folders(folders: Iterable[str | Path]) -> Callable[[str, TextConfig], Embeddings | None]:
+    """The embeddings in some folders, for `native_readers`; without folders none."""
+    folders = list(folders)
+    return lambda tower, config: EmbeddingFolder(folders, tower, config.hidden_dim) if folders else None
 
 
 def read_for_towers(
@@ -65,6 +91,38 @@ def read_for_towers(
     if kept:  # the same rows of every tower
         fullest = tuple(map(max, zip(*kept, strict=True)))
         reads = {name: read._replace(kept=fullest) for name, read in reads.items()}
+    return reads
+
+
+def read_together(
+    texts: Sequence[str], options: EncodeOptions, readers: Mapping[str, Reader], kept: Sequence[int] = ()
+) -> dict[str, list[ReadPrompt]]:
+    """Read texts that stand in for one another while an image is made, for all towers.
+
+    Args:
+        texts: The texts, at least one.
+        options: How to read them.
+        readers: By tower.
+        kept: Padding ``drop``: how many rows of each chunk are kept for the sake of other texts.
+
+    Returns:
+        By tower, all with the same number of chunks, at least as many as ``kept`` has, and of rows kept.
+
+    Raises:
+        As `read_for_towers`.
+    """
+    reads = {
+        name: [
+            read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings) for text in texts
+        ]
+        for name, reader in readers.items()
+    }
+    longest = max(len(kept), *(num_chunks(read) for some in reads.values() for read in some))
+    reads = {name: [padded(read, longest) for read in some] for name, some in reads.items()}
+    counts = [read.kept for some in reads.values() for read in some if read.kept is not None]
+    if counts:  # the same rows of every text and tower
+        fullest = tuple(map(max, zip(*counts, *[kept] * bool(kept), strict=True)))
+        reads = {name: [read._replace(kept=fullest) for read in some] for name, some in reads.items()}
     return reads
 
 

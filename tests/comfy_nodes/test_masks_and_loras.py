@@ -5,8 +5,9 @@ import torch
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
+from ..door import encode_prompt
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node
 
 TEXT = "a red cat and a dog"

@@ -13,10 +13,11 @@ from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..door import encode_prompt
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node
 
 ROOT = Path(__file__).parents[2]

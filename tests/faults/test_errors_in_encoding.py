@@ -10,9 +10,9 @@ from weighted_clip.encoder.memory import Memory, num_bytes
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.batching import encode_prompts
-from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, read_prompt
 
+from ..door import encode_prompt, encode_prompts
 from .injection import ERRORS, failure, interrupted_at, num_operations
 
 pytestmark = pytest.mark.usefixtures("no_collector")

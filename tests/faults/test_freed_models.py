@@ -16,9 +16,10 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts import comfy
 from weighted_clip.hosts.comfy_memory import memory_of
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..comfy_nodes import fake_comfy
+from ..door import encode_prompt
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=64)
 TEXT = "a (red:1.3) fox in (deep:0.4) snow"

@@ -21,10 +21,11 @@ from weighted_clip.hosts.comfy_memory import memory_of
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts
 from weighted_clip.weighting.embeddings import EmbeddingFolder
-from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, read_prompt
 from weighted_clip.weighting.view import view
 
 from ..comfy_nodes import fake_comfy
+from ..door import encode_prompt
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 NUM_THREADS = 8

@@ -19,9 +19,10 @@ from PIL import Image
 from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..door import encode_prompt
 from .comfy_server import CHECKPOINT
 from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIHost, WebUIServer, pixels_of, running_webui
 

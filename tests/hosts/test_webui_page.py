@@ -13,8 +13,9 @@ from safetensors import safe_open
 from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
+from ..door import encode_prompt
 from ..web.chromium import Tab, running_chromium
 from ..web.lab_in_browser import LabPage
 from .comfy_server import CHECKPOINT

@@ -60,10 +60,10 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.batching import encode_prompts
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.towers import layout_of
+from weighted_clip.weighting.towers import Reader, layout_of
 
 
 class Watched:
@@ -100,13 +100,13 @@ class Watched:
 
 def encode_drawn(drawn: Drawn, encoder: TextEncoder) -> dict[str, np.ndarray]:
     """Hidden states and pooled vector of a prompt, or of all its texts one below the other."""
-    options, layout, tokenize = EncodeOptions(**drawn.options), layout_of(encoder.config), default_tokenizer()
+    options = EncodeOptions(**drawn.options)
     texts = [drawn.text]
     if drawn.is_timed:
         branches = read_timed(drawn.text, STEPS).branches
         texts = [run.fragment.text for branch in branches for run in runs(branch, STEPS, COUNTERS[0])]
-    reads = [read_prompt(text, options, tokenize, layout) for text in dict.fromkeys(texts)]
-    encoded = encode_prompts(reads, encoder, tokenize)
+    encoders = Encoders({"tower": Reader(default_tokenizer(), layout_of(encoder.config))}, {"tower": encoder})
+    encoded = encoders.prepare(list(dict.fromkeys(texts)), options).run_tower("tower")
     hidden, pooled = (
         torch.cat([getattr(one, name).flatten(0, -2) for one in encoded]) for name in ("hidden", "pooled")
     )

@@ -16,8 +16,10 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab import native, places, server
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, file_model, random_model
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.towers import layout_of
+
+from ..door import encode_prompt
 
 L = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=128)
 G = TextConfig(hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=128, activation="gelu", projection_dim=96, pad_id=0)

@@ -21,10 +21,12 @@ from weighted_clip.web.lab.masks import chunk_masks, further_masks, mask_picture
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
 from weighted_clip.web.lab.study import HEADERS, chunk_of, read, token_rows
-from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
+from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions
 from weighted_clip.weighting.options import HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.schemes import SCHEMES
+
+from ..door import encode_prompt
 
 L = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 G = TextConfig(hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=128, activation="gelu", projection_dim=96, pad_id=0)

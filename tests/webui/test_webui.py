@@ -15,9 +15,10 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui import INFOTEXT, Settings, arm, infotext_key, pasted
 from weighted_clip.hosts.webui_engines import WebUIError, engines_of
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..door import encode_prompt
 from . import fake_webui as fake
 
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a [bowl] (far:0.0) away"
@@ -198,7 +199,7 @@ def test_nothing_is_left_after_success_and_error(
         raise RuntimeError("no room for one more")
 
     with monkeypatch.context() as patch:
-        patch.setattr("weighted_clip.hosts.webui.encode_together", fail)
+        patch.setattr("weighted_clip.weighting.encoders.Prepared.run_tower", fail)
         with pytest.raises(RuntimeError, match="no room for one more"):
             conditioning(model, PROMPT)
     for owner in owners:
@@ -259,10 +260,10 @@ def test_token_counters_of_other_threads_get_the_hosts_own_chunks(
         thread.join()
         return original(*args)
 
-    from weighted_clip.hosts import webui
+    from weighted_clip.weighting.encoders import Prepared
 
-    original = webui.encode_together
-    monkeypatch.setattr(webui, "encode_together", count)
+    original = Prepared.run_tower
+    monkeypatch.setattr(Prepared, "run_tower", count)
     conditioning(forge, PROMPT)
     assert set(counts) == {3}
 

@@ -10,10 +10,10 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.scheme_api import SchemeOptions
-from weighted_clip.weighting.schemes import SCHEMES
 
+from ..door import apply_scheme, encode_prompt
 from ..libraries import library
 
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
@@ -63,7 +63,7 @@ def test_equals_the_compel_library(model, provider, seed: int) -> None:
         for token in default_tokenizer()(text)
     ]
     options = SchemeOptions(law="compel", mask_method="attention")
-    result = SCHEMES["masked_blend"].apply([close_chunk(content, CLIP_L_LAYOUT)], TextEncoder(model), options)
+    result = apply_scheme("masked_blend", [close_chunk(content, CLIP_L_LAYOUT)], TextEncoder(model), options)
     torch.testing.assert_close(result.hidden, expected, rtol=0, atol=1e-5)
 
 

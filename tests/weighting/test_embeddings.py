@@ -12,10 +12,11 @@ from weighted_clip.weighting import embeddings as embeddings_module
 from weighted_clip.weighting.chunking import CHUNKINGS, a1111, chunk_prompt
 from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
 from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingFolder, EmbeddingVector, plain_id
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.prompt import Issue
 from weighted_clip.weighting.syntax import parse
 
+from ..door import encode_prompt
 from ..toy import toy_encode
 from .known_embeddings import KnownEmbeddings, shown, vectors_in
 
@@ -224,7 +225,7 @@ def test_rows_of_eos_are_found_beneath_vectors() -> None:
     text = f"{SIXTY}, zqone {'end ' * 20}"
     read = read_prompt(text, options, default_tokenizer(), embeddings=KnownEmbeddings(SIZES))
 
-    def encode(ids, mask=None):
+    def encode(ids, mask=None, *, is_causal=True):
         return toy_encode([[plain_id(token) for token in chunk] for chunk in ids], mask)
 
     (hidden,) = encode_prompt(read, encode, default_tokenizer()).hidden

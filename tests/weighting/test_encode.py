@@ -11,14 +11,15 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import normalize
-from weighted_clip.weighting.padding import PADDINGS, padding_mask_fn
+from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.prompt import PromptError
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
 
+from ..door import encode_prompt
 from ..libraries import needs_masked_kernel
 
 TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
@@ -70,15 +71,15 @@ def test_problems_beyond_a_hundred_are_counted() -> None:
 def test_padding_masks_hide_what_they_say() -> None:
     chunks = read("a cat").chunks
     ids = chunks[0].ids
-    hidden = {padding: padding_mask_fn(padding, CLIP_L_LAYOUT)(chunks) for padding in PADDINGS}
-    assert hidden["attend"] is None
-    assert hidden["mask"][0, 0].nonzero().flatten().tolist() == [0, 1, 2, 3]
-    assert hidden["mask EOS too"][0, 0].nonzero().flatten().tolist() == [0, 1, 2]
+    visible = {padding: padding_visible(padding, CLIP_L_LAYOUT)(chunks[0]) for padding in PADDINGS}
+    assert visible["attend"] is None
+    assert visible["mask"] == bytes([1] * 4 + [0] * 73)
+    assert visible["mask EOS too"] == bytes([1] * 3 + [0] * 74)
     # with an id of its own for padding, EOS is not padding, and neither is a typed token of that id
     layout = ChunkLayout(pad_id=0)
     exclamation = read_prompt("a !", EncodeOptions(), default_tokenizer(), layout).chunks
     for padding in ("mask", "mask EOS too"):
-        assert padding_mask_fn(padding, layout)(exclamation)[0, 0].sum() == 4
+        assert padding_visible(padding, layout)(exclamation[0]) == bytes([1] * 4 + [0] * 73)
     assert ids[3] == CLIP_L_LAYOUT.eos_id
 
 
@@ -93,9 +94,9 @@ def test_padding_is_masked_in_the_shortened_chunk_too() -> None:
     """With the method ``remove`` the padding starts earlier in the encoding without the word."""
     seen = []
 
-    def spy(ids, mask=None):
+    def spy(ids, mask=None, *, is_causal=True):
         seen.append(mask)
-        return TINY(ids, mask)
+        return TINY(ids, mask, is_causal=is_causal)
 
     options = EncodeOptions(scheme="masked_blend", mask_method="remove", padding="mask")
     encode_prompt(read_prompt("a (cat:0.5)", options, default_tokenizer()), spy, default_tokenizer())

@@ -8,9 +8,11 @@ from weighted_clip.encoder.masks import causal_mask, hide_from, span_mask
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, mask_fn, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt, visible_fn
+from weighted_clip.weighting.plan import mask_tensor
 from weighted_clip.weighting.view import view
 
+from ..door import encode_prompt
 from ..libraries import library, needs_masked_kernel
 from .known_embeddings import KnownEmbeddings
 
@@ -51,7 +53,7 @@ def test_phrases_are_found_by_their_tokens(text: str, hide: str, places: list[li
 
 def mask_of(text: str, **options):
     prompt = read(text, **options)
-    return mask_fn(prompt.options, prompt.layout)(prompt.chunks)
+    return mask_tensor([*map(visible_fn(prompt.options, prompt.layout), prompt.chunks)], 77)
 
 
 def test_masks_are_those_of_the_encoder() -> None:

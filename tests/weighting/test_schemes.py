@@ -12,11 +12,12 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
-from weighted_clip.weighting.encode import EncodeOptions, encode_prompt, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
 from weighted_clip.weighting.scheme_api import LAWS, MASK_METHODS, SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
+from ..door import apply_scheme, encode_prompt
 from ..libraries import needs_masked_kernel
 from ..toy import case_chunks, toy_encode
 
@@ -39,7 +40,7 @@ OURS = {
 def test_equals_the_program_it_is_named_after(case: dict) -> None:
     layout = ChunkLayout(pad_id=0) if case["scheme"] == "comfy_pad0" else CLIP_L_LAYOUT
     chunks = normalize(case_chunks(case), case.get("normalization", "none"))
-    result = SCHEMES[OURS[case["scheme"]]].apply(chunks, toy_encode, SchemeOptions(layout=layout))
+    result = apply_scheme(OURS[case["scheme"]], chunks, toy_encode, SchemeOptions(layout=layout))
     expected = torch.tensor(case["expected"], dtype=torch.float64)
     torch.testing.assert_close(result.hidden[0], expected, rtol=0, atol=1e-8)
     if "pooled" in case:
@@ -79,7 +80,7 @@ def test_compel_prompts_equal_the_compel_library_from_text_to_rows(case: dict) -
 def test_masked_blend_equals_its_definition(case: dict) -> None:
     # the cases take CLIP-L's empty prompt and padding throughout, also for the chunks that are padded with 0
     options = SchemeOptions(law=case["law"], mask_method=case["method"])
-    result = SCHEMES["masked_blend"].apply(case_chunks(case), toy_encode, options)
+    result = apply_scheme("masked_blend", case_chunks(case), toy_encode, options)
     expected = torch.tensor(case["expected"], dtype=torch.float64)
     torch.testing.assert_close(result.hidden[0], expected, rtol=0, atol=1e-8)
 
@@ -204,22 +205,22 @@ def test_long_prompts_have_a_mean_for_each_chunk_or_one_for_all() -> None:
 
 
 def test_a_mean_near_zero_is_reported_and_never_divides_by_zero() -> None:
-    def centred(ids, mask=None):
+    def centred(ids, mask=None, *, is_causal=True):
         encoding = toy_encode(ids, mask)
         hidden = encoding.hidden - encoding.hidden.mean(dim=(1, 2), keepdim=True)
         return encoding._replace(hidden=torch.zeros_like(hidden) if ids[0][1] == 320 else hidden)
 
     chunk = close_chunk([Token(320, 1.3, 1, 0)], CLIP_L_LAYOUT)
-    result = SCHEMES["a1111"].apply([chunk], centred, SchemeOptions())
+    result = apply_scheme("a1111", [chunk], centred, SchemeOptions())
     assert torch.isfinite(result.hidden).all()
 
-    def tilted(ids, mask=None):
+    def tilted(ids, mask=None, *, is_causal=True):
         encoding = toy_encode(ids, mask)
         weights = torch.ones(77, 1, dtype=torch.float64)
         weights[1] = 1.3
         return encoding._replace(hidden=encoding.hidden - (encoding.hidden * weights).mean() / weights.mean() + 1e-7)
 
-    result = SCHEMES["a1111"].apply([replace(chunk)], tilted, SchemeOptions())
+    result = apply_scheme("a1111", [replace(chunk)], tilted, SchemeOptions())
     assert [issue.code for issue in result.issues] == ["unstable-mean"]
 
 

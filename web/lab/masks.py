@@ -5,7 +5,7 @@ Source: docs/masks.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ...encoder.masks import causal_mask, combine
 from ...weighting.chunks import Token, TokenChunk
-from ...weighting.embeddings import TokenId
-from ...weighting.encode import ReadPrompt, encode_prompt
-from ...weighting.hiding import hidden_mask_fn
-from ...weighting.padding import padding_mask_fn
-from ...weighting.scheme_api import MaskFn, Rows
+from ...weighting.encode import ReadPrompt, plan_prompt
+from ...weighting.hiding import phrases_visible
+from ...weighting.padding import padding_visible
+from ...weighting.plan import VisibleFn, mask_tensor
 from ..pictures.figures import SHOWN_PADDING, mask_labels
 from ..pictures.masks import draw_mask, draw_masks
 from .study import chunk_of
@@ -94,13 +93,13 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
     options, length = read.options, read.layout.length
     everything = torch.ones(1, length, length, dtype=torch.bool)
 
-    def of_chunk(mask_fn: MaskFn) -> Tensor:
-        mask = mask_fn([chunk])
+    def of_chunk(visible: VisibleFn) -> Tensor:
+        mask = mask_tensor([visible(chunk)], length)
         return everything if mask is None else mask.expand(1, length, length)
 
     causal = causal_mask(length) if options.is_causal else everything
-    padding = of_chunk(padding_mask_fn(options.padding, read.layout))
-    phrases = of_chunk(hidden_mask_fn(options))
+    padding = of_chunk(padding_visible(options.padding, read.layout))
+    phrases = of_chunk(phrases_visible(options))
     causal_caption = (
         "Each position may attend itself and what stands before it; all that follows is hidden from it."
         if options.is_causal
@@ -131,15 +130,12 @@ def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
     causal = causal_mask(read.layout.length)
     own = chunk_masks(read, chunk)[-1][2][0]
     found: dict[bytes, Tensor] = {}
-
-    def record(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
-        for row, one in zip(ids, () if mask is None else mask, strict=mask is not None):
-            if tuple(row) == chunk.ids:
-                seen = one & causal[0] if is_causal else one.expand(read.layout.length, -1)
+    for variant in plan_prompt(read, _one_token).variants:
+        for its_chunk, visible in zip(variant.chunks, variant.visible, strict=True):
+            mask = mask_tensor([visible], read.layout.length)
+            if mask is not None and its_chunk.ids == chunk.ids:
+                seen = mask[0] & causal[0] if variant.is_causal else mask[0].expand(read.layout.length, -1)
                 found[seen.numpy().tobytes()] = seen
-        return Rows(torch.ones(len(ids), read.layout.length, 1), torch.ones(len(ids), 1))
-
-    encode_prompt(read, record, _one_token)
     return [mask for mask in found.values() if bool((own & ~mask).any())]
 
 

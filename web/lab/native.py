@@ -7,7 +7,7 @@ The weights are loaded when something is encoded for the first time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,9 @@ from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
 from ...encoder.tensor_file import open_tensor_file
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
-from ...encoder.tokenizer import default_tokenizer
-from ...weighting.embeddings import EmbeddingFolder
-from ...weighting.encode import EncodedPrompt, EncodeOptions, encode_prompt
-from ...weighting.towers import Reader, layout_of, read_for_towers
+from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.encoders import Encoders
+from ...weighting.towers import Reader, in_folders, native_readers
 from .model import LabError
 
 RANDOM_WARNING = (
@@ -77,7 +76,7 @@ class NativeLabModel:
         self._settings = settings
         self._lock = threading.Lock()
         self._encoders: Mapping[str, TextEncoder] | None = None
-        self._readers = {name: _reader(name, config, settings.embeddings) for name, config in configs.items()}
+        self._readers = native_readers(configs, in_folders(settings.embeddings))
 
     def readers(self) -> Mapping[str, Reader]:
         """What reads prompts for each text tower, by name."""
@@ -97,9 +96,7 @@ class NativeLabModel:
             LabError: If the weights cannot be loaded.
             ValueError: If an option is out of range.
         """
-        encoders = self._loaded()
-        reads = read_for_towers(dict.fromkeys(self._readers, text), options, self._readers)
-        return {name: encode_prompt(read, encoders[name], self._readers[name].tokenize) for name, read in reads.items()}
+        return Encoders(self._readers, self._loaded()).prepare([text], options).run()[0].prompts
 
     def _loaded(self) -> Mapping[str, TextEncoder]:
         with self._lock:
@@ -158,9 +155,3 @@ def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int =
         settings,
         warning=RANDOM_WARNING,
     )
-
-
-def _reader(tower: str, config: TextConfig, folders: Iterable[Path]) -> Reader:
-    folders = list(folders)
-    embeddings = EmbeddingFolder(folders, tower, config.hidden_dim) if folders else None
-    return Reader(default_tokenizer(), layout_of(config), embeddings)

@@ -17,6 +17,7 @@ from ...encoder.masks import PadConvention, causal_mask, combine, length_normali
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import ReadPrompt
+from ...weighting.plan import Variant, mask_tensor, versions_of_first
 from .masks import draw_mask_rows, draw_masks
 from .style import ThemeName
 
@@ -102,31 +103,30 @@ def draw_figure_masks(
     return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
 
 
-def draw_encoding_masks(
-    read: ReadPrompt, mask: Tensor | None, *, is_causal: bool = True, theme: ThemeName = "light"
-) -> Image.Image:
-    """Draw what the positions of a prompt's first chunk could attend in each of its encodings.
+def draw_encoding_masks(read: ReadPrompt, variants: Sequence[Variant], *, theme: ThemeName = "light") -> Image.Image:
+    """Draw what the positions of a prompt's first chunk may attend in each of its encodings.
 
     Args:
         read: The prompt.
-        mask: What its scheme gave the encoder on top of causality: ``[encodings, 1 or 77, 77]``, bool, the chunks of
-            each version of the prompt together; or None.
-        is_causal: Whether causality is there.
+        variants: Of its plan.
         theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side.
     """
-    chunk = read.chunks[0]
-    base = causal_mask(read.layout.length)
-    base = base if is_causal else torch.ones_like(base)
-    versions = base if mask is None else mask.cpu()[:: len(read.chunks)][: mask.shape[0] // len(read.chunks)] & base
-    shown = versions[:SHOWN_ENCODINGS]
-    titles = ["the prompt", *(f"version {number}" for number in range(1, len(shown)))]
-    caption = f"{len(versions) - len(shown)} more versions are not shown." if len(versions) > len(shown) else ""
+    chunk, length = read.chunks[0], read.layout.length
+    versions = versions_of_first(variants)
+    shown: list[tuple[str, Tensor]] = []
+    for version in versions[:SHOWN_ENCODINGS]:
+        base = causal_mask(length) if version.is_causal else torch.ones(1, length, length, dtype=torch.bool)
+        mask = combine(base, mask_tensor(version.visible[:1], length))
+        assert mask is not None
+        shown.append((version.title, mask[0]))
+    num_more = len(versions) - len(shown)
+    caption = f"{num_more} more versions are not shown." if num_more else ""
     labels = mask_labels(chunk, read.prompt.source)
     visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING)
-    return draw_masks(list(zip(titles, shown, strict=True)), labels, caption=caption, visible=visible, theme=theme)
+    return draw_masks(shown, labels, caption=caption, visible=visible, theme=theme)
 
 
 def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:

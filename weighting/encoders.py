@@ -1,0 +1,269 @@
+"""`Encoders`: the door through which every front end, and a program of its user's, has prompts encoded.
+
+Prompts are read and planned; then their plans are carried out together. How many encodings that takes is known before
+anything is encoded.
+
+Source: docs/performance.md, "Plans".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..encoder.checkpoint import load_text_models
+from ..encoder.families import encoders_for
+from ..encoder.text_model import TextModel
+from .asking import Check, ask, different_asks
+from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
+from .plan import Plan, Rows, gathered
+from .scheme_api import EncodeFn
+from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
+
+MAX_CHUNKS = 16
+"""Chunks that our own encoder is given at once: about a second's work for two cores of a CPU."""
+MAX_ENCODINGS = 4096
+"""Different encodings that the prompts of one run may take, unless an environment variable says otherwise."""
+VARIABLE = "WEIGHTED_CLIP_MAX_ENCODINGS"
+
+
+class TooManyEncodings(ValueError):
+    """Prompts that take more encodings than are allowed."""
+
+
+class EncodedTowers(NamedTuple):
+    """A prompt encoded by every tower."""
+
+    hidden: Tensor
+    """``[1, rows, sum of the towers' dims]``: the towers' rows side by side, in the order of ``prompts``."""
+    pooled: Tensor
+    """``[1, pooled_dim]`` of the last tower, which in SDXL is CLIP-G's."""
+    prompts: dict[str, EncodedPrompt]
+    """By tower."""
+
+
+class Encoders:
+    """Text towers, and what reads prompts for them.
+
+    >>> from ..encoder.checkpoint import seeded_text_model
+    >>> from ..encoder.config import TextConfig
+    >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
+    >>> encoders = Encoders.of_models({"clip_l": model})
+    >>> hidden, pooled = encoders("a (red:1.4) cat and a (dog:0.5)", syntax="a1111", scheme="masked_blend")
+    >>> tuple(hidden.shape), tuple(pooled.shape)
+    ((1, 77, 8), (1, 8))
+    >>> encoders.prepare(["a cat", "a (dog:0.5)"], scheme="masked_blend").num_encodings
+    3
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[str, Reader],
+        encoders: Mapping[str, EncodeFn] | None = None,
+        *,
+        max_chunks: int = MAX_CHUNKS,
+        keeps_calls: bool = False,
+        max_encodings: int | None = None,
+    ) -> None:
+        """Put readers and towers together; most callers use `load`.
+
+        Args:
+            readers: What reads prompts, by tower, in the order in which the towers' rows are joined.
+            encoders: The towers, by the same names. None: each is given when a plan is carried out, as by a host.
+            max_chunks: Chunks that a tower is given at once.
+            keeps_calls: As in `ask`: for hosts, whose own calls are made just so.
+            max_encodings: Different encodings that prompts may take together; by default as the environment variable
+                WEIGHTED_CLIP_MAX_ENCODINGS says, or 4096.
+
+        Raises:
+            ValueError: If the variable is not a number.
+        """
+        self.readers = readers
+        self.encoders = encoders or {}
+        self.max_chunks = max_chunks
+        self.keeps_calls = keeps_calls
+        self.max_encodings = _default_max_encodings() if max_encodings is None else max_encodings
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        clip_skip: int = 1,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        embeddings: Iterable[str | Path] = (),
+    ) -> Encoders:
+        """Load the text towers of a safetensors file, in any layout in use.
+
+        Args:
+            path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
+            clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI.
+            dtype: Type of the weights and of the arithmetic.
+            device: Where the weights are.
+            embeddings: Folders of textual inversions.
+
+        Returns:
+            The encoders.
+
+        Raises:
+            CheckpointError: If the file cannot be used.
+            ValueError: If ``clip_skip`` is out of range.
+        """
+        models, _ = load_text_models(path, dtype=dtype, device=device)
+        return cls.of_models(models, clip_skip=clip_skip, embeddings=embeddings)
+
+    @classmethod
+    def of_models(
+        cls, models: Mapping[str, TextModel], *, clip_skip: int = 1, embeddings: Iterable[str | Path] = ()
+    ) -> Encoders:
+        """As `load`, for towers that are loaded already, by ComfyUI's names."""
+        encoders = encoders_for(models, clip_skip)[1]
+        configs = {name: encoder.config for name, encoder in encoders.items()}
+        return cls(native_readers(configs, in_folders(embeddings)), encoders)
+
+    def __call__(self, text: str | Mapping[str, str], **choices: Any) -> Rows:
+        """Encode one prompt.
+
+        Args:
+            text: The prompt; or one for each tower, by name.
+            choices: Fields of `EncodeOptions`.
+
+        Returns:
+            Hidden states ``[1, rows, sum of the towers' dims]`` and the pooled vector ``[1, pooled_dim]``.
+
+        Raises:
+            As `prepare`.
+        """
+        encoded = self.prepare([text], **choices).run()[0]
+        return Rows(encoded.hidden, encoded.pooled)
+
+    def prepare(
+        self, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions | None = None, **choices: Any
+    ) -> Prepared:
+        """Read and plan prompts, without an encoder.
+
+        Args:
+            texts: The prompts, each one text or one for each tower, by name.
+            options: How to read and weight them; or
+            choices: Fields of `EncodeOptions`.
+
+        Returns:
+            The prepared prompts.
+
+        Raises:
+            TooManyEncodings: If they take more encodings than allowed.
+            PromptError: In strict mode, where the reference raises.
+            ValueError: If an option is out of range, or the filler is not exactly one token.
+        """
+        options = EncodeOptions(**choices) if options is None else options
+        return self.plan([self.read(text, options) for text in texts])
+
+    def read(self, text: str | Mapping[str, str], options: EncodeOptions) -> dict[str, ReadPrompt]:
+        """Read one prompt for every tower, all with the same number of chunks; for those who plan many later."""
+        return read_for_towers(
+            text if isinstance(text, Mapping) else dict.fromkeys(self.readers, text), options, self.readers
+        )
+
+    def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
+        """Plan prompts that `read` has read."""
+        return Prepared(self, {name: [read[name] for read in reads] for name in self.readers})
+
+    def prepare_together(self, texts: Sequence[str], options: EncodeOptions, kept: Sequence[int] = ()) -> Prepared:
+        """As `prepare`, for texts that stand in for one another while an image is made in the WebUI.
+
+        Args:
+            texts: The texts, at least one.
+            options: How to read and weight them.
+            kept: As in `read_together`.
+
+        Returns:
+            The prepared texts, all with the same number of rows.
+        """
+        return Prepared(self, read_together(texts, options, self.readers, kept), is_together=True)
+
+
+class Prepared:
+    """Prompts that are read and planned. They can be carried out again and again, with other encoders too."""
+
+    def __init__(
+        self, encoders: Encoders, reads: Mapping[str, Sequence[ReadPrompt]], *, is_together: bool = False
+    ) -> None:
+        """Plan prompts that are read.
+
+        Args:
+            encoders: What they are for.
+            reads: By tower.
+            is_together: Whether they are encoded as the WebUI encodes the texts of one image.
+
+        Raises:
+            TooManyEncodings: If they take more encodings than allowed.
+            ValueError: If the filler is not exactly one token.
+        """
+        self.reads = reads
+        """What was read, by tower."""
+        self._encoders = encoders
+        self._counts: dict[str, list[int]] = {}
+        self._plans: dict[str, Plan[list[EncodedPrompt]]] = {}
+        for name, some in reads.items():
+            plans = [plan_prompt(read, encoders.readers[name].tokenize) for read in some]
+            self._counts[name] = [self._counted(plan) for plan in plans]
+            self._plans[name] = plan_columns(some) if is_together and some and is_in_columns(some) else gathered(plans)
+
+    @property
+    def num_encodings(self) -> int:
+        """How many different encodings the prompts take, of all towers together."""
+        return sum(map(self._counted, self._plans.values()))
+
+    def run(self, check: Check | None = None) -> list[EncodedTowers]:
+        """Encode the prompts with every tower.
+
+        Args:
+            check: Called before each call of a tower; raises to end the work.
+
+        Returns:
+            One result for each prompt.
+        """
+        by_tower = {name: self.run_tower(name, check=check) for name in self._plans}
+        prompts = (dict(zip(by_tower, one, strict=True)) for one in zip(*by_tower.values(), strict=True))
+        return [EncodedTowers(*joined(one), one) for one in prompts]
+
+    def run_tower(self, name: str, encode: EncodeFn | None = None, check: Check | None = None) -> list[EncodedPrompt]:
+        """Encode the prompts with one tower.
+
+        Args:
+            name: Of the tower.
+            encode: The tower; by default that of the encoders.
+            check: As in `run`.
+
+        Returns:
+            One result for each prompt.
+        """
+        owner = self._encoders
+        encode = owner.encoders[name] if encode is None else encode
+        plan = self._plans[name]
+        results = ask(plan, encode, max_chunks=owner.max_chunks, keeps_calls=owner.keeps_calls, check=check)
+        counted = zip(results, self._counts[name], strict=True)
+        return [result._replace(num_encodings=count) for result, count in counted]
+
+    def _counted(self, plan: Plan[Any]) -> int:
+        most = self._encoders.max_encodings
+        count = different_asks(plan.variants, most)
+        if count > most:
+            raise TooManyEncodings(
+                f"This takes more than {most:,} different encodings, as the scheme encodes the prompt anew for its "
+                f"weighted words: choose another scheme, such as comfy, or a larger number in {VARIABLE}."
+            )
+        return count
+
+
+def _default_max_encodings() -> int:
+    written = os.environ.get(VARIABLE, "").strip() or str(MAX_ENCODINGS)
+    if not written.isdecimal():
+        raise ValueError(f"{VARIABLE}={written} is not a number of encodings; the default is {MAX_ENCODINGS}")
+    return int(written)

@@ -1,0 +1,172 @@
+"""What a weighting scheme wants to know of an encoder, said before anything is encoded, and how the answers are folded.
+
+A `Plan` holds no tensor: it lists versions of a prompt, each of them chunks and what is hidden in them. So it can be
+counted, drawn, gathered with the plans of other prompts, and divided between calls of the encoder.
+
+Source: docs/performance.md, "Plans".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, NamedTuple, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from .chunks import TokenChunk
+from .embeddings import TokenId
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+class Rows(NamedTuple):
+    """What an encoder answers for some chunks."""
+
+    hidden: Tensor
+    """``[chunks, 77, dim]``, float."""
+    pooled: Tensor
+    """``[chunks, pooled_dim]``, float."""
+
+
+Visible = bytes | None
+"""Which positions of a chunk may be attended, a byte 0 or 1 for each: 77 for all queries alike, or 77 x 77, query after
+query. None: nothing is hidden."""
+VisibleFn = Callable[[TokenChunk], Visible]
+"""A chunk to what is hidden in it."""
+
+
+class Ask(NamedTuple):
+    """One encoding of one chunk. Equal asks have equal answers."""
+
+    ids: tuple[TokenId, ...]
+    """77 ids."""
+    visible: Visible
+    """On top of causality."""
+    is_causal: bool
+    """Whether a position is kept from seeing later ones."""
+
+
+Call = Literal["starts", "goes on"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A version of a prompt: as many encodings as it has chunks."""
+
+    chunks: tuple[TokenChunk, ...]
+    """Its tokens. Their weights are not the encoder's business."""
+    visible: tuple[Visible, ...]
+    """For each chunk what is hidden."""
+    title: str
+    """What a page writes beside its mask."""
+    is_causal: bool = True
+    """As in `Ask`."""
+    is_aside: bool = False
+    """Whether it is no version of the prompt, but something else that a scheme looks at, such as the empty prompt."""
+    call: Call | None = None
+    """Whether it is the first in a call of the encoder that a host makes just so, or goes on with that of the variant
+    before it. Such a call has its chunks in this order and no others, because the last bits depend on that. None: its
+    chunks may be encoded with any others."""
+
+    def asks(self) -> list[Ask]:
+        """Its encodings in order."""
+        return [Ask(chunk.ids, seen, self.is_causal) for chunk, seen in zip(self.chunks, self.visible, strict=True)]
+
+
+@dataclass(frozen=True)
+class Plan(Generic[T]):
+    """Encodings that are wanted, and what becomes of them."""
+
+    variants: Sequence[Variant]
+    """In the order in which they are folded."""
+    combine: Callable[[Iterator[Rows]], T]
+    """Takes one `Rows` for each variant. Holds no more of them than it needs, and can be called again."""
+
+    def then(self, function: Callable[[T], Result]) -> Plan[Result]:
+        """The same plan with something done to its result."""
+        return Plan(self.variants, lambda rows: function(self.combine(rows)))
+
+
+class LazyVariants(Sequence[Variant]):
+    """Variants that are made each time they are looked at: a prompt can have thousands."""
+
+    def __init__(self, count: int, make: Callable[[int], Variant]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Variant: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Variant]: ...
+    def __getitem__(self, index: int | slice) -> Variant | Sequence[Variant]:
+        numbers = range(self._count)[index]
+        if isinstance(numbers, range):
+            return LazyVariants(len(numbers), lambda number: self._make(numbers[number]))
+        return self._make(numbers)
+
+
+def chained(parts: Sequence[Sequence[Variant]]) -> Sequence[Variant]:
+    """The variants of several plans behind one another, made when they are looked at."""
+    places = [(part, index) for part in parts for index in range(len(part))]
+    return LazyVariants(len(places), lambda number: places[number][0][places[number][1]])
+
+
+def versions_of_first(variants: Sequence[Variant]) -> list[Variant]:
+    """The versions of the first prompt in a plan, which has several where a syntax joins or blends prompts."""
+    others = range(1, len(variants))
+    end = next((index for index in others if variants[index].call == "starts"), len(variants))
+    return [variant for variant in variants[:end] if not variant.is_aside]
+
+
+def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
+    """Several plans as one, for all their results in order."""
+
+    def combine(rows: Iterator[Rows]) -> list[T]:
+        return [plan.combine(rows) for plan in plans]
+
+    return Plan(chained([plan.variants for plan in plans]), combine)
+
+
+def uncausal(plan: Plan[T]) -> Plan[T]:
+    """The same with no position kept from seeing later ones."""
+    variants = plan.variants
+    return Plan(LazyVariants(len(variants), lambda index: replace(variants[index], is_causal=False)), plan.combine)
+
+
+def both(one: Visible, other: Visible) -> Visible:
+    """What two masks leave visible together; None if that is everything.
+
+    >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))
+    (True, None)
+    """
+    if one is None or other is None:
+        seen = one or other
+    else:
+        size = max(len(one), len(other))
+        a, b = (int.from_bytes(flags * (size // len(flags)), "big") for flags in (one, other))
+        seen = (a & b).to_bytes(size, "big")
+    return None if seen is None or all(seen) else seen
+
+
+def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
+    """Masks of chunks as an encoder takes them.
+
+    Args:
+        visible: One for each chunk.
+        length: Positions in a chunk.
+
+    Returns:
+        Bool ``[chunks, 1 or length, length]``, True = may be attended; None if nothing is hidden.
+    """
+    if all(seen is None for seen in visible):
+        return None
+    size = max(len(seen) for seen in visible if seen is not None)
+    everything = b"\1" * length
+    flags = b"".join(one * (size // len(one)) for one in (seen or everything for seen in visible))
+    return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)
