@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,600"),
 )
 SECONDS = 180
+NUM_REFUSED = 2
+"""Requests that the server is too busy for."""
 THEMES = ("dark", "light", "solarized")
 WEIGHTS = (1.0, 1.1, 1.4, 2.0, 5.0, 0.91, 0.5, 0.0, -0.3, -2.0, 1e30)
 HOST_TEXTS = ("a // b", "a /* b */ c", "{x|y} z", "{only}", r"\{kept\}", "{dusk", "{a{b|c}|d}", "[a|b] 50% } ok")
@@ -85,9 +88,15 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the scripts, the page's own files and the page."""
+    """Serves the scripts, the page's own files and the page; of what the ruler asks, the first requests are refused."""
 
     page: bytes
+    asked: list[tuple[str, int]]
+    """Text and status of each request."""
+    running: list[str]
+    """Texts that wait for their answer."""
+    num_running: list[int]
+    """How many did, each time."""
 
     def translate_path(self, path: str) -> str:
         if path.startswith("/comfyui/"):
@@ -102,6 +111,20 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
         self.wfile.write(self.page)
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.running.append(request["text"])
+        time.sleep(0.05)  # for others to come
+        self.num_running.append(len(self.running))
+        status = 429 if len(self.asked) < NUM_REFUSED else 200
+        self.asked.append((request["text"], status))
+        answer = json.dumps(inspect(request) if status == 200 else {"error": "ask again"}).encode()
+        self.running.remove(request["text"])
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:  # the base class's names
         del format, args
@@ -120,7 +143,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     page = (HERE / "ruler" / "page.html").read_text(encoding="utf-8")
     page = page.replace("CASES", as_json(cases()))
     page = page.replace("WEIGHTS", as_json({"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS}))
-    handler = type("Handler", (_Handler,), {"page": page.encode()})
+    handler = type("Handler", (_Handler,), {"page": page.encode(), "asked": [], "running": [], "num_running": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -142,7 +165,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     assert found, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     results = json.loads(found[1])
     assert results["errors"] == []
-    yield results
+    yield {**results, "asked": handler.asked, "num_running": handler.num_running}
 
 
 def as_json(data: Any) -> str:
@@ -351,6 +374,18 @@ def test_a_failure_keeps_the_old_chips(served: dict[str, Any]) -> None:
     assert "The server does not answer" in failed["bar"]
     assert "longer than 64 KiB" in too_long["bar"]
     assert (too_long["numAsked"], too_long["chips"]) == (3, "")
+
+
+def test_a_busy_server_is_asked_again_for_the_last_text_without_a_word(served: dict[str, Any]) -> None:
+    assert served["busy"]["chips"] == "a dog"
+    assert served["busy"]["messages"] == []
+    assert [status for _, status in served["asked"][: NUM_REFUSED + 1]] == [429] * NUM_REFUSED + [200]
+    assert served["asked"][NUM_REFUSED][0] == "a dog"
+
+
+def test_nodes_that_are_opened_together_ask_one_after_another(served: dict[str, Any]) -> None:
+    assert served["busy"]["opened"] == ["a", "b", "c", "d"]
+    assert max(served["num_running"]) == 1
 
 
 def test_a_run_counts_until_the_text_changes(served: dict[str, Any]) -> None:

@@ -12,6 +12,10 @@ import { addStyle } from "./ruler/style.js";
 import { addRulerWidget, after } from "./ruler/widget.js";
 
 const ROUTE = "/weighted_clip/inspect";
+/** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of web/routes.py). */
+const BUSY = 429;
+/** Milliseconds until a busy server is asked again. */
+const BUSY_TIME = 250;
 /** Off: nothing is asked and there are no chips; the problems still come after a run. */
 const SETTING = "WeightedCLIP.TokenRuler";
 
@@ -23,20 +27,37 @@ let isOn = true;
 
 const host = { isOn: () => isOn, ask };
 
+/** Ends with the request before: the nodes of a page take turns. */
+let turn = Promise.resolve();
+
 /**
- * Ask the server what a prompt becomes.
+ * Ask the server what a prompt becomes; while it is busy, again and again.
  * @param {string} body The request as JSON (web/inspection.py).
  * @param {AbortSignal} signal Ends it.
  * @returns {Promise<object[]>} Views.
  */
-async function ask(body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  const response = await api.fetchApi(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
-    throw signal.aborted ? error : new Error("The server does not answer");
-  });
+function ask(body, signal) {
+  const views = turn.then(() => askNow(body, signal));
+  turn = views.catch(() => {});
+  return views;
+}
+
+async function askNow(body, signal) {
+  let response = await post(body, signal);
+  while (response.status === BUSY) {
+    await new Promise((done) => setTimeout(done, BUSY_TIME));
+    response = await post(body, signal);
+  }
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
   return answer.views;
+}
+
+async function post(body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return api.fetchApi(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
+    throw signal.aborted ? error : new Error("The server does not answer");
+  });
 }
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */

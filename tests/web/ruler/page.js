@@ -4,6 +4,7 @@ import { createRuler } from "/comfyui/ruler/draw.js";
 import { hostText } from "/comfyui/ruler/host_text.js";
 import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
+import { busyResults } from "./busy.js";
 import { nodeResults } from "./node.js";
 
 const THEMES = ["dark", "light", "solarized"];
@@ -48,6 +49,7 @@ results.toldAtOnce = status.textContent;
 await new Promise((done) => setTimeout(done, 1500));
 results.toldLater = status.textContent;
 results.node = await nodeResults();
+results.busy = await busyResults();
 const element = Object.assign(document.createElement("script"), { type: "application/json", id: "results" });
 element.textContent = JSON.stringify(results).replaceAll("<", "\\u003c");
 document.body.replaceChildren(element);
