@@ -7,10 +7,11 @@ Source: the request's fields are the nodes' widgets; the views are weighting/vie
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
@@ -25,8 +26,12 @@ MAX_VIEWS = 20
 """Of more texts of a timed prompt than this only the first are read and shown."""
 MAX_CHARACTERS = 2 * MAX_BYTES
 """Of all texts that are shown together; those behind are left out like those beyond `MAX_VIEWS`."""
+MAX_ANSWER = 1024 * 1024
+"""Longest answer, in bytes. Eight chunks of 75 tokens take some 80,000."""
 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
+_AROUND_VIEWS = 200
+"""Bytes of an answer, at most, that are of no view."""
 _OTHERS = {"text": str, "steps": int, "counter": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -83,6 +88,29 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
         return {"views": _timed_views(data, read)}
     except ValueError as error:
         raise RequestError(str(error)) from error
+
+
+def as_json(answer: Mapping[str, Any]) -> str:
+    """An answer of `inspect` in `MAX_ANSWER` bytes at most.
+
+    Args:
+        answer: The answer.
+
+    Returns:
+        JSON in ASCII. Texts of a timed prompt that have no room are left out like those beyond `MAX_VIEWS`.
+
+    Raises:
+        RequestError: If there is no room for the first text.
+    """
+    views = answer["views"]
+    ends = accumulate(len(json.dumps(view)) for view in views)
+    count = sum(1 for _ in takewhile(lambda end: end <= MAX_ANSWER - _AROUND_VIEWS, ends))
+    if not count:
+        raise RequestError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown after the run")
+    if count < len(views):
+        num_more = len(views) - count + views[-1].get("num_more", 0)
+        views = [*views[: count - 1], {**views[count - 1], "num_more": num_more}]
+    return json.dumps({"views": views})
 
 
 def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> list[dict[str, Any]]:

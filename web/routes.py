@@ -8,10 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePath
 from typing import Any
 
 PATH = "/weighted_clip/inspect"
+MAX_AT_ONCE = 2
+"""Requests that are read at the same time; others are refused meanwhile. Each slows the host's own answers down."""
+
+# not the loop's own threads, by which the host serves files
+_threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-ruler")
+_running: set[Future[str]] = set()
 
 
 def add_routes() -> None:
@@ -24,24 +31,39 @@ def add_routes() -> None:
 
 
 async def answer(request: Any) -> Any:
-    """Answer a request of aiohttp: the views, or 400 or 413 with ``error``."""
+    """Answer a request of aiohttp: the views, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
-    from .inspection import MAX_BYTES, inspect
+    from .inspection import MAX_BYTES
 
     body = await request.content.read(MAX_BYTES + 1)
     while len(body) <= MAX_BYTES and (more := await request.content.read(MAX_BYTES + 1 - len(body))):
         body += more
     if len(body) > MAX_BYTES:
         return web.json_response({"error": f"a request may have {MAX_BYTES} bytes at most"}, status=413)
+    if len(_running) >= MAX_AT_ONCE:
+        return web.json_response({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, status=429)
     try:
-        # in a thread of its own: a long prompt takes longer than the server's loop should wait
-        views = await asyncio.to_thread(lambda: inspect(json.loads(body), embedding_names()))
+        views = await _start(body)
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
     except ValueError as error:  # also what json and its codec raise, and a number of more digits than Python reads
         return web.json_response({"error": str(error)}, status=400)
-    return web.json_response(views)
+    return web.json_response(text=views)
+
+
+def _start(body: bytes) -> asyncio.Future[str]:
+    """Read a request in a thread. One whose client has gone away counts until its thread has done."""
+    reading = _threads.submit(_read, body)
+    _running.add(reading)
+    reading.add_done_callback(_running.discard)
+    return asyncio.wrap_future(reading)
+
+
+def _read(body: bytes) -> str:
+    from .inspection import as_json, inspect
+
+    return as_json(inspect(json.loads(body), embedding_names()))
 
 
 def embedding_names() -> list[str]:

@@ -9,9 +9,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import urllib.request
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,7 +25,7 @@ from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web import inspection, routes
 from weighted_clip.web.lab.native import NativeLabModel, Settings
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from .disks import ROOT, environment
 from .test_threads import at_once
@@ -37,7 +39,9 @@ NUM_SLOW = 200
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the route takes of aiohttp and ComfyUI; its streams are asyncio's own, as aiohttp's are read alike."""
     aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    aiohttp.__dict__["web"] = SimpleNamespace(json_response=lambda data, status=200: (status, data))
+    aiohttp.__dict__["web"] = SimpleNamespace(
+        json_response=lambda data=None, status=200, text="": (status, data or json.loads(text))
+    )
     paths.__dict__["get_filename_list"] = lambda kind: []
     for module in (aiohttp, paths):
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -93,8 +97,65 @@ def test_clients_that_never_finish_take_no_thread_and_keep_nobody_waiting() -> N
         results = await asyncio.gather(*waiting, return_exceptions=True)
         kinds = [asyncio.CancelledError, ConnectionResetError, tuple]
         assert [type(result) for result in results] == [kinds[number % 3] for number in range(NUM_SLOW)]
-        assert all(result[0] == 200 for result in results[2::3])
+        assert {result[0] for result in results[2::3]} == {200, 429}  # they all came in the same moment
         assert (await routes.answer(Request(BODY)))[0] == 200
+
+    served(work)
+
+
+@dataclass
+class Held:
+    """Readings of prompts that wait."""
+
+    begun: list[str] = field(default_factory=list)
+    """Their texts."""
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Keeps every reading of a prompt waiting until it may go on."""
+    held = Held()
+
+    def waiting(text: str, *arguments: Any, **options: Any) -> Any:
+        held.begun.append(text)
+        assert held.may_go_on.wait(60)
+        return read_prompt(text, *arguments, **options)
+
+    monkeypatch.setattr(inspection, "read_prompt", waiting)
+    yield held
+    held.may_go_on.set()
+
+
+def test_two_requests_are_read_at_a_time_and_others_are_told_to_ask_again(held: Held) -> None:
+    async def work() -> None:
+        tasks = [asyncio.create_task(routes.answer(Request(BODY))) for _ in range(5)]
+        done, reading = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 3:
+            more, reading = await asyncio.wait(reading, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+            assert more
+            done |= more
+        assert [task.result() for task in done] == [(429, {"error": "2 prompts are being read: ask again"})] * 3
+        held.may_go_on.set()
+        assert [(await task)[0] for task in reading] == [200, 200]
+        assert (await routes.answer(Request(BODY)))[0] == 200
+
+    served(work)
+
+
+def test_requests_whose_clients_have_gone_are_counted_until_they_are_read(held: Held) -> None:
+    async def work() -> None:
+        tasks = [asyncio.create_task(routes.answer(Request(BODY))) for _ in range(2)]
+        while len(held.begun) < 2:
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (await routes.answer(Request(BODY)))[0] == 429
+        held.may_go_on.set()
+        while (status := (await routes.answer(Request(BODY)))[0]) == 429:
+            await asyncio.sleep(0.01)
+        assert status == 200
 
     served(work)
 

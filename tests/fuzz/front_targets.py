@@ -43,7 +43,9 @@ class Request:
 def post(body: bytes) -> tuple[int, dict[str, Any]]:
     """Send a body to the ruler's route; status and answer."""
     aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    aiohttp.web = SimpleNamespace(json_response=lambda data, status=200: (status, data))
+    aiohttp.web = SimpleNamespace(
+        json_response=lambda data=None, status=200, text="": (status, data or json.loads(text))
+    )
     paths.get_filename_list = lambda kind: NAMES if kind == "embeddings" else []
     with patch.dict(sys.modules, {"aiohttp": aiohttp, "folder_paths": paths}):
         return asyncio.run(routes.answer(Request(body)))

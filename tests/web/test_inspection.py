@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.web import routes
-from weighted_clip.web.inspection import MAX_BYTES, MAX_VIEWS, RequestError, inspect
+from weighted_clip.web.inspection import MAX_ANSWER, MAX_BYTES, MAX_VIEWS, RequestError, as_json, inspect
 
 
 def texts(request: dict, **options) -> list[str]:
@@ -99,7 +100,10 @@ class Body:
 def post(monkeypatch):
     """Send a body to the route; status and answer."""
     aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
-    aiohttp.web = SimpleNamespace(json_response=lambda data, status=200: (status, data))
+    # as aiohttp does, what is not text yet becomes JSON where it is called
+    aiohttp.web = SimpleNamespace(
+        json_response=lambda data=None, status=200, text="": (status, json.loads(text or json.dumps(data)))
+    )
     paths.get_filename_list = lambda kind: ["sub/style.pt"] if kind == "embeddings" else []
     monkeypatch.setitem(routes.sys.modules, "aiohttp", aiohttp)
     monkeypatch.setitem(routes.sys.modules, "folder_paths", paths)
@@ -130,12 +134,61 @@ def test_the_route_refuses_with_a_message(post, body: bytes, status: int, messag
     assert message in answer["error"]
 
 
+def longest(unit: str, **options) -> dict:
+    """A request as long as is allowed."""
+    room = MAX_BYTES - len(json.dumps({"text": "", **options}))
+    return {"text": unit * (room // len(json.dumps(unit)[1:-1])), **options}
+
+
 def test_the_longest_request_is_answered(post) -> None:
-    body = json.dumps({"text": "("}).encode()
-    text = "(" * (MAX_BYTES - len(body) + 1)
-    status, answer = post(json.dumps({"text": text}).encode())
+    request = longest("[", syntax="a1111")
+    status, answer = post(json.dumps(request).encode())
     assert status == 200
-    assert answer["views"][0]["text"] == text
+    assert answer["views"][0]["text"] == request["text"]
+
+
+ALTERNATING = "[" + "|".join(f"word{i}" for i in range(MAX_VIEWS + 5)) + "] "
+TIMED = {"syntax": "a1111", "steps": 50, "counter": "as written"}
+
+
+@pytest.mark.parametrize("text", ["(cat:1.1) dog; " * 150, "森の中" * 100, "a," * 300])
+def test_eight_chunks_take_a_tenth_of_the_longest_answer(text: str) -> None:
+    answer = inspect({"text": text})
+    assert 400 < answer["views"][0]["num_tokens"] <= 600
+    assert json.loads(as_json(answer)) == answer
+    assert len(as_json(answer)) < MAX_ANSWER / 10
+
+
+@pytest.mark.parametrize("unit", ["(", "a,", "1", "森", "; a"])
+def test_a_prompt_of_too_many_tokens_is_refused_in_words(post, unit: str) -> None:
+    status, answer = post(json.dumps(longest(unit)).encode())
+    assert (status, answer) == (400, {"error": "more tokens and problems than 1024 KiB hold: shown after the run"})
+
+
+@pytest.mark.parametrize("count", [4000, 1500, 700])
+def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> None:
+    request = {"text": ALTERNATING + "a," * (count // 2), **TIMED}
+    whole = inspect(request)["views"]
+    status, answer = post(json.dumps(request).encode())
+    views = answer["views"]
+    assert status == 200
+    assert 0 < len(views) < MAX_VIEWS == len(whole)
+    assert views[-1].pop("num_more") == MAX_VIEWS + 5 - len(views)
+    assert views == whole[: len(views)]
+    assert len(json.dumps(answer)) <= MAX_ANSWER
+    assert len(json.dumps({"views": whole[: len(views) + 1]})) > MAX_ANSWER - 500  # one more does not fit
+
+
+def test_nothing_of_an_answer_is_made_on_the_servers_loop(post, monkeypatch) -> None:
+    threads = []
+    encode = json.JSONEncoder.encode
+    monkeypatch.setattr(
+        json.JSONEncoder, "encode", lambda self, data: threads.append(threading.get_ident()) or encode(self, data)
+    )
+    body = b'{"text": "a cat"}'
+    assert post(body)[0] == 200
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_the_route_is_added_to_a_server_and_to_nothing_else(monkeypatch) -> None:
