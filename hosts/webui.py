@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..weighting.asking import Check
 from ..weighting.embeddings import EmbeddingVector
 from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ..weighting.encoders import Encoders, Prepared
@@ -134,7 +135,7 @@ def arm(p: Any, values: Sequence[Any]) -> None:
         def with_ours(model: Any, prompts: Any, *rest: Any, **named: Any) -> Any:
             texts = _texts_of(function, prompts, *rest, **named) if options.padding == "drop" else ()
             engines = engines_of(model)
-            with swapped(engines, _as_host_reads(options, engines), texts) as run:
+            with swapped(engines, _as_host_reads(options, engines), texts, check=_raise_if_interrupted) as run:
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
@@ -149,6 +150,14 @@ def arm(p: Any, values: Sequence[Any]) -> None:
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(ValueError):  # raised again above
         p.extra_generation_params.update(Settings.of(values).infotext())
+
+
+def _raise_if_interrupted() -> None:
+    """End the work if the host's user has pressed Interrupt; the host itself looks for that in sampling only."""
+    from modules import shared  # pyright: ignore[reportMissingImports]
+
+    if getattr(getattr(shared, "state", None), "interrupted", False):
+        raise WebUIError("Interrupted while the prompt was being encoded.")
 
 
 def _disarm(p: Any) -> None:
@@ -174,9 +183,10 @@ def _empty_caches(p: Any) -> None:
 class Run:
     """What was encoded while the encoders were ours."""
 
-    def __init__(self, engines: Mapping[str, Engine], options: EncodeOptions) -> None:
+    def __init__(self, engines: Mapping[str, Engine], options: EncodeOptions, check: Check | None = None) -> None:
         self.engines = engines
         self.options = options
+        self.check = check
         readers = {tower: engine.reader() for tower, engine in engines.items()}
         self.encoders = Encoders(readers, engines, max_chunks=MAX_CHUNKS, keeps_calls=True)
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
@@ -201,7 +211,7 @@ class Run:
         """Encode texts for one tower."""
         key = (tower, tuple(texts))
         if key not in self.encoded:
-            self.encoded[key] = self.prepare(texts).run_tower(tower)
+            self.encoded[key] = self.prepare(texts).run_tower(tower, check=self.check)
         return self.encoded[key]
 
     def problems(self) -> Iterator[str]:
@@ -212,18 +222,21 @@ class Run:
 
 
 @contextlib.contextmanager
-def swapped(engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str] = ()) -> Iterator[Run]:
+def swapped(
+    engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str] = (), *, check: Check | None = None
+) -> Iterator[Run]:
     """Make the text encoders of a model ours while the context lasts, for this thread.
 
     Args:
         engines: The encoders.
         options: How to read and encode.
         texts: With the padding ``drop``: texts whose rows must be the same, beside those encoded together.
+        check: Called before each call of an encoder; raises to end the work.
 
     Yields:
         What is encoded meanwhile.
     """
-    run = Run(engines, options)
+    run = Run(engines, options, check)
     texts = list(dict.fromkeys(texts))
     if texts:
         run.keep_rows_of(texts)

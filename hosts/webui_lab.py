@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..encoder.tokenizer import default_tokenizer
+from ..weighting.asking import Check
 from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.towers import Reader
 from .webui import swapped
@@ -49,12 +50,13 @@ class LoadedModel:
             return {"clip_l": Reader(default_tokenizer())}
         return {tower: engine.reader() for tower, engine in self._engines.items()}
 
-    def encode(self, text: str, options: EncodeOptions) -> dict[str, EncodedPrompt]:
+    def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> dict[str, EncodedPrompt]:
         """Encode a prompt with every tower, by the host itself; in the host's queue only.
 
         Args:
             text: The prompt.
             options: How to read and weight it.
+            check: Called before each call of an encoder; raises to end the work.
 
         Returns:
             By tower.
@@ -70,7 +72,7 @@ class LoadedModel:
         from modules import devices  # pyright: ignore[reportMissingImports]
         from modules.prompt_parser import SdConditioning  # pyright: ignore[reportMissingImports]
 
-        with torch.no_grad(), devices.autocast(), swapped(self._engines, options) as run:
+        with torch.no_grad(), devices.autocast(), swapped(self._engines, options, check=check) as run:
             if hasattr(self._model, "set_clip_skip"):
                 self._model.set_clip_skip(int(host_option("CLIP_stop_at_last_layers", default=1)))
             self._model.get_learned_conditioning(SdConditioning([text]))

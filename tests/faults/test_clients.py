@@ -174,7 +174,7 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
     kept: list[weakref.ref[torch.Tensor]] = []
 
     class Model(NativeLabModel):
-        def encode(self, text: str, options: EncodeOptions) -> Any:
+        def encode(self, text: str, options: EncodeOptions, check: Any = None) -> Any:
             encoded.append(options.scheme)
             result = super().encode(text, options)
             kept.extend(weakref.ref(one.hidden) for one in result.values())

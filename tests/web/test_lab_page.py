@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 from safetensors import safe_open
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
@@ -214,6 +215,23 @@ def test_comparison_shows_more_with_every_scheme_and_can_be_cancelled(handlers: 
     assert f"1 of {len(SCHEMES)} schemes: cancelled" in seen[-1][2]
     assert seen[-1][0]["interactive"] is True
     assert "Choose at least one scheme" in next(handlers.compare(job, [], PROMPT, *values()))[2]
+
+
+def test_cancel_ends_a_scheme_that_has_begun(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job: dict[str, Any] = {}
+    calls: list[int] = []
+    encode = PrefixTextEncoder.__call__
+
+    def cancelling(self: Any, ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
+        calls.append(len(ids))
+        job["is_cancelled"] = len(calls) > 5
+        return encode(self, ids, mask, is_causal=is_causal)
+
+    monkeypatch.setattr(PrefixTextEncoder, "__call__", cancelling)
+    words = " ".join(f"(word{number}:0.{number + 100})" for number in range(200))
+    *_, last = Handlers(lambda: model, BASE).compare(job, ["masked_blend", "comfy"], words, *values())
+    assert "1 of 2 schemes: cancelled" in last[2]  # comfy was done
+    assert len(calls) == 6
 
 
 def test_what_needs_weights_and_nothing_else_goes_through_run(model: Any) -> None:

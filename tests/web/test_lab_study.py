@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ class Counting:
     def readers(self):
         return self.model.readers()
 
-    def encode(self, text: str, options: EncodeOptions) -> Mapping[str, EncodedPrompt]:
+    def encode(self, text: str, options: EncodeOptions, check: Any = None) -> Mapping[str, EncodedPrompt]:
         if options.scheme == self.failing:
             raise LabError("no memory for this one")
         self.schemes += [options.scheme] if text else []

@@ -14,7 +14,7 @@ from weighted_clip.encoder.checkpoint import load_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui import INFOTEXT, Settings, arm, infotext_key, pasted
-from weighted_clip.hosts.webui_engines import WebUIError, engines_of
+from weighted_clip.hosts.webui_engines import Engine, WebUIError, engines_of
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
@@ -210,6 +210,25 @@ def test_nothing_is_left_after_success_and_error(
     assert is_plain()
 
 
+def test_interrupt_ends_the_encoding_between_calls(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    from modules import shared
+
+    monkeypatch.setattr(shared, "state", SimpleNamespace(interrupted=False), raising=False)
+    words = " ".join(f"(word{number}:0.{number + 100})" for number in range(70))
+    calls: list[int] = []
+    encode = Engine.__call__
+
+    def interrupted(self: Any, ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
+        calls.append(len(ids))
+        shared.state.interrupted = True
+        return encode(self, ids, mask, is_causal=is_causal)
+
+    monkeypatch.setattr(Engine, "__call__", interrupted)
+    with pytest.raises(WebUIError, match="Interrupted while the prompt"):
+        conditioning(forge, words, scheme="masked_blend")
+    assert len(calls) == 1
+
+
 def test_caches_are_never_shared_with_plain_generations(forge: fake.ForgeModel) -> None:
     [plain] = fake.Generation(forge).setup_conds(PROMPT)
     cached = list(fake.Generation.cached_c)
@@ -254,11 +273,11 @@ def test_token_counters_of_other_threads_get_the_hosts_own_chunks(
     engine = forge.text_processing_engine
     counts: list[int] = []
 
-    def count(*args: Any) -> Any:
+    def count(*args: Any, **named: Any) -> Any:
         thread = threading.Thread(target=lambda: counts.append(engine.process_texts(["one two three"])[1]))
         thread.start()
         thread.join()
-        return original(*args)
+        return original(*args, **named)
 
     from weighted_clip.weighting.encoders import Prepared
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ...weighting.asking import Check
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.scheme_api import EncoderError
@@ -43,12 +44,14 @@ class Comparison:
     issues: tuple[str, ...]
     """What the scheme could not do as asked, on top of what is known from reading the prompt."""
     num_encodings: int
-    """How many chunks went through the encoder for it."""
+    """How many different encodings it took."""
     seconds: float
     """How long that took."""
 
 
-def compare(model: LabModel, text: str, options: EncodeOptions, schemes: Sequence[str]) -> Iterator[Comparison]:
+def compare(
+    model: LabModel, text: str, options: EncodeOptions, schemes: Sequence[str], check: Check | None = None
+) -> Iterator[Comparison]:
     """Encode a prompt by several schemes, one after another, and measure each against the unweighted encoding.
 
     Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
@@ -59,6 +62,7 @@ def compare(model: LabModel, text: str, options: EncodeOptions, schemes: Sequenc
         text: The prompt.
         options: How to read it; their scheme does not matter.
         schemes: Keys of `SCHEMES`.
+        check: Called before each call of an encoder; raises to end the work.
 
     Yields:
         A result as soon as a scheme is done, in their order. One that fails on its own says so in its message.
@@ -72,14 +76,14 @@ def compare(model: LabModel, text: str, options: EncodeOptions, schemes: Sequenc
         raise LabError(f"choose schemes to compare among {', '.join(SCHEMES)}; got {got}")
     options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
     _encoded(model, "", replace(options, scheme="unweighted"))  # so that the first time does not count the loading
-    plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"))
+    plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"), check)
     known = set(plain.read.issues) - {issue for issue in plain.read.issues if issue.code == "ignored-weights"}
     for number, scheme in enumerate(schemes, 1):
         try:
             if scheme == "unweighted":
                 encoded, seconds = plain, plain_seconds
             else:
-                encoded, seconds = _encoded(model, text, replace(options, scheme=scheme))
+                encoded, seconds = _encoded(model, text, replace(options, scheme=scheme), check)
         except EncoderError as error:
             yield Comparison(scheme, number, len(schemes), (), str(error), (), 0, 0.0)
             continue
@@ -193,11 +197,13 @@ def _measured(plain: Tensor, weighted: Tensor) -> list[RowChange]:
     ]
 
 
-def _encoded(model: LabModel, text: str, options: EncodeOptions) -> tuple[EncodedPrompt, float]:
+def _encoded(
+    model: LabModel, text: str, options: EncodeOptions, check: Check | None = None
+) -> tuple[EncodedPrompt, float]:
     """What the first tower makes of a prompt, and how many seconds that took."""
     began = time.perf_counter()
     try:
-        encoded = next(iter(model.encode(text, options).values()))
+        encoded = next(iter(model.encode(text, options, check).values()))
     except ValueError as error:
         raise LabError(str(error)) from error
     return encoded, time.perf_counter() - began
@@ -206,7 +212,7 @@ def _encoded(model: LabModel, text: str, options: EncodeOptions) -> tuple[Encode
 def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
     """A line of the chart."""
     taken = f"{comparison.seconds:.1f} s" if comparison.seconds >= 1 else f"{comparison.seconds * 1000:.0f} ms"
-    notes = [f"{counted(comparison.num_encodings, 'chunk')} encoded", taken]
+    notes = [counted(comparison.num_encodings, "encoding"), taken]
     notes += [counted(len(comparison.issues), "problem")] if comparison.issues else []
     if not comparison.changes:
         return SchemeRow(comparison.scheme, (), (), comparison.message)

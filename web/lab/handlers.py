@@ -71,6 +71,10 @@ def run_here(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
+class Cancelled(Exception):
+    """Ends a comparison whose user has pressed Cancel."""
+
+
 class Handlers:
     """The handlers of one page.
 
@@ -144,16 +148,23 @@ class Handlers:
             yield *ended, markup.message(f"There is no such scheme; allowed: {', '.join(SCHEMES)}"), gr.update()
             return
         total = len(names)
+
+        def check() -> None:
+            if job["is_cancelled"]:
+                raise Cancelled
+
         yield *running, markup.progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model, options = self._source(), self._options(text, values)
             read = study.read(model, text, options)
-            steps = compare(model, text, options, names)
+            steps = compare(model, text, options, names, check)
             found: list[Comparison] = []
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self._run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""
                 yield *running, markup.progress(len(found), total, told), _chart(found, read, model.warning)
+        except Cancelled:
+            pass
         except Exception as error:  # the page is the only place where the user could see it
             yield *ended, markup.message(_explained(error)), gr.update()
             return
@@ -161,9 +172,9 @@ class Handlers:
         yield *ended, markup.progress(len(found), total, told), gr.update()
 
     def cancel(self, job: dict[str, Any]) -> tuple[Any, str]:
-        """End a comparison after the scheme that is being encoded: state of the button Cancel, and a line."""
+        """End a comparison after the encoder's current call: state of the button Cancel, and a line."""
         job["is_cancelled"] = True
-        line = markup.message("Cancelling: the scheme that has begun is finished first.", is_problem=False)
+        line = markup.message("Cancelling: what the encoder has begun is finished first.", is_problem=False)
         return gr.update(interactive=False), line
 
     def export(self, text: str, *values: str) -> tuple[Any, str]:

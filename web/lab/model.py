@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.scheme_api import EncoderError
 from ...weighting.towers import Reader
@@ -31,12 +32,13 @@ class LabModel(Protocol):
         """What reads prompts for each text tower, by name: ``clip_l``, ``clip_g``, ``clip_h``."""
         ...
 
-    def encode(self, text: str, options: EncodeOptions) -> Mapping[str, EncodedPrompt]:
+    def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
         """Encode a prompt with every tower.
 
         Args:
             text: The prompt.
             options: How to read and weight it.
+            check: Called before each call of an encoder; raises to end the work.
 
         Returns:
             By tower, in the order of `readers`, with equal numbers of rows.

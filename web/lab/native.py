@@ -18,6 +18,7 @@ from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
 from ...encoder.tensor_file import open_tensor_file
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
+from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders
 from ...weighting.towers import Reader, in_folders, native_readers
@@ -82,12 +83,13 @@ class NativeLabModel:
         """What reads prompts for each text tower, by name."""
         return self._readers
 
-    def encode(self, text: str, options: EncodeOptions) -> Mapping[str, EncodedPrompt]:
+    def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
         """Encode a prompt with every tower; the first call loads the weights.
 
         Args:
             text: The prompt.
             options: How to read and weight it.
+            check: Called before each call of an encoder; raises to end the work.
 
         Returns:
             By tower, with equal numbers of rows.
@@ -96,7 +98,7 @@ class NativeLabModel:
             LabError: If the weights cannot be loaded.
             ValueError: If an option is out of range.
         """
-        return Encoders(self._readers, self._loaded()).prepare([text], options).run()[0].prompts
+        return Encoders(self._readers, self._loaded()).prepare([text], options).run(check)[0].prompts
 
     def _loaded(self) -> Mapping[str, TextEncoder]:
         with self._lock:
