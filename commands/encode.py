@@ -47,7 +47,11 @@ def add_command(commands: Any) -> None:
     add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
     encode.add_argument("--name", help=f"first part of the files' names ({NAME})")
-    encode.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
+    pictures = encode.add_mutually_exclusive_group()
+    pictures.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
+    pictures.add_argument(
+        "--figures", action="store_true", help="also draw the encoder, and the masks of “a red cat” as in the lecture"
+    )
     bulk.add_options(encode)
     encode.set_defaults(run=_run)
 
@@ -83,7 +87,9 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         count = counted(prompt.num_encodings, "encoding")
         print(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(read, readers[first].tokenize, towers[first]) if arguments.pictures else {}
+    drawn = _pictures(read, readers[first].tokenize) if arguments.pictures else {}
+    if arguments.figures:
+        drawn |= _figures(towers[first])
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
@@ -97,8 +103,8 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(read: ReadPrompt, tokenize: Tokenize, encoder: TextEncoder) -> dict[str, Image.Image]:
-    """Tokens, masks and the encoder, by the end of their files' names."""
+def _pictures(read: ReadPrompt, tokenize: Tokenize) -> dict[str, Image.Image]:
+    """Tokens and masks of the prompt, by the end of their files' names."""
     from ..web import pictures
     from ..weighting.encode import plan_prompt
     from ..weighting.view import view
@@ -106,6 +112,14 @@ def _pictures(read: ReadPrompt, tokenize: Tokenize, encoder: TextEncoder) -> dic
     return {
         "tokens": pictures.draw_tokens(view(read)),
         "masks": pictures.draw_encoding_masks(read, plan_prompt(read, tokenize).variants),
+    }
+
+
+def _figures(encoder: TextEncoder) -> dict[str, Image.Image]:
+    """The lecture's figures, which depend on no prompt, by the end of their files' names."""
+    from ..web import pictures
+
+    return {
         "figure-masks": pictures.draw_figure_masks(),
         "architecture": pictures.draw_architecture(encoder.config),
     }

@@ -222,7 +222,7 @@ def probe(name: str, work: Path) -> dict[str, Any]:
         "import_ms": milliseconds,
         "imports": sorted({module.split(".")[0] for module in modules} & set(FOREIGN)),
         "inspect": "as in README.md" if shown and shown.strip() in readme else shown,
-        "encode": "done" if encoded.rstrip().endswith("-architecture.png") else encoded,
+        "encode": "done" if encoded.rstrip().endswith("-masks.png") else encoded,
         "difference": _difference(folder / "prompt.safetensors", work / f"{REFERENCE}-encoded" / "prompt.safetensors"),
     }
 

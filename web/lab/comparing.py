@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...weighting.asking import Check
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encoders import Check
 from ...weighting.scheme_api import EncoderError
 from ...weighting.schemes import SCHEMES
 from ...weighting.towers import num_chunks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.encoders import Check
 from ...weighting.scheme_api import EncoderError
 from ...weighting.towers import Reader
 

@@ -18,9 +18,8 @@ from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
 from ...encoder.tensor_file import open_tensor_file
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
-from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
-from ...weighting.encoders import Encoders
+from ...weighting.encoders import Check, Encoders
 from ...weighting.towers import Reader, in_folders, native_readers
 from .model import LabError
 
