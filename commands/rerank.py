@@ -6,12 +6,12 @@ import argparse
 import math
 import shutil
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.image_file import SUFFIXES, open_image
 from .console import json_text
 from .loading import device_of, dtype_of
 from .reading import text_of
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from ..encoder.full_clip import FullClip
     from ..weighting.features import TextFeatures
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
-"""Files that are taken from a folder. A file that is named is taken whatever its name."""
 
 MEANING = (
     "A score is the cosine of text and image, from -1 to 1: only the order of scores for one text means something, not "
@@ -91,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
     if arguments.chart is not None and arguments.chart.suffix.lower() != ".png":
         raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
-    paths = image_files(arguments.paths)
+    paths, others = image_files(arguments.paths)
     clip = load_full_clip(
         arguments.weights, dtype=dtype_of(arguments), device=device_of(arguments), activation=arguments.activation
     )
@@ -114,71 +111,41 @@ def _run(arguments: argparse.Namespace) -> int:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
         _chart(arguments.chart, reading.read, scores, order, len(kept), text)
+    if others:
+        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
+        print(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", file=sys.stderr)
     if reading.num_failed:
         print(f"{reading.num_failed} of {len(paths)} files left out", file=sys.stderr)
     return 1 if reading.num_failed else 0
 
 
-def image_files(paths: Iterable[Path]) -> list[Path]:
+def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """The images that some paths stand for.
 
     Args:
         paths: Files, and folders for the images directly in them.
 
     Returns:
-        In the order given, each folder's sorted by name; none twice.
+        The images, in the order given, each folder's sorted by name, none twice; and the other files of the folders.
 
     Raises:
         ValueError: If a path does not exist, or a folder has no image.
     """
     found: dict[Path, None] = {}
+    others: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
-            if not inside:
+            inside = sorted(file for file in path.iterdir() if file.is_file())
+            images = [file for file in inside if file.suffix.lower() in SUFFIXES]
+            if not images:
                 raise ValueError(f"{path}: no image in this folder; looked for: {', '.join(SUFFIXES)}")
-            found |= dict.fromkeys(inside)
+            found |= dict.fromkeys(images)
+            others |= dict.fromkeys(file for file in inside if file.suffix.lower() not in SUFFIXES)
         elif path.exists():
             found[path] = None
         else:
             raise ValueError(f"{path}: there is no such file or folder")
-    return list(found)
-
-
-def open_image(path: Path) -> Image.Image:
-    """The first frame of an image file, upright as its camera says, in 8 bits.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The image, read to its end.
-
-    Raises:
-        ValueError: If the file is no image, is broken, is too thin, or has more pixels than Pillow takes for harmless.
-        OSError: If it cannot be read.
-    """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    from ..encoder.images import MAX_RATIO
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # comes from half of the limit on
-            with Image.open(path) as file:
-                image = ImageOps.exif_transpose(file.copy())
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"{path}: too large: {error}") from error
-    except UnidentifiedImageError as error:
-        raise ValueError(f"{path}: no image that Pillow can read") from error
-    # broken files fail in many ways
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
-    if max(image.size) > MAX_RATIO * min(image.size):
-        raise ValueError(f"{path}: too thin: {image.width} x {image.height} pixels")
-    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
-        return image.convert("I").point(lambda value: value / 257).convert("L")
-    return image
+    return list(found), [file for file in others if file not in found]
 
 
 class _Reading:
