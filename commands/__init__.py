@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from .console import drop_unwritable, write_anything
+from .console import drop_unwritable, show, visible, write_anything
 from .processes import INTERRUPTED
 
 DEFAULT_COMMAND = ["lab"]
@@ -26,16 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given or DEFAULT_COMMAND)
     try:
         status = options.run(options)
-        print(end="", flush=True)  # here, where a full disk behind it is still told
+        sys.stdout.flush()  # here, where a full disk behind it is still told
         return status
     except (ValueError, OSError) as error:
         drop_unwritable()
-        print(f"weighted-clip: {error}", file=sys.stderr)
+        show(f"weighted-clip: {error}", sys.stderr)
     except (MemoryError, RuntimeError) as error:
         if not _is_lack_of_memory(error):
             raise
         advice = "close other programs, or choose --dtype fp16 or --device cpu"
-        print(f"weighted-clip: there is not enough memory ({error or 'none left'}): {advice}", file=sys.stderr)
+        show(f"weighted-clip: there is not enough memory ({error or 'none left'}): {advice}", sys.stderr)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 1
@@ -47,11 +48,19 @@ def _is_lack_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
 
 
+class _Parser(argparse.ArgumentParser):
+    """Quotes arguments as `show` does."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with status 2."""
+        super().error(visible(message) if sys.stderr.isatty() else message)
+
+
 def _parser() -> argparse.ArgumentParser:
     from .. import benchmarks, parity
     from . import encode, lab, reading, rerank
 
-    parser = argparse.ArgumentParser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
+    parser = _Parser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     reading.add_commands(commands)
 

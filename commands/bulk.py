@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from .bulk_encoder import BulkEncoder
 from .bulk_report import Report
+from .console import show
 from .loading import DTYPES, dtype_named, embedding_folders, encoders_of, readers_of
 from .processes import INTERRUPTED, Place, device_for, place_of
 from .prompt_lines import PromptLines, shards
@@ -123,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         known = "" if lines.num_lines is None else f"{lines.num_lines} "
         joined = " + ".join(towers)
         shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {joined}: {encoder.options.scheme}"
-        print(f"{shown}, weights: {source}", flush=True)
+        show(f"{shown}, weights: {source}", flush=True)
 
     report = Report(lines, place, size)
     try:

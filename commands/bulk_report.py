@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from .console import show
 from .processes import Place
 from .prompt_lines import PromptLines
 
@@ -69,4 +70,4 @@ class Report:
         )
 
     def _print(self, text: str) -> None:
-        print(f"{self.place.name}{text}", file=sys.stderr, flush=True)
+        show(f"{self.place.name}{text}", sys.stderr, flush=True)

@@ -1,7 +1,8 @@
 """What is written for people and programs to read, whatever the console or the pipe can take.
 
 A console of Windows, and a pipe there, often know only a few hundred characters. What they lack is written as an escape
-instead of ending the command.
+instead of ending the command. A terminal obeys some characters instead of showing them, so there these are written as
+escapes too: prompts and file names come from strangers.
 """
 
 from __future__ import annotations
@@ -9,8 +10,40 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, TextIO
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed; some begin commands to a terminal
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and what reverses the order of characters
+    "\udc80-\udc9f]"  # bytes of an odd file name that are written as they are
+)
+
+
+def show(text: str = "", file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
+    """Print text; all that commands print goes through here.
+
+    On a terminal control characters and those that reverse the order of others are shown as escapes. A file or a pipe
+    gets the text as it is.
+
+    Args:
+        text: What to print.
+        file: Where to; None for the output stream.
+        end: What follows the text.
+        flush: Whether to write it at once.
+    """
+    stream = sys.stdout if file is None else file
+    print(visible(text) if stream.isatty() else text, file=stream, end=end, flush=flush)
+
+
+def visible(text: str) -> str:
+    r"""Write what a terminal would obey as escapes.
+
+    >>> print(visible("red\x1bc cat\u202e"))
+    red\x1bc cat\u202e
+    """
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def write_anything() -> None:
@@ -29,8 +62,9 @@ def drop_unwritable() -> None:
 
 
 def json_text(data: Any) -> str:
-    """Data as JSON that the output can take: in ASCII where it cannot take all characters."""
+    """Data as JSON that the output can take: in ASCII where it cannot take all characters, or would obey some."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
+    text = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import bulk
+from .console import show
 from .loading import add_loading_options, encoders_of, readers_of
 from .reading import add_reading_options, options_of, text_of
 
@@ -74,18 +75,18 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     prepared = Encoders(readers, towers).prepare([text], options_of(arguments))
     first = next(iter(readers))
     read = prepared.reads[first][0]
-    print(token_table(read), flush=True)
+    show(token_table(read), flush=True)
 
     encoded = prepared.run()[0]
     found = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
     for issue in dict.fromkeys(found):
         if issue not in read.issues:
-            print(f"  {issue.line}")
-    print()
+            show(f"  {issue.line}")
+    show()
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
         count = counted(prompt.num_encodings, "encoding")
-        print(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
+        show(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
 
     drawn = _pictures(read, readers[first].tokenize) if arguments.pictures else {}
     if arguments.figures:
@@ -99,7 +100,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         for path, picture in files.items():
             picture.save(stack.enter_context(written_whole(path)))
         write_conditioning(tensors, Rows(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
-    print("wrote " + "\n      ".join(map(str, [tensors, *files])))
+    show("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .console import show
 from .loading import add_embeddings_option, add_loading_options, device_of, dtype_of, embedding_folders
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     model = model_of(arguments)
     if model.warning:
-        print(f"*** {model.warning} ***\n", file=sys.stderr)
+        show(f"*** {model.warning} ***\n", sys.stderr)
     else:
-        print(f"Weights: {model.title}")
+        show(f"Weights: {model.title}")
     try:
         serve(lambda: model, port=arguments.port, open_browser=arguments.browser)
     except LabError as error:
@@ -74,7 +75,7 @@ def model_of(arguments: argparse.Namespace) -> LabModel:
         path = places.chosen_file(models, arguments.model)
         embeddings = embeddings or models.embeddings
         for file_name, file in models.files.items():
-            print(f"{'*' if file == path else ' '} {file_name}")
+            show(f"{'*' if file == path else ' '} {file_name}")
     elif path is None:
         path = places.hub_file(download=arguments.download)
     settings = Settings(embeddings, arguments.clip_skip, dtype_of(arguments), device_of(arguments))

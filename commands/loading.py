@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .console import show
+
 if TYPE_CHECKING:
     import torch
 
@@ -121,13 +123,13 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
     dtype, device = dtype_of(arguments), device_of(arguments)
     if arguments.weights is None:
         if not is_quiet:
-            print(f"*** {RANDOM_WARNING} ***\n", file=sys.stderr)
+            show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
         models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(device)}
         source = f"random, seed {arguments.seed} (no meaning)"
     else:
         models, report = load_text_models(arguments.weights, dtype=dtype, device=device)
         if not is_quiet:
-            print(f"{report}\n")
+            show(f"{report}\n")
         source = f"{report.file} ({report.layout})"
     return encoders_for(models, arguments.clip_skip)[1], source
 

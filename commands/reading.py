@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from .console import json_text, standard_input
+from .console import json_text, show, standard_input
 from .loading import add_embeddings_option, embeddings_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), embeddings=embeddings)
-    print(json_text(view(read)) if arguments.json else token_table(read))
+    show(json_text(view(read)) if arguments.json else token_table(read))
     return 0
 
 
@@ -88,12 +88,12 @@ def _schedule(arguments: argparse.Namespace) -> int:
     prompt = read_timed(text_of(arguments), arguments.steps)
     for number, branch in enumerate(prompt.branches, 1):
         if len(prompt.branches) > 1:
-            print(f"part {number} of {len(prompt.branches)}, weight {branch.weight:g}")
+            show(f"part {number} of {len(prompt.branches)}, weight {branch.weight:g}")
         for run in runs(branch, arguments.steps, arguments.counter):
             steps = f"step {run.end}" if run.end == run.first + 1 else f"steps {run.first + 1} to {run.end}"
-            print(f"{steps:>18}  {run.fragment.text!r}")
+            show(f"{steps:>18}  {run.fragment.text!r}")
     for issue in prompt.issues:
-        print(f"  {issue.line}", file=sys.stderr)
+        show(f"  {issue.line}", sys.stderr)
     return 0
 
 
@@ -102,7 +102,7 @@ def _convert(arguments: argparse.Namespace) -> int:
     from ..weighting.convert import convert
 
     result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer())
-    print(result.text)
+    show(result.text)
     for issue in result.issues:
-        print(f"  {issue.line}", file=sys.stderr)
+        show(f"  {issue.line}", sys.stderr)
     return 0

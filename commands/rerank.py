@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
-from .console import json_text
+from .console import json_text, show
 from .loading import device_of, dtype_of
 from .reading import text_of
 
@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     reading = _Reading(paths)
     features = image_features(clip, reading, arguments.crop, on_progress=_progress(len(paths)))
-    print(_line_start(), end="", file=sys.stderr)
+    _clear_line()
     if not reading.read:
         raise ValueError(f"none of the {len(paths)} images could be read")
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
@@ -106,16 +106,16 @@ def _run(arguments: argparse.Namespace) -> int:
     ranked = [(rank, scores[index], reading.read[index]) for rank, index in enumerate(kept, 1)]
     _print(ranked, text, as_json=arguments.json)
     for issue in described.read.issues:
-        print(f"  {issue.line}", file=sys.stderr)
+        show(f"  {issue.line}", sys.stderr)
     if arguments.copy is not None:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
         _chart(arguments.chart, reading.read, scores, order, len(kept), text)
     if others:
         kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        print(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", file=sys.stderr)
+        show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)
     if reading.num_failed:
-        print(f"{reading.num_failed} of {len(paths)} files left out", file=sys.stderr)
+        show(f"{reading.num_failed} of {len(paths)} files left out", sys.stderr)
     return 1 if reading.num_failed else 0
 
 
@@ -161,7 +161,8 @@ class _Reading:
             try:
                 image = open_image(path)
             except ValueError as error:
-                print(f"{_line_start()}weighted-clip: {error}", file=sys.stderr)
+                _clear_line()
+                show(f"weighted-clip: {error}", sys.stderr)
                 self.num_failed += 1
                 continue
             self.read.append(path)
@@ -176,9 +177,10 @@ def _text_features(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
 
 
-def _line_start() -> str:
-    """What clears the counter's line, if there is one."""
-    return f"\r{'':40}\r" if sys.stderr.isatty() else ""  # older consoles of Windows print escape sequences
+def _clear_line() -> None:
+    """Clear the counter's line, if there is one."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{'':40}\r")  # older consoles of Windows print escape sequences
 
 
 def _progress(total: int) -> Callable[[int], None] | None:
@@ -186,10 +188,11 @@ def _progress(total: int) -> Callable[[int], None] | None:
     if not sys.stderr.isatty():
         return None
 
-    def show(done: int) -> None:
-        print(f"{_line_start()}{done} of {total} images", end="", file=sys.stderr, flush=True)
+    def count(done: int) -> None:
+        _clear_line()
+        show(f"{done} of {total} images", sys.stderr, end="", flush=True)
 
-    return show
+    return count
 
 
 def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
@@ -198,11 +201,11 @@ def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: boo
             {"rank": rank, "score": score if math.isfinite(score) else None, "path": str(path)}
             for rank, score, path in ranked
         ]
-        print(json_text({"text": text, "images": images}))
+        show(json_text({"text": text, "images": images}))
         return
     width = len(str(len(ranked)))
     for rank, score, path in ranked:
-        print(f"{rank:>{width}}  {score:7.4f}  {path}")
+        show(f"{rank:>{width}}  {score:7.4f}  {path}")
 
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
