@@ -10,19 +10,34 @@ import importlib.util
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file or a folder: load the package by path, whatever the folder is called
-    root = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != root]
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-    __package__ = "weighted_clip"
+NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "PIL")
+"""What is imported of the packages in requirements.txt. That another module is missing is our own error."""
 
-from .commands import main
+
+def run() -> int:
+    """Load the package and run a command; return its exit status."""
+    global __package__
+    if __package__ in (None, ""):  # started as a file or a folder: load it by path, whatever the folder is called
+        root = Path(__file__).resolve().parent
+        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != root]
+        spec = importlib.util.spec_from_file_location(
+            "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        package = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(package)
+        __package__ = "weighted_clip"
+    from .commands import main
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(run())
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        advice = "python run.py installs what is needed; --torch auto, cpu or cuda says which torch"
+        sys.exit(f"weighted-clip: {sys.executable} has no {error.name}. {advice}")

@@ -99,6 +99,16 @@ def test_what_cannot_be_done_is_said_without_a_traceback(arguments: list[str], m
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["torch", "numpy", "safetensors", "tokenizers", "PIL"])
+def test_a_missing_package_is_named_in_a_line(name: str, tmp_path: Path) -> None:
+    start = f"import runpy, sys; sys.modules[{name!r}] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    command = [sys.executable, "-c", start, str(ROOT / "__main__.py"), "encode", "a cat", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"weighted-clip: {sys.executable} has no {name}. python run.py ")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("target", ["__main__.py", "."])
 def test_it_starts_as_a_file_and_as_a_folder(target: str) -> None:
     command = [sys.executable, str(ROOT / target), "schedule", "[a|b]", "--steps", "2", "--counter", "as written"]
