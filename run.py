@@ -16,7 +16,8 @@ Options, only before the command:
     --torch skip             install no torch: for a .venv that gets its own from elsewhere
     --help                   show this text
 
-A torch that is already in .venv is always kept. Delete .venv to start afresh.
+A torch that is already in .venv is always kept. Delete .venv to start afresh. Your settings of pip count (index,
+proxy, certificates, cache, constraints), but for those that make it install nothing, or elsewhere.
 """
 
 import sys
@@ -24,6 +25,7 @@ import sys
 if sys.version_info < (3, 10):
     sys.exit("Weighted CLIP needs Python 3.10 or newer; this is %d.%d, %s" % (*sys.version_info[:2], sys.executable))
 
+import ast
 import contextlib
 import hashlib
 import importlib.metadata
@@ -50,6 +52,27 @@ import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
 torch = next((d.version for d in m.distributions(name="torch")), None)
 print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "pip": bool(u.find_spec("pip")), "torch": torch,
                   "site": sysconfig.get_path("purelib")}))
+"""
+ELSEWHERE = ("dry-run", "target", "prefix", "root", "python", "user")
+"""Settings of pip that make it install nothing, or outside .venv."""
+IMPORTS = ("torch", "numpy", "safetensors", "tokenizers", "PIL")
+"""Modules without which nothing runs."""
+VERIFY = """
+import importlib, importlib.metadata as m, json, sys
+from pip._vendor.packaging.requirements import Requirement
+wrong = []
+for line in sys.stdin.read().splitlines():
+    wanted = Requirement(line.partition(" --")[0])
+    if wanted.marker is None or wanted.marker.evaluate():
+        found = next((d.version for d in m.distributions(name=wanted.name)), None)
+        if found is None or not wanted.specifier.contains(found, prereleases=True):
+            wrong.append(f"{wanted.name}{wanted.specifier}: {found or 'nothing'} is there")
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        wrong.append(f"import {name}: {type(error).__name__}: {error}")
+print(json.dumps(wrong))
 """
 
 
@@ -141,7 +164,9 @@ def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
 def probe() -> dict[str, Any] | None:
     """Ask the Python of .venv what it has; None when there is no .venv that runs."""
     try:
-        return json.loads(subprocess.run([VENV_PYTHON, "-c", PROBE], cwd=VENV, capture_output=True, check=True).stdout)
+        return json.loads(
+            subprocess.run([VENV_PYTHON, "-E", "-c", PROBE], cwd=VENV, capture_output=True, check=True).stdout
+        )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
@@ -202,10 +227,42 @@ def create_venv(choice: str, reason: str) -> None:
         Path(found["site"], "weighted_clip_torch.pth").write_text(f"{torch.locate_file('')}\n", encoding="utf-8")
 
 
+def pip_environment() -> dict[str, str]:
+    """Give pip all settings of the caller's variables and files, but for those in `ELSEWHERE`."""
+    command = [VENV_PYTHON, "-E", "-m", "pip", "config", "list"]
+    own = {"PIP_QUIET": "0", "PIP_PYTHON": str(VENV_PYTHON)}
+    listed = subprocess.run(command, env={**os.environ, **own}, capture_output=True, encoding="locale", check=False)
+    if listed.returncode:
+        raise SetupError(f"pip cannot read its settings:\n    {listed.stderr.strip()}")
+    given: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):  # the later counts, as for pip
+        lines = [line.removeprefix(section) for line in listed.stdout.splitlines() if line.startswith(section)]
+        given |= {name: ast.literal_eval(value) for name, _, value in (line.partition("=") for line in lines)}
+    kept = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items() if name not in ELSEWHERE}
+    others = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
+    return {**others, **kept, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def verify(pins: list[str], imports: tuple[str, ...]) -> None:
+    """Ask the Python of .venv whether it has the pins and imports the modules; raise SetupError with what it lacks."""
+    command = [VENV_PYTHON, "-E", "-c", VERIFY, *imports]
+    text: dict[str, Any] = {"input": "\n".join(pins), "encoding": "locale", "errors": "replace"}
+    done = subprocess.run(command, cwd=VENV, capture_output=True, check=False, **text)
+    wrong = [f"its Python ended with status {done.returncode}", *done.stderr.splitlines()[-1:]]
+    if not done.returncode:
+        wrong = json.loads(done.stdout.splitlines()[-1])
+    if wrong:
+        shown = "\n    ".join([*wrong[:8], *([f"and {len(wrong) - 8} more"] if len(wrong) > 8 else [])])
+        settings = ", ".join(sorted(name for name in os.environ if name.upper().startswith("PIP_"))) or "none"
+        raise SetupError(
+            f"pip reported no error, but this is wrong in {VENV}:\n    {shown}\nPerhaps a setting kept pip from "
+            f"installing. All settings: {VENV_PYTHON} -m pip config list; variables that are set: {settings}"
+        )
+
+
 def pip_install(arguments: list[str], advice: str) -> None:
     """Run pip in .venv, show its latest line on a terminal, and raise SetupError with its last lines when it fails."""
-    command = [str(VENV_PYTHON), "-m", "pip", "install", "--progress-bar", "off", *arguments]
-    environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    command = [str(VENV_PYTHON), "-E", "-m", "pip", "install", "--progress-bar", "off", *arguments]
     tail: deque[str] = deque(maxlen=15)
     pipe: dict[str, Any] = {
         "stdout": subprocess.PIPE,
@@ -213,7 +270,7 @@ def pip_install(arguments: list[str], advice: str) -> None:
         "encoding": "locale",
         "errors": "replace",
     }
-    with subprocess.Popen(command, env=environment, **pipe) as process:
+    with subprocess.Popen(command, env=pip_environment(), **pipe) as process:
         try:
             for line in process.stdout or ():
                 tail.append(line.rstrip())
@@ -263,6 +320,9 @@ def prepare(name: str, choice: str) -> None:
             index = ["--index-url", TORCH_INDEX[choice]] if choice in TORCH_INDEX else []
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
             pip_install([*index, *torch_pins], advice)
+    is_installed = choice != "skip" and not is_usable_torch(torch)
+    wanted = [line for line in pins[name] if line != torch_pin or is_installed]
+    verify(wanted, IMPORTS if is_installed or is_usable_torch(torch) else IMPORTS[1:])
     done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
     write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **done})
     say(f"Ready after {time.monotonic() - began:.0f} s")
