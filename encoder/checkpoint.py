@@ -18,6 +18,7 @@ from torch import nn
 
 from .config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
 from .layouts import PROJECTION_NAME, FoundTower
+from .overflow import overflow
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
 from .text_model import TextModel
 from .vision_model import VisionModel
@@ -111,7 +112,7 @@ def load_text_models(
 
     Raises:
         CheckpointError: If the file is missing, pickled, truncated, of another family, or holds wrong shapes, NaN or
-            infinity.
+            infinity or values beyond ``dtype``.
     """
     with open_tensor_file(Path(path)) as file:
         return _read_towers(file, file.towers(), dtype, device, activation)
@@ -237,12 +238,16 @@ def load_weights(
         Types the used tensors had in the file, and their keys.
 
     Raises:
-        CheckpointError: If the tensors do not fit.
+        CheckpointError: If the tensors do not fit, or hold values that ``dtype`` cannot.
     """
     sources = file.sources(tower, model)
     tensors = {name: file.tensor(source) for name, source in sources.items()}
     # copies: safetensors' tensors are the file itself, which could then be neither replaced (Windows) nor overwritten
     copies = {name: tensor.to(device, dtype, copy=True) for name, tensor in tensors.items()}
+    for name, copy in copies.items():
+        problem = overflow(tensors[name], copy)
+        if problem:
+            raise CheckpointError(f"{file.path}: key {sources[name].key!r} {problem}")
     model.load_state_dict(copies, assign=True)
     model.to(device).eval().requires_grad_(False)
     dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))

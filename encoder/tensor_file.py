@@ -217,7 +217,8 @@ class TensorFile:
         if not bool(finite.all()):
             bad = int((~finite).sum())
             raise CheckpointError(
-                f"{self.path}: key {source.key!r} holds {bad} values that are NaN or infinite, of {tensor.numel()}"
+                f"{self.path}: key {source.key!r} holds {bad} values that are NaN, infinite or beyond float32, of "
+                f"{tensor.numel()}"
             )
         return tensor.T.contiguous() if source.is_transposed else tensor
 

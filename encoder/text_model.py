@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .config import TextConfig
 from .layers import Encoder
 from .masks import causal_mask, check_mask
+from .overflow import overflow
 
 
 class TextOutput(NamedTuple):
@@ -48,17 +49,22 @@ class TextEmbeddings(nn.Module):
         tokens: Tensor = self.token_embedding(ids)
         if vectors:
             rows, columns = zip(*vectors, strict=True)
-            tokens[rows, columns] = torch.stack([self._fitting(vector).to(tokens) for vector in vectors.values()])
+            tokens[rows, columns] = torch.stack([self._fitting(vector, tokens) for vector in vectors.values()])
         return tokens + self.position_embedding.weight[: ids.shape[1]]
 
-    def _fitting(self, vector: Tensor) -> Tensor:
+    def _fitting(self, vector: Tensor, tokens: Tensor) -> Tensor:
+        """A vector in the type and on the device of the token embeddings."""
         dim = self.token_embedding.embedding_dim
         if vector.shape != (dim,):
             raise ValueError(
                 f"a vector of shape {list(vector.shape)} is for another model: this encoder takes vectors that are "
                 f"{dim} wide"
             )
-        return vector
+        fitting = vector.to(tokens)
+        problem = overflow(vector, fitting)
+        if problem:
+            raise ValueError(f"a vector of an embedding {problem}")
+        return fitting
 
 
 class TextModel(nn.Module):
@@ -114,7 +120,8 @@ class TextModel(nn.Module):
 
         Raises:
             MaskError: If the mask does not fit or hides BOS.
-            ValueError: If ``clip_skip`` or the number of positions is out of range, or a vector has another width.
+            ValueError: If ``clip_skip`` or the number of positions is out of range, or a vector has another width
+                or values beyond the model's type.
         """
         if ids.ndim != 2 or ids.shape[1] > self.config.context_length:
             raise ValueError(f"ids must be [chunks, up to {self.config.context_length}], got {list(ids.shape)}")
@@ -232,7 +239,7 @@ class TextEncoder:
             float32 (float64 for a float64 model) `Encoding` on the model's device.
 
         Raises:
-            ValueError: If a vector has another width.
+            ValueError: If a vector has another width or values beyond the model's type.
         """
         device = self.model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)

@@ -114,5 +114,5 @@ def _vectors(path: Path, parts: list[Tensor]) -> Tensor:
         raise EmbeddingFileError(f"{path.name}: its vectors are of several widths")
     vectors = torch.cat(rows)
     if not bool(vectors.isfinite().all()):
-        raise EmbeddingFileError(f"{path.name}: it holds values that are NaN or infinite")
+        raise EmbeddingFileError(f"{path.name}: it holds values that are NaN, infinite or beyond float32")
     return vectors

@@ -132,6 +132,26 @@ def test_values_that_are_no_numbers_are_refused_with_file_and_key(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("dtype", "value", "num_beyond", "message"),
+    [
+        (torch.float16, 1e6, 2, r"2 of its 128 values are beyond what float16 can hold.* as fp32 or bf16$"),
+        (torch.bfloat16, 3.4e38, 1, r"1 of its 128 values are beyond what bfloat16 can hold.* Load the model as fp32$"),
+    ],
+)
+def test_values_that_the_wanted_type_cannot_hold_are_refused_with_what_to_do(
+    tmp_path: Path, dtype: torch.dtype, value: float, num_beyond: int, message: str
+) -> None:
+    tensors = small_tensors()
+    tensors["encoder.layers.1.mlp.fc2.bias"][:num_beyond] = value
+    path = write(tmp_path / "large.safetensors", {"text_model." + key: tensor for key, tensor in tensors.items()})
+    key = r"'text_model\.encoder\.layers\.1\.mlp\.fc2\.bias'"
+    with pytest.raises(CheckpointError, match=rf"large\.safetensors: key {key} is stored as float32, and {message}"):
+        load_text_model(path, dtype=dtype)
+    model, _ = load_text_model(path)
+    assert model.encoder.layers[1].mlp.fc2.bias[0] == torch.tensor(value)
+
+
+@pytest.mark.parametrize(
     "key",
     [
         "embeddings.position_embedding.weight",

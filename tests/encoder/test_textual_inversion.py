@@ -1,5 +1,6 @@
 """Files of textual-inversion embeddings, and their vectors in the text tower."""
 
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,8 +65,8 @@ def test_vectors_are_float32_whatever_the_file_has(tmp_path: Path, dtype: torch.
         ({"a": ONE, "b": TWO}, "2 tensors, and none is known to be the embedding. First keys: 'a', 'b'"),
         ({"string_to_param.*": ONE, "string_to_param.+": TWO}, "2 tensors"),
         ({"x": torch.ones(3, 8, dtype=torch.int32)}, "holds I32, expected floating point"),
-        ({"x": torch.full((1, 8), torch.nan)}, "NaN or infinite"),
-        ({"x": torch.full((1, 8), 1e300, dtype=torch.float64)}, "NaN or infinite"),
+        ({"x": torch.full((1, 8), torch.nan)}, "NaN, infinite or beyond float32"),
+        ({"x": torch.full((1, 8), 1e300, dtype=torch.float64)}, "NaN, infinite or beyond float32"),
         ({"x": torch.ones(2, 3, 8)}, r"'x' has shape \[2, 3, 8\], expected \[vectors, width\]"),
         ({"x": torch.tensor(1.0)}, r"shape \[\]"),
         ({"x": torch.ones(0, 8)}, r"shape \[0, 8\]"),
@@ -183,3 +184,10 @@ def test_vectors_take_the_type_of_the_model(tiny: TextModel) -> None:
     encoder = TextEncoder(tiny)
     chunks = [[49406, vector(drawn(16).double()), 49407]]
     assert torch.equal(encoder(chunks).hidden, encoder([[49406, vector(drawn(16)), 49407]]).hidden)
+
+
+def test_a_vector_that_the_type_of_the_model_cannot_hold_is_refused_with_what_to_do(tiny: TextModel) -> None:
+    large = torch.full((16,), 1e6)  # float16 ends at 65,504
+    with pytest.raises(ValueError, match=r"16 of its 16 values are beyond what float16 can hold.* as fp32 or bf16"):
+        TextEncoder(deepcopy(tiny).half())([[49406, vector(large), 49407]])
+    assert TextEncoder(tiny)([[49406, vector(large), 49407]]).hidden.isfinite().all()

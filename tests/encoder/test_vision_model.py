@@ -186,6 +186,17 @@ def test_what_cannot_compare_texts_and_images_is_refused_with_advice(tmp_path: P
         load_full_clip(write(tmp_path / "c.safetensors", both))
 
 
+def test_an_image_tower_with_values_that_the_wanted_type_cannot_hold_is_refused(tmp_path: Path) -> None:
+    named = hugging_face(dict(seeded_text_model(SMALL_TEXT).state_dict()), "")
+    vision = seeded_vision_model(SMALL)
+    vision.embeddings.class_embedding[5] = 1e6  # float16 ends at 65,504
+    path = write(tmp_path / "large.safetensors", named | vision_tensors(vision))
+    message = r"'vision_model\.embeddings\.class_embedding' is stored as float32, and 1 of its 128 .* float16 can hold"
+    with pytest.raises(CheckpointError, match=rf"large\.safetensors: key {message}"):
+        load_full_clip(path, dtype=torch.float16)
+    assert load_full_clip(path, dtype=torch.bfloat16).vision.embeddings.class_embedding[5] == 999_424  # nearest to 1e6
+
+
 def test_no_header_makes_the_reader_crash(tmp_path: Path) -> None:
     """Shapes that no model has: a refusal, never another error."""
     shapes = [[], [0], [1], [128], [1, 1, 1, 1], [128, 3, 14, 14], [10, 128]]
