@@ -14,9 +14,6 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-MAX_HEADER_BYTES = 64 * 2**20
-"""Longest header of keys, shapes and metadata that is read; that of an SDXL checkpoint has a third of a million."""
-
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 """Types of numbers that are read, as files name them."""
 
@@ -35,12 +32,12 @@ def why_unread(error: Exception) -> str:
 
 
 @contextmanager
-def opened(path: Path, max_header_bytes: int = MAX_HEADER_BYTES) -> Generator[Any]:
+def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
     """What safetensors gives the tensors from, on the CPU, as long as the context lasts.
 
     Args:
         path: The file.
-        max_header_bytes: Longest header that is read.
+        max_header_bytes: Longest header of keys, shapes and metadata that is read.
 
     Yields:
         The open file.

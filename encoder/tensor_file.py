@@ -33,6 +33,8 @@ from .layouts import (
 )
 from .safetensors_file import FLOATS, opened, why_unread
 
+MAX_HEADER_BYTES = 16 * 2**20
+"""Longest header that is read. An SDXL checkpoint's has a third of a million; recipes of merged files can be longer."""
 MAX_WIDTH = 8192
 """Of a tower, of its result and of its patches; the widest released one has 1664."""
 MAX_MLP_DIM = 65536
@@ -167,7 +169,7 @@ class TensorFile:
             return None
         shape = self.shapes[key]
         if shape not in ((), (1,)):
-            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(shape)}, expected one number")
+            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(shape)!s:.200}, expected one number")
         number = float(self.tensor(Source(key, None, is_transposed=False)))
         if abs(number) > MAX_LOG_SCALE:
             raise CheckpointError(
@@ -188,8 +190,8 @@ class TensorFile:
             shape, expected = self._shape(sources[name]), sources[name].stored_shape(tuple(parameter.shape))
             if shape != expected:
                 raise CheckpointError(
-                    f"{self.path}: key {sources[name].key!r} has shape {list(shape)}, expected {list(expected)} beside "
-                    "the other shapes of this file"
+                    f"{self.path}: key {sources[name].key!r} has shape {list(shape)!s:.200}, expected {list(expected)} "
+                    "beside the other shapes of this file"
                 )
         known = {source.key for source in sources.values()}
         for key in self.shapes:
@@ -228,11 +230,12 @@ class TensorFile:
         shape = self._shape(source)
         if len(shape) != num_axes:
             wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
-            raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)}, expected {wanted}")
+            raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)!s:.200}, expected {wanted}")
         size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
         if not 1 <= size <= most:
             raise CheckpointError(
-                f"{self.path}: key {source.key!r} has shape {list(shape)}, and {size} is not between 1 and {most}"
+                f"{self.path}: key {source.key!r} has shape {list(shape)!s:.200}, and {size} is not between 1 and "
+                f"{most}"
             )
         return size
 
@@ -264,7 +267,7 @@ def open_tensor_file(path: Path) -> Generator[TensorFile]:
             "first, for instance with the host's own converter, or download the .safetensors version"
         )
     try:
-        with opened(path) as file:
+        with opened(path, MAX_HEADER_BYTES) as file:
             shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
             yield TensorFile(path, file, shapes)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from .safetensors_file import FLOATS, opened, why_unread
 
+MAX_HEADER_BYTES = 2**20
+"""Longest header that is read. A trainer's notes in it have some tens of thousands of bytes."""
 MAX_VECTORS = 1000
 """More vectors than this are no embedding, also in all parts of a bundle: a token embedding table has 49408."""
 MAX_WIDTH = 4096
@@ -65,7 +67,7 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
     if reason:
         raise EmbeddingFileError(f"{path.name}: {reason}")
     try:
-        with opened(path) as file:
+        with opened(path, MAX_HEADER_BYTES) as file:
             keys_of = _keys_of_towers(path, file.keys())
             for keys in keys_of.values():
                 counts = [_count(path, key, file.get_slice(key)) for key in keys]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder import tensor_file
+from weighted_clip.encoder import safetensors_file, tensor_file
 from weighted_clip.encoder.checkpoint import CheckpointError, load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip
-from weighted_clip.encoder.safetensors_file import MAX_HEADER_BYTES
 from weighted_clip.encoder.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import inspection
@@ -239,11 +238,37 @@ def test_a_file_larger_than_the_system_can_map_is_refused(tmp_path: Path, read: 
 
 
 @pytest.mark.parametrize(("read", "error"), READERS[:3])
-def test_a_header_out_of_proportion_is_refused(tmp_path: Path, read: Any, error: type[Exception]) -> None:
+@pytest.mark.parametrize("is_beyond", [False, True])
+def test_a_header_out_of_proportion_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any, error: type[Exception], is_beyond: bool
+) -> None:
+    parsed: list[Any] = []
+    monkeypatch.setattr(safetensors_file, "safe_open", counted(safetensors_file.safe_open, parsed))
+    most = 2**20 if read is read_embedding_file else 2**24
+    size = most + is_beyond
     with (tmp_path / NAME).open("wb") as file:
-        file.write(struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}" + b" " * (MAX_HEADER_BYTES - 1))
-    with pytest.raises(error, match="it is not read: its header has 67,108,865 bytes, at most 67,108,864 are read"):
+        file.write(struct.pack("<Q", size) + b"{}" + b" " * (size - 2))
+    message = (
+        f"it is not read: its header has {size:,} bytes, at most {most:,} are read"
+        if is_beyond
+        else "no tensor|no CLIP"
+    )
+    with pytest.raises(error, match=message):
         read(tmp_path / NAME)
+    assert len(parsed) == (not is_beyond)
+
+
+@pytest.mark.parametrize(("read", "error"), READERS[:3])
+def test_a_tensor_of_thousands_of_axes_is_refused_in_a_short_message(
+    tmp_path: Path, read: Any, error: type[Exception]
+) -> None:
+    axes = {"dtype": "F32", "shape": [0] * 100_000, "data_offsets": [0, 0]}
+    keys = ("text_model.embeddings.token_embedding.weight", "vision_model.embeddings.class_embedding")
+    header = json.dumps(dict.fromkeys(keys[: 1 if read is read_embedding_file else 2], axes)).encode()
+    (tmp_path / NAME).write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(error, match=r"has shape \[0, 0, 0") as caught:
+        read(tmp_path / NAME)
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("shape", [[0, 4], [2**62, 0, 2**62], [3, 4, 1], [4]])
