@@ -43,8 +43,8 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
         The open file.
 
     Raises:
-        OSError: If it is missing or cannot be read.
-        RefusedFile: If it is no file, its header is too long, or the system cannot map it.
+        OSError: If it is missing or cannot be read, or the system cannot map it.
+        RefusedFile: If it is no file, or its header is too long.
         SafetensorError: If it is no safetensors file, or not whole.
     """
     try:
@@ -62,6 +62,6 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
     try:
         handle = safe_open(path, framework="pt")
     except RuntimeError as error:  # PyTorch's, for a file that is larger than what the system can promise
-        raise RefusedFile(f"the system cannot map it into memory: {error}") from error
+        raise OSError(f"the system cannot map it into memory: {error}") from error
     with handle as file:
         yield file

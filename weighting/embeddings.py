@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from ..encoder.refusals import Refusals
 from ..encoder.textual_inversion import SUFFIX, UNREADABLE_SUFFIXES, EmbeddingFileError, read_embedding_file
 
 EMBEDDING_PREFIX = "embedding:"
@@ -148,8 +149,8 @@ class EmbeddingFolder:
         if path is None:
             return None
         try:
-            about = path.stat()
-            towers = _read(path, about.st_mtime_ns, about.st_size)
+            with _refusals.remembered(path) as about:
+                towers = _read(path, about.st_mtime_ns, about.st_size)
         except (FileNotFoundError, NotADirectoryError):
             return None  # it has gone since it was listed
         except OSError as error:
@@ -242,6 +243,9 @@ def _mtime(folder: Path) -> int:
         return folder.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+_refusals = Refusals()
 
 
 @lru_cache(maxsize=32)

@@ -1,6 +1,7 @@
 """The lab's own encoder: lazy, loaded once, with the numbers of the encoder alone; and the places it is found in."""
 
 import importlib
+import os
 import threading
 from pathlib import Path
 
@@ -93,6 +94,29 @@ def test_what_is_wrong_with_the_weights_is_told_when_they_are_read(tmp_path: Pat
             model.encode("a", EncodeOptions())
     with pytest.raises(CheckpointError, match="there is no such file"):
         file_model(tmp_path / "nowhere.safetensors", Settings())
+
+
+def test_weights_that_were_refused_are_read_again_only_when_they_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[Path] = []
+
+    def load(path: Path, **others: object):
+        loads.append(path)
+        return load_text_models(path, **others)
+
+    monkeypatch.setattr(native, "load_text_models", load)
+    path = save_towers(tmp_path / "l.safetensors", clip_l=L)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")  # the last number is NaN
+    os.utime(path, ns=(10**18, 10**18))
+    model = file_model(path, Settings())
+    for _ in range(3):
+        with pytest.raises(LabError, match=r"l\.safetensors.* cannot be loaded: .* NaN"):
+            model.encode("a cat", EncodeOptions())
+    assert len(loads) == 1
+    path.write_bytes(whole)
+    assert model.encode("a cat", EncodeOptions())["clip_l"].hidden.isfinite().all()
 
 
 def test_random_weights_say_so() -> None:

@@ -1,12 +1,17 @@
 """Textual inversion: bare names under the rule a1111, ``embedding:name`` under the comfy rules, files in folders."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from weighted_clip.encoder import safetensors_file
+from weighted_clip.encoder.refusals import MAX_REFUSALS
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import embeddings as embeddings_module
 from weighted_clip.weighting.chunking import CHUNKINGS, a1111, chunk_prompt
@@ -339,3 +344,83 @@ def test_what_does_not_fit_is_said_in_words(tmp_path: Path) -> None:
     for tower, dim, value in (("clip_l", 8, 1.0), ("clip_g", 12, 2.0)):
         vectors = EmbeddingFolder([tmp_path], tower, dim).find("both")
         assert len(vectors) == 1 and torch.equal(vectors[0], torch.full((dim,), value))
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that safetensors was given to parse."""
+    names: list[str] = []
+    parse = safetensors_file.safe_open
+    monkeypatch.setattr(
+        safetensors_file, "safe_open", lambda path, **rest: names.append(path.name) or parse(path, **rest)
+    )
+    return names
+
+
+def make_old(path: Path, nanoseconds: int = 10**18) -> Path:
+    """Give a file a time of change that has long passed."""
+    os.utime(path, ns=(nanoseconds, nanoseconds))
+    return path
+
+
+def refusal(found: EmbeddingFolder, name: str) -> str:
+    with pytest.raises(EmbeddingError) as caught:
+        found.find(name)
+    return str(caught.value)
+
+
+def test_a_refused_file_is_not_parsed_again_until_it_changes(tmp_path: Path, parsed: list[str]) -> None:
+    path = tmp_path / "zqone.safetensors"
+    save_file({"a": torch.ones(1, 8), "b": torch.ones(1, 8)}, path)
+    make_old(path)
+    found = folder(tmp_path)
+    problems = {refusal(one, "zqone") for one in (found, found, folder(tmp_path, tower="clip_g"), folder(tmp_path))}
+    assert len(problems) == 1 and "2 tensors, and none is known to be the embedding" in problems.pop()
+    assert parsed == ["zqone.safetensors"]
+    save_file({"a": torch.ones(1, 8), "z": torch.ones(1, 8)}, path)  # as many bytes
+    make_old(path, 10**18 + 1)
+    assert "First keys: 'a', 'z'" in refusal(found, "zqone")
+    make_old(save(path, 2))  # as old as it was
+    assert len(found.find("zqone")) == 2
+    assert parsed == ["zqone.safetensors"] * 3
+
+
+def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path, parsed: list[str]) -> None:
+    path = tmp_path / "zqone.safetensors"
+    save_file({"a": torch.ones(1, 8), "b": torch.ones(1, 8)}, path)
+    found = folder(tmp_path)
+    assert refusal(found, "zqone") == refusal(found, "zqone")
+    assert len(parsed) == 2
+
+
+def test_what_a_system_could_not_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_old(save(tmp_path / "zqone.safetensors"))
+    found = folder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors_file, "safe_open", raising(OSError(24, "Too many open files")))
+        assert "cannot be read: Too many open files" in refusal(found, "zqone")
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors_file, "safe_open", raising(RuntimeError("unable to mmap 9 bytes")))
+        assert "the system cannot map it into memory: unable to mmap 9 bytes" in refusal(found, "zqone")
+    assert len(found.find("zqone")) == 1
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_so_many_refusals_are_remembered_and_no_more(tmp_path: Path, parsed: list[str]) -> None:
+    names = [f"zq{number}" for number in range(MAX_REFUSALS + 1)]
+    for name in names:
+        (tmp_path / f"{name}.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+        make_old(tmp_path / f"{name}.safetensors")
+    found = folder(tmp_path)
+    for name in names:
+        assert "there is no tensor in it" in refusal(found, name)
+    refusal(found, names[-1])
+    assert len(parsed) == len(names)
+    refusal(found, names[0])
+    assert len(parsed) == len(names) + 1

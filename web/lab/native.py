@@ -16,6 +16,7 @@ import torch
 from ...encoder.checkpoint import load_text_models, seeded_text_model
 from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
+from ...encoder.refusals import Refusals
 from ...encoder.tensor_file import open_tensor_file
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encode import EncodedPrompt, EncodeOptions
@@ -127,12 +128,13 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
         towers = file.towers()
         configs = {tower.name: file.config(tower) for tower in towers}
     layouts = ", ".join(dict.fromkeys(tower.place.layout for tower in towers))
-    return NativeLabModel(
-        f"{path.name} ({layouts})",
-        configs,
-        lambda: load_text_models(path, dtype=settings.dtype, device=settings.device)[0],
-        settings,
-    )
+    refusals = Refusals()
+
+    def load() -> Mapping[str, TextModel]:
+        with refusals.remembered(path):
+            return load_text_models(path, dtype=settings.dtype, device=settings.device)[0]
+
+    return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings)
 
 
 def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
