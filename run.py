@@ -117,15 +117,20 @@ def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def read_requirements(path: Path) -> list[str]:
-    """List the requirement lines of a file and of those it names with `-r`, without comments."""
+    """List the requirements of a file and of those it names with `-r`, each with its hashes, without comments."""
     lines: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8")).splitlines():
         requirement = re.sub(r"(^|\s)#.*", "", line).strip()
         if requirement.startswith("-r"):
             lines += read_requirements(path.parent / requirement[2:].strip())
         elif requirement:
             lines.append(requirement)
     return lines
+
+
+def without_hashes(requirement: str) -> str:
+    """Return the requirement alone: `x==1 --hash=sha256:...` gives `x==1`."""
+    return requirement.partition(" --hash=")[0]
 
 
 def digest(requirements: list[str]) -> str:
@@ -264,6 +269,7 @@ def pip_install(arguments: list[str], advice: str) -> None:
     """Run pip in .venv, show its latest line on a terminal, and raise SetupError with its last lines when it fails."""
     command = [str(VENV_PYTHON), "-E", "-m", "pip", "install", "--progress-bar", "off", *arguments]
     tail: deque[str] = deque(maxlen=15)
+    is_forged = False
     pipe: dict[str, Any] = {
         "stdout": subprocess.PIPE,
         "stderr": subprocess.STDOUT,
@@ -273,12 +279,18 @@ def pip_install(arguments: list[str], advice: str) -> None:
     with subprocess.Popen(command, env=pip_environment(), **pipe) as process:
         try:
             for line in process.stdout or ():
-                tail.append(line.rstrip())
+                is_forged |= "DO NOT MATCH THE HASHES" in line
+                if not line.lstrip().startswith("Expected "):  # the hashes that would do, a hundred of some packages
+                    tail.append(line.rstrip())
                 show(line if line.lstrip().startswith(("Collecting", "Downloading", "Installing")) else "")
         except KeyboardInterrupt:
             process.terminate()
             raise
     show("")
+    if is_forged:
+        advice = (
+            "A file is not the one that was published: its hash is none of those in the list. Nothing of it was run."
+        )
     if process.returncode:
         raise SetupError("pip failed; its last lines were:\n    " + "\n    ".join(tail) + f"\n{advice}")
 
@@ -299,24 +311,24 @@ def prepare(name: str, choice: str) -> None:
             torch = (probe() or {"torch": None})["torch"]
     write_stamp({"place": str(VENV)})
 
-    torch_pin = next(line for line in pins[name] if line.startswith("torch=="))
-    torch_pins = [torch_pin]
-    if choice in TORCH_INDEX and not is_usable_torch(torch):  # built for one another only on the same index
-        torch_pins += [line for line in pins[name] if line.startswith("torchvision==")]
-    others = [line for line in pins[name] if line not in torch_pins]
+    # Torch's files differ between the indexes, and with them torchvision's: the lists have hashes for those of PyPI.
+    is_elsewhere = choice in TORCH_INDEX and not is_usable_torch(torch)
+    unchecked = ("torch==", "torchvision==") if is_elsewhere else ("torch==",)
+    torch_pins = [without_hashes(line) for line in pins[name] if line.startswith(unchecked)]
+    others = [line for line in pins[name] if not line.startswith(unchecked)]
     listed = VENV / f"weighted-clip-{name}.txt"
     listed.write_text("\n".join(others) + "\n", encoding="utf-8")
     with step(2, f"packages of requirements-{name}.txt, as pinned there"):
         # The lists are complete, so --no-deps takes nothing away. It keeps pip from choosing a torch of its own.
         advice = f"Check the network and the disk space, then run the same command again. The list is in {listed}."
-        pip_install(["--no-deps", "-r", str(listed)], advice)
+        pip_install(["--no-deps", "--require-hashes", "-r", str(listed)], advice)
     if is_usable_torch(torch):
         say(f"[3/3] torch {torch} is already there and kept")
     elif choice == "skip":
         say("[3/3] no torch (--torch skip): nothing runs until a torch >= 2.1 is in .venv")
     else:
         size = "small, without CUDA" if choice == "cpu" else "several GB where it brings CUDA; smaller: --torch cpu"
-        with step(3, f"{torch_pin} ({size})"):
+        with step(3, f"{torch_pins[0]} ({size})"):
             index = ["--index-url", TORCH_INDEX[choice]] if choice in TORCH_INDEX else []
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
             pip_install([*index, *torch_pins], advice)

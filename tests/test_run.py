@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,62 @@ def test_requirements_follow_files_and_drop_comments(run: ModuleType, tmp_path: 
     (tmp_path / "a.txt").write_text("# head\n-r b.txt\nx==1  # why\n\ny==2 ; python_version < '3.11'\n")
     (tmp_path / "b.txt").write_text("z[extra]==3\n")
     assert run.read_requirements(tmp_path / "a.txt") == ["z[extra]==3", "x==1", "y==2 ; python_version < '3.11'"]
+
+
+def test_hashes_in_the_lines_below_belong_to_a_requirement(run: ModuleType, tmp_path: Path) -> None:
+    one, two = (f"--hash=sha256:{digit * 64}" for digit in "12")
+    (tmp_path / "a.txt").write_text(
+        f"x==1 ; python_version < '3.11' \\\n    {one} \\\n    {two}\n# why\ny==2 \\\n    {two}\n"
+    )
+    first, second = run.read_requirements(tmp_path / "a.txt")
+    assert (first, second) == (f"x==1 ; python_version < '3.11' {one} {two}", f"y==2 {two}")
+    assert run.without_hashes(first) == "x==1 ; python_version < '3.11'"
+    assert run.digest([first]) != run.digest([run.without_hashes(first)])
+
+
+def test_all_that_is_installed_but_torch_is_pinned_by_hash(run: ModuleType) -> None:
+    lines = run.read_requirements(ROOT / "requirements-dev.txt")
+    assert [line for line in lines if not re.search(r" --hash=sha256:[0-9a-f]{64}( |$)", line)] == ["torch==2.13.0"]
+    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", part) for line in lines for part in line.split(" --hash=")[1:])
+
+
+@pytest.mark.parametrize(
+    ("choice", "has_torch", "checked", "unchecked"),
+    [
+        ("auto", False, ["pillow", "torchvision"], ["torch"]),
+        ("cpu", False, ["pillow"], ["torch", "torchvision"]),
+        ("cuda", False, ["pillow"], ["torch", "torchvision"]),
+        ("cpu", True, ["pillow", "torchvision"], []),
+        ("skip", False, ["pillow", "torchvision"], []),
+    ],
+)
+def test_only_torch_and_what_is_built_for_it_is_installed_without_a_hash(
+    run: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    has_torch: bool,
+    checked: list[str],
+    unchecked: list[str],
+) -> None:
+    lines = ["torch==2.13.0", *(f"{name}==1 \\\n    --hash=sha256:{'0' * 64}" for name in ("pillow", "torchvision"))]
+    for name in ("lab", "dev"):
+        (tmp_path / f"requirements-{name}.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / ".venv").mkdir()
+    found = {"python": run.PYTHON, "pip": True, "torch": "2.13.0" if has_torch else None}
+    calls: list[list[str]] = []
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(run, "STAMP", tmp_path / ".venv" / "stamp.json")
+    monkeypatch.setattr(run, "probe", lambda: found)
+    monkeypatch.setattr(run, "pip_install", lambda arguments, advice: calls.append(arguments))
+    run.prepare("dev", choice)
+    assert {"--no-deps", "--require-hashes"} <= set(calls[0])
+    listed = run.read_requirements(Path(calls[0][calls[0].index("-r") + 1]))
+    assert listed == [f"{name}==1 --hash=sha256:{'0' * 64}" for name in checked]
+    versions = {"torch": "torch==2.13.0", "torchvision": "torchvision==1"}
+    assert [call[-len(unchecked) :] for call in calls[1:]] == [[versions[name] for name in unchecked]] * bool(unchecked)
+    assert not any("hash" in argument for call in calls[1:] for argument in call)
 
 
 def test_digest_changes_with_any_line(run: ModuleType) -> None:

@@ -1,0 +1,61 @@
+"""Pin what `run.py` installs by hash: write beside each requirement the SHA-256 of every file that PyPI has of it.
+
+    python tools/pin.py [requirements-lab.txt ...]
+
+Run it after changing a version; without a name it takes both lists. Old hashes are replaced, comments, order and markers
+stay. torch gets none: its files differ between PyPI and PyTorch's own indexes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+INDEX = ""
+ROOT = Path(__file__).resolve().parent.parent
+HASHES = re.compile(r"( \\\n +--hash=\S+)+")
+REQUIREMENT = re.compile(r"^(?!torch==)([\w.-]+)(?:\[[^]]*\])?==([^\s;]+).*", re.MULTILINE)
+
+
+def version_of(filename: str) -> str:
+    """The version in the name of a wheel or a source archive.
+
+    >>> version_of("pyyaml-6.0.3-cp311-cp311-win_amd64.whl"), version_of("open-clip_torch-3.3.0.tar.gz")
+    ('6.0.3', '3.3.0')
+    """
+    if filename.endswith(".whl"):
+        return filename.split("-")[1]
+    return re.sub(r"\.(tar\.\w+|zip)$", "", filename).rpartition("-")[2]
+
+
+def hashes_of(files: Iterable[dict], version: str) -> list[str]:
+    """The SHA-256 of each file of a version, sorted, from an index's answer about the package."""
+    return sorted(file["hashes"]["sha256"] for file in files if version_of(file["filename"]) == version)
+
+
+def published(name: str) -> list[dict]:
+    """All files of a package, as the index lists them."""
+    request = urllib.request.Request(f"{INDEX}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["files"]
+
+
+def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
+    """A list of requirements with the hashes of all files of each."""
+
+    def with_hashes(match: re.Match[str]) -> str:
+        found = hashes_of(files_of(match[1]), match[2])
+        if not found:
+            raise SystemExit(f"{match[0]}: the index has no file of this version")
+        return " \\\n".join([match[0].rstrip(), *(f"    --hash=sha256:{one}" for one in found)])
+
+    return REQUIREMENT.sub(with_hashes, HASHES.sub("", text))
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:] or [ROOT / "requirements-lab.txt", ROOT / "requirements-dev.txt"]):
+        path.write_text(pinned(path.read_text(encoding="utf-8"), published), encoding="utf-8")
