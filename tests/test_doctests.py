@@ -29,7 +29,7 @@ def imported(name: str) -> ModuleType | None:
 def test_examples_in_docstrings_are_true(name: str) -> None:
     module = imported(name)
     if module is None:
-        pytest.skip("gradio is not installed: pip install -r requirements-lab.txt")
+        pytest.skip("gradio is not installed: python run.py test installs it")
     assert doctest.testmod(module).failed == 0
 
 

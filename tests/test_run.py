@@ -1,10 +1,12 @@
 """run.py's pure functions, and the lists that have to agree with one another. Installs nothing."""
 
+import hashlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -112,6 +114,25 @@ def test_only_torch_and_what_is_built_for_it_is_installed_without_a_hash(
     versions = {"torch": "torch==2.13.0", "torchvision": "torchvision==1"}
     assert [call[-len(unchecked) :] for call in calls[1:]] == [[versions[name] for name in unchecked]] * bool(unchecked)
     assert not any("hash" in argument for call in calls[1:] for argument in call)
+
+
+def test_a_file_whose_hash_is_not_in_the_list_is_refused_in_words(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "zqone-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("zqone-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: zqone\nVersion: 1\n")
+        wheel.writestr("zqone-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("zqone-1.dist-info/RECORD", "")
+    others = "".join(f" --hash=sha256:{number:064x}" for number in range(40))
+    (tmp_path / "list.txt").write_text(f"zqone==1{others}\n")
+    monkeypatch.setattr(run, "VENV_PYTHON", Path(sys.executable))
+    where = ["--target", str(tmp_path / "installed"), "--no-index", "--find-links", str(tmp_path)]
+    with pytest.raises(run.SetupError) as caught:
+        run.pip_install([*where, "--no-deps", "--require-hashes", "-r", str(tmp_path / "list.txt")], "Try again.")
+    published = hashlib.sha256((tmp_path / "zqone-1-py3-none-any.whl").read_bytes()).hexdigest()
+    assert re.search(rf"zqone==1 from [^\n]*\n.*Got +{published}", str(caught.value))
+    assert str(caught.value).endswith("is none of those in the list. Nothing of it was run.")
+    assert not (tmp_path / "installed").exists()
 
 
 def test_digest_changes_with_any_line(run: ModuleType) -> None:

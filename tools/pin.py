@@ -2,8 +2,8 @@
 
     python tools/pin.py [requirements-lab.txt ...]
 
-Run it after changing a version; without a name it takes both lists. Old hashes are replaced, comments, order and markers
-stay. torch gets none: its files differ between PyPI and PyTorch's own indexes.
+Run it after changing a version; without a name it takes both lists. Old hashes are replaced; comments, order and
+markers stay. torch gets none: its files differ between PyPI and PyTorch's own indexes.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def test_only_the_texts_that_are_shown_are_read(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("chunk", [float("nan"), float("inf"), -float("inf"), 1e300, "3", None, [], {}])
 def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+    pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
 

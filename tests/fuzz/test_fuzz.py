@@ -26,7 +26,7 @@ DATA = st.tuples(st.binary(max_size=24), LIKELY).map(b"".join)
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_raises_what_is_not_documented(name: str) -> None:
     if name == "lab":
-        pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+        pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
     @settings(max_examples=EXAMPLES.get(name, 150), database=None)
     @given(DATA)
@@ -39,7 +39,7 @@ def test_no_input_raises_what_is_not_documented(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_seed_of_a_campaign_passes(name: str) -> None:
     if name == "lab":
-        pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+        pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     given = list(seeds())
     for data in given[:: max(1, len(given) // EXAMPLES.get(name, 150))]:
         TARGETS[name](data)

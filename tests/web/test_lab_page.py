@@ -33,7 +33,7 @@ from weighted_clip.weighting.schemes import SCHEMES
 from .chromium import running_chromium
 from .lab_in_browser import LabPage
 
-pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 import gradio as gr
 from weighted_clip.web.lab.guard import MAX_BYTES
