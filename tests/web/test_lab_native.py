@@ -218,7 +218,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     constants = importlib.import_module("huggingface_hub.constants")
     errors = importlib.import_module("huggingface_hub.errors")
 
-    def unreachable(*names: str) -> str:
+    def unreachable(*names: str, revision: str) -> str:
         raise errors.LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -234,12 +234,48 @@ def test_nothing_is_fetched_without_being_asked_for(hub) -> None:
         places.hub_file(download=True)
 
 
-def test_what_is_in_the_cache_is_taken_from_there(hub, tmp_path: Path) -> None:
-    repository = tmp_path / "models--openai--clip-vit-large-patch14"
-    make(repository / "refs" / "main").write_text("abc")
-    cached = make(repository / "snapshots" / "abc" / "model.safetensors")
+def in_cache(folder: Path, revision: str) -> Path:
+    """Where Hugging Face's cache has the file of a revision."""
+    return make(folder / "models--openai--clip-vit-large-patch14" / "snapshots" / revision / "model.safetensors")
+
+
+def test_what_is_in_the_cache_is_taken_from_there_and_of_one_revision_only(hub, tmp_path: Path) -> None:
+    other = in_cache(tmp_path, "0" * 40)
+    other.touch()
+    make(other.parents[2] / "refs" / "main").write_text("0" * 40)
+    assert places.hub_file(download=False) is None
+    cached = in_cache(tmp_path, "32bd64288804d66eefd0ccbe215aa642df71cc41")
     cached.touch()
     assert places.hub_file(download=False) == places.hub_file(download=True) == cached
+
+
+@pytest.mark.parametrize("content", [b"abc", b"abd"])
+def test_what_is_fetched_is_of_one_revision_and_checked(
+    hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    revisions: list[str] = []
+
+    def fetch(repository: str, name: str, *, revision: str) -> str:
+        revisions.append(revision)
+        blob = make(tmp_path / "blobs" / "one")
+        blob.write_bytes(content)
+        path = in_cache(tmp_path, revision)
+        path.symlink_to(blob)
+        return str(path)
+
+    monkeypatch.setattr(hub, "hf_hub_download", fetch)
+    of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180's example
+    monkeypatch.setattr(places, "HUB_SHA256", of_abc)
+    if content == b"abc":
+        assert places.hub_file(download=True) == places.hub_file(download=False)
+    else:
+        with pytest.raises(
+            ValueError, match=rf"--download: model.safetensors .* is not the one .* {of_abc}, .*removed"
+        ):
+            places.hub_file(download=True)
+        assert places.hub_file(download=False) is None
+        assert list((tmp_path / "blobs").iterdir()) == []
+    assert revisions == ["32bd64288804d66eefd0ccbe215aa642df71cc41"]
 
 
 # --- the command

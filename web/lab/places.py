@@ -5,6 +5,7 @@ Source: the folders of ComfyUI 0.29.0 and Forge 2.0.1.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,10 @@ MAX_LISTED = 20
 HUB_REPOSITORY = "openai/clip-vit-large-patch14"
 HUB_FILE = "model.safetensors"
 """OpenAI's release of CLIP ViT-L/14, text and image tower, 1.7 GB."""
+HUB_REVISION = "32bd64288804d66eefd0ccbe215aa642df71cc41"
+"""The commit of the repository that the file is taken of: what is put there later is never fetched."""
+HUB_SHA256 = "a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb"
+"""Of the file, as the repository gives it."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +117,14 @@ def hub_file(*, download: bool) -> Path | None:
     """OpenAI's release of CLIP ViT-L/14 in the cache of Hugging Face.
 
     Args:
-        download: Fetch it where it is not there yet. That is 1.7 GB, so nothing is fetched without being asked for.
+        download: Fetch it where it is not there yet, and check it. That is 1.7 GB, so nothing is fetched without being
+            asked for.
 
     Returns:
         The file, or None if it is not there.
 
     Raises:
-        ValueError: If it cannot be fetched.
+        ValueError: If it cannot be fetched, or is not the file that was released.
     """
     try:
         import huggingface_hub
@@ -126,15 +132,33 @@ def hub_file(*, download: bool) -> Path | None:
         if download:
             raise ValueError("--download needs huggingface_hub, which is not installed") from error
         return None
-    cached = huggingface_hub.try_to_load_from_cache(HUB_REPOSITORY, HUB_FILE)
+    cached = huggingface_hub.try_to_load_from_cache(HUB_REPOSITORY, HUB_FILE, revision=HUB_REVISION)
     if isinstance(cached, str):
         return Path(cached)
     if not download:
         return None
     try:
-        return Path(huggingface_hub.hf_hub_download(HUB_REPOSITORY, HUB_FILE))
+        fetched = Path(huggingface_hub.hf_hub_download(HUB_REPOSITORY, HUB_FILE, revision=HUB_REVISION))
+        found = _sha256(fetched)
+        if found != HUB_SHA256:
+            fetched.resolve().unlink()  # what the link in the cache leads to
+            fetched.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"--download: {HUB_FILE} of {HUB_REPOSITORY} cannot be fetched: {error}") from error
+    if found != HUB_SHA256:
+        raise ValueError(
+            f"--download: {HUB_FILE} of {HUB_REPOSITORY} is not the one that OpenAI released: its SHA-256 should be "
+            f"{HUB_SHA256}, and is {found}. It was removed; try again"
+        )
+    return fetched
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            found.update(block)
+    return found.hexdigest()
 
 
 def _listed(names: list[str]) -> str:
