@@ -333,7 +333,7 @@ def prepare(name: str, choice: str) -> None:
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
             pip_install([*index, *torch_pins], advice)
     is_installed = choice != "skip" and not is_usable_torch(torch)
-    wanted = [line for line in pins[name] if line != torch_pin or is_installed]
+    wanted = [without_hashes(line) for line in pins[name] if is_installed or not line.startswith("torch==")]
     verify(wanted, IMPORTS if is_installed or is_usable_torch(torch) else IMPORTS[1:])
     done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
     write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **done})

@@ -106,8 +106,12 @@ def test_only_torch_and_what_is_built_for_it_is_installed_without_a_hash(
     monkeypatch.setattr(run, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(run, "STAMP", tmp_path / ".venv" / "stamp.json")
     monkeypatch.setattr(run, "probe", lambda: found)
+    verified: list[str] = []
     monkeypatch.setattr(run, "pip_install", lambda arguments, advice: calls.append(arguments))
+    monkeypatch.setattr(run, "verify", lambda pins, imports: verified.extend(pins))
     run.prepare("dev", choice)
+    has_its_torch = bool(unchecked) and "torch" in unchecked
+    assert verified == ["torch==2.13.0"] * has_its_torch + ["pillow==1", "torchvision==1"]
     assert {"--no-deps", "--require-hashes"} <= set(calls[0])
     listed = run.read_requirements(Path(calls[0][calls[0].index("-r") + 1]))
     assert listed == [f"{name}==1 --hash=sha256:{'0' * 64}" for name in checked]

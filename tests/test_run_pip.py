@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -56,11 +57,18 @@ class Project:
                 write_wheel(
                     self.wheels, name, version, torch if name == "torch" and torch else f"VERSION = '{version}'\n"
                 )
-        pins = "".join(f"{name}=={version} ; python_version >= '3.10'\n" for name in MODULES if name != "torch")
-        for name in ("lab", "dev"):
-            text = f"torch=={version}\nabsent==1 ; python_version < '3.0'\n{pins}"
-            (self.folder / f"requirements-{name}.txt").write_text(text, encoding="utf-8")
+        self.pin(version)
         return version
+
+    def pin(self, version: str) -> None:
+        """List every package in a version, all but torch with the hash of its wheel."""
+        lines = [f"torch=={version}", f"absent==1 ; python_version < '3.0' --hash=sha256:{'0' * 64}"]
+        for name in MODULES:
+            if name != "torch":
+                digest = hashlib.sha256((self.wheels / f"{name}-{version}-py3-none-any.whl").read_bytes()).hexdigest()
+                lines.append(f"{name}=={version} ; python_version >= '3.10' --hash=sha256:{digest}")
+        for name in ("lab", "dev"):
+            (self.folder / f"requirements-{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command with no settings of pip's but those given, and no network."""
@@ -142,6 +150,7 @@ def test_what_is_not_there_after_all_is_named_and_nothing_is_called_ready(projec
     broken = project.wheels / f"numpy-{version}-py3-none-any.whl"
     broken.unlink()
     write_wheel(project.wheels, "numpy", version, "raise OSError('no library')")
+    project.pin(version)
     settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project.wheels)}
     for _ in range(2):  # it is not remembered as ready
         done = project.run(**settings)
