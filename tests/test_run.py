@@ -110,8 +110,7 @@ def test_only_torch_and_what_is_built_for_it_is_installed_without_a_hash(
     monkeypatch.setattr(run, "pip_install", lambda arguments, advice: calls.append(arguments))
     monkeypatch.setattr(run, "verify", lambda pins, imports: verified.extend(pins))
     run.prepare("dev", choice)
-    has_its_torch = bool(unchecked) and "torch" in unchecked
-    assert verified == ["torch==2.13.0"] * has_its_torch + ["pillow==1", "torchvision==1"]
+    assert verified == ["torch==2.13.0"] * ("torch" in unchecked) + ["pillow==1", "torchvision==1"]
     assert {"--no-deps", "--require-hashes"} <= set(calls[0])
     listed = run.read_requirements(Path(calls[0][calls[0].index("-r") + 1]))
     assert listed == [f"{name}==1 --hash=sha256:{'0' * 64}" for name in checked]
