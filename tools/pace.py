@@ -1,0 +1,166 @@
+"""Time two states of the code in turn: another commit and the working tree, row by row of the benchmarks.
+
+    python tools/pace.py COMMIT [--pairs 9] [--threads 2] [--only WORDS]
+
+Each state runs in a process of its own that waits for its turn, so that a slow moment of the machine meets both. A
+ratio above 1 means that the working tree is slower. The interval is that of the mean of the ratios' logarithms, 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDENT = {8: 2.306, 9: 2.262, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
+"""97.5 % quantiles of Student's distribution, by degrees of freedom."""
+TEXTS_READ = 200
+
+
+def rows(package: str) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name; each call does the next prompt of a sequence that no memory has seen."""
+    runs = importlib.import_module(f"{package}.benchmarks.runs")
+    texts = importlib.import_module(f"{package}.benchmarks.texts")
+    model = importlib.import_module(f"{package}.encoder.checkpoint").seeded_text_model()
+    encoding = importlib.import_module(f"{package}.weighting.encode")
+    view = importlib.import_module(f"{package}.weighting.view").view
+    tokenize = importlib.import_module(f"{package}.encoder.tokenizer").default_tokenizer()
+
+    def ours(prompt: str, memory: int | None = None, **choices: str) -> Callable[[], Any]:
+        encoder = runs.native(model) if memory is None else runs.native(model, memory)
+        return runs.ours(encoder, texts.fresh(prompt, choices["syntax"]), **choices)
+
+    def read(syntax: str) -> Callable[[], Any]:
+        options, sequence = encoding.EncodeOptions(syntax=syntax), texts.fresh(texts.FOUR_DOWN, syntax)
+        return lambda: [view(encoding.read_prompt(next(sequence), options, tokenize)) for _ in range(TEXTS_READ)]
+
+    one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
+    pairs = zip(one, other, strict=True)
+    return {
+        "plain": ours(texts.PLAIN, syntax="comfy", scheme="comfy"),
+        "one word up": ours(texts.ONE_UP, syntax="comfy", scheme="comfy"),
+        "one word up, a1111": ours(texts.ONE_UP, syntax="a1111", scheme="a1111"),
+        "four words down, compel": ours(texts.FOUR_DOWN, syntax="compel", scheme="compel"),
+        "four words down, masked_blend": ours(texts.FOUR_DOWN, syntax="comfy", scheme="masked_blend"),
+        "four words down, comfy++": ours(texts.FOUR_DOWN, syntax="comfy", scheme="comfy++"),
+        "last word of 3 chunks, remembering": runs.ours(runs.native(model), texts.typed()),
+        "last word of 3 chunks, nothing remembered": runs.ours(runs.native(model, 0), texts.typed()),
+        "16 prompts with 40 tokens alike": runs.ours_together(runs.native(model), texts.grids(16)),
+        "64 prompts with 40 tokens alike": runs.ours_together(runs.native(model, 0), texts.grids(64)),
+        "two prompts together": runs.ours_together(runs.native(model), pairs, syntax="a1111", scheme="a1111"),
+        **{f"read and viewed, {TEXTS_READ} times, {name}": read(name) for name in ("comfy", "a1111", "compel")},
+    }
+
+
+def work(root: Path, threads: int) -> None:
+    """Answer each name that comes with the seconds of one call; an empty line ends it."""
+    import torch
+
+    torch.set_num_threads(threads)
+    name = "weighted_clip"
+    spec = importlib.util.spec_from_file_location(name, root / "__init__.py", submodule_search_locations=[str(root)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with torch.no_grad():
+        known = rows(name)
+        print("\t".join(known), flush=True)
+        for line in iter(sys.stdin.readline, "\n"):
+            start = time.perf_counter()
+            known[line.strip()]()
+            print(time.perf_counter() - start, flush=True)
+
+
+class Worker:
+    """One state of the code, in a process of its own."""
+
+    def __init__(self, root: Path, threads: int) -> None:
+        command = [sys.executable, "-B", __file__, "", "--work", str(root), "--threads", str(threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
+        )
+        self.names = self._line().split("\t")
+
+    def seconds(self, name: str) -> float:
+        """Run a row once."""
+        self._write(name)
+        return float(self._line())
+
+    def close(self) -> None:
+        """End the process."""
+        self._write("")
+        self.process.wait(60)
+
+    def _write(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("a worker ended; see above")
+        return line.rstrip("\n")
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Geometric mean of ratios, and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    quantile = STUDENT[max(degrees for degrees in STUDENT if degrees <= len(logs) - 1)]
+    half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def main() -> int:
+    """The tool."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="what to compare with")
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work, arguments.threads)
+        return 0
+    if arguments.pairs < 9:
+        parser.error(f"--pairs {arguments.pairs}: at least 9, or the interval says little")
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, "other")
+        git = ["git", "-C", str(ROOT)]
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), arguments.commit], check=True)
+        try:
+            workers = [Worker(other, arguments.threads), Worker(ROOT, arguments.threads)]
+            for name in [name for name in workers[1].names if arguments.only in name]:
+                for worker in workers:
+                    worker.seconds(name)
+                ratios: list[float] = []
+                for number in range(arguments.pairs):
+                    taken = {worker: worker.seconds(name) for worker in workers[:: 1 - 2 * (number % 2)]}
+                    ratios.append(taken[workers[1]] / taken[workers[0]])
+                middle, low, high = interval(ratios)
+                print(f"{name:<45} {middle:.3f}   95 %: {low:.3f} to {high:.3f}", flush=True)
+            for worker in workers:
+                worker.close()
+        finally:
+            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
