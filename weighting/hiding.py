@@ -66,12 +66,9 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     is_partial = options.hidden_from == "the phrases below"
     issues: list[Issue] = []
     for text in (options.hide, options.from_phrases if is_partial else ""):
-        phrases = _phrases(text, tokenize)
-        found = {phrase for chunk in chunks for phrase in phrases.found_in(chunk).phrases}
-        for phrase in phrases.texts:
-            if phrase not in found:
-                message = f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
-                issues.append(Issue("no-such-phrase", message, Span(0, 0)))
+        for phrase in _phrases(text, tokenize).missing_from(chunks):
+            message = f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
+            issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
         issues.append(Issue("no-phrases", "No phrases are given from which to hide: nothing is hidden.", Span(0, 0)))
     if options.is_causal and is_partial:
@@ -119,7 +116,10 @@ def phrases_visible(options: EncodeOptions) -> VisibleFn:
 class _Found(NamedTuple):
     """What stands in a chunk."""
 
-    phrases: set[str]
+    ids: set[tuple[int, ...]]
+    """Of its phrases; thousands may have the same, as letter case is nothing to CLIP."""
+    names: set[str]
+    """Phrases that name an embedding."""
     places: set[int]
     """The positions of all of them."""
 
@@ -154,7 +154,8 @@ class _Phrases:
 
     def found_in(self, chunk: TokenChunk) -> _Found:
         """The phrases that stand in a chunk, and where."""
-        phrases: set[str] = set()
+        found: set[tuple[int, ...]] = set()
+        names: set[str] = set()
         places: set[int] = set()
         ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
         for start, first in enumerate(ids):
@@ -164,11 +165,18 @@ class _Phrases:
                 if len(key) < length:
                     break
                 if key in self.by_ids:
-                    phrases.update(self.by_ids[key])
+                    found.add(key)
                     longest = length
             places.update(range(start + 1, start + 1 + longest))
         for place, token in enumerate(chunk.content, 1):
             if not isinstance(token.id, int) and (phrase := self.by_name.get(token.id.name.lower())):
-                phrases.add(phrase)
+                names.add(phrase)
                 places.add(place)
-        return _Found(phrases, places)
+        return _Found(found, names, places)
+
+    def missing_from(self, chunks: Sequence[TokenChunk]) -> list[str]:
+        """The phrases that stand in none of these chunks."""
+        found = [self.found_in(chunk) for chunk in chunks]
+        there = {name for one in found for name in one.names}
+        there.update(phrase for ids in {ids for one in found for ids in one.ids} for phrase in self.by_ids[ids])
+        return [phrase for phrase in self.texts if phrase not in there]
