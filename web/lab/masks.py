@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...encoder.masks import causal_mask, combine
+from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import Token, TokenChunk
 from ...weighting.encode import ReadPrompt, plan_prompt
 from ...weighting.hiding import phrases_visible
@@ -130,13 +131,27 @@ def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
     causal = causal_mask(read.layout.length)
     own = chunk_masks(read, chunk)[-1][2][0]
     found: dict[bytes, Tensor] = {}
-    for variant in plan_prompt(read, _one_token).variants:
+    for variant in plan_prompt(_around(read, chunk), _one_token).variants:
         for its_chunk, visible in zip(variant.chunks, variant.visible, strict=True):
             mask = mask_tensor([visible], read.layout.length)
             if mask is not None and its_chunk.ids == chunk.ids:
                 seen = mask[0] & causal[0] if variant.is_causal else mask[0].expand(read.layout.length, -1)
                 found[seen.numpy().tobytes()] = seen
     return [mask for mask in found.values() if bool((own & ~mask).any())]
+
+
+def _around(read: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
+    """A prompt of one chunk and those beside it, into which its words may reach.
+
+    All of a long prompt would be encoded once for each word that is turned down anywhere in it.
+    """
+    for section in read.sections:
+        for prompt in section.prompts:
+            for index, one in enumerate(prompt):
+                if one is chunk:
+                    beside = prompt[max(0, index - 1) : index + 2]
+                    return read._replace(sections=(ChunkedSection((beside,)),), kept=None)
+    raise ValueError("the chunk is none of this prompt")
 
 
 def _one_token(text: str) -> list[tuple[int, int, int]]:
