@@ -210,6 +210,15 @@ def shortened(text: str, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
+def quoted(source: str, span: Span, length: int = 80) -> str:
+    """A stretch of a prompt as a message quotes it; the rest of a long one is not even copied.
+
+    >>> quoted("a red cat", Span(2, 9), 3)
+    'red…'
+    """
+    return shortened(source[span.start : min(span.end, span.start + length + 1)], length)
+
+
 def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
     """The stretches of a text that no given span covers, in order.
 

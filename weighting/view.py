@@ -93,8 +93,9 @@ def token_table(read: ReadPrompt) -> str:
         Lines of text.
     """
     lines: list[str] = []
-    for number, chunk in enumerate(read.chunks, 1):
-        lines.append(f"chunk {number} of {len(read.chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
+    chunks = read.chunks  # gathered anew each time it is asked for
+    for number, chunk in enumerate(chunks, 1):
+        lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
         for position, token in enumerate(chunk.content, 1):
             token_id = str(token.id) if isinstance(token.id, int) else _vector_name(token.id)
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
@@ -114,7 +115,7 @@ def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:
     """
     tokens = [token for chunk in view["chunks"] for token in chunk["tokens"]]
     problems = problem_tokens(tokens, view["issues"])
-    breaks = list(view["breaks"])
+    breaks = deque(view["breaks"])
     items: list[Chip | Border] = []
     index = 0  # of the next token
     for number, chunk in enumerate(view["chunks"], 1):
@@ -124,7 +125,7 @@ def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:
         next_start = tokens[index]["start"] if index < len(tokens) else float("inf")
         has_break = bool(breaks) and breaks[0][0] < next_start
         if has_break:
-            breaks.pop(0)
+            breaks.popleft()
         if has_break or number < len(view["chunks"]):
             text = f"{chunk['num_tokens']} / {chunk['capacity']}"
             items.append(Border(f"{text}  BREAK" if has_break else text))

@@ -79,11 +79,12 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
                 issues.append(issue)
                 continue
             is_large = len(tokens) >= LARGE_GROUP or len(tokens) > layout.capacity
-            while len(content) + len(tokens) > layout.capacity:
-                room = layout.capacity - len(content) if is_large else 0
-                chunks.append(close_chunk(content + tokens[:room], layout))
-                content, tokens = [], tokens[room:]
-            content += tokens
+            start = 0
+            while len(content) + len(tokens) - start > layout.capacity:
+                end = start + layout.capacity - len(content) if is_large else start
+                chunks.append(close_chunk(content + tokens[start:end], layout))
+                content, start = [], end
+            content += tokens[start:]
     chunks.append(close_chunk(content, layout))
     return Chunked(tuple(chunks), tuple(issues))
 

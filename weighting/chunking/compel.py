@@ -41,12 +41,13 @@ def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked
     """
     layout = context.layout
     chunks: list[TokenChunk] = []
-    for rest in _sections(prompt, context.tokenize):
-        while len(rest) > layout.capacity:
-            cut = _cut(rest[: layout.capacity], LADDERS[mode])
-            chunks.append(close_chunk(rest[:cut], layout))
-            rest = rest[cut:]
-        chunks.append(close_chunk(rest, layout))
+    for tokens in _sections(prompt, context.tokenize):
+        start = 0
+        while len(tokens) - start > layout.capacity:
+            end = start + _cut(tokens[start : start + layout.capacity], LADDERS[mode])
+            chunks.append(close_chunk(tokens[start:end], layout))
+            start = end
+        chunks.append(close_chunk(tokens[start:], layout))
     return Chunked(tuple(chunks), ())
 
 

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..editing import edits_of, read_editing
-from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, shortened, unmarked
+from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
 from ..schedule import AND_WORD
 
 ROUND_FACTOR = 1.1
@@ -169,7 +169,7 @@ def _timed(source: str) -> Iterator[Issue]:
     if "[" in source and (":" in source or "|" in source):
         for edit in edits_of(read_editing(source).parts):
             message = (
-                f"“{shortened(source[slice(*edit.span)])}” changes with the sampling steps in A1111. Only the A1111 "
+                f"“{quoted(source, edit.span)}” changes with the sampling steps in A1111. Only the A1111 "
                 "Prompt node reads that; here its brackets are weights and the rest of it is text."
             )
             yield Issue("unread-edit", message, edit.span)

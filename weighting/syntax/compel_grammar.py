@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,6 +22,7 @@ MAX_DEPTH = 40
 """Brackets nested deeper than this are text; compel itself fails at some such depth."""
 
 _WHITE = " \t\r\n"
+_LINE_END = re.compile("\n")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SIGNS = re.compile(r"\++|-+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
@@ -60,6 +62,7 @@ class Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.line_ends = [*(match.start() for match in _LINE_END.finditer(text)), len(text)]
         self.memo: dict[tuple[str, int, int], Found | None] = {}
         self.depth = 0
         self.is_too_deep = False
@@ -143,8 +146,8 @@ class Parser:
         """Where the content of a quotation starts and ends."""
         if not self.text.startswith('"', position, end):
             return None
-        line_end = self.text.find("\n", position, end)
-        line_end = end if line_end < 0 else line_end
+        next_line = bisect_left(self.line_ends, position)
+        line_end = min(end, self.line_ends[next_line])
         last_escaped = -1
         search = position + 1
         while (close := self.text.find('"', search, line_end)) >= 0:
