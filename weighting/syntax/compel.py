@@ -26,7 +26,8 @@ from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section,
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
 
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
-_ESCAPE = re.compile(r'(\\+)[()"]')
+# from the first of its backslashes only: beginning anew at each of them would be quadratic
+_ESCAPE = re.compile(r'(?<!\\)(\\+)[()"]')
 
 
 def parse(source: str, *, strict: bool = False) -> Prompt:

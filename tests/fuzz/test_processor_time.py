@@ -1,0 +1,156 @@
+"""No regular expression and no reader takes quadratic time: processor time for a text and for twice as much of it.
+
+`test_growth.py` counts steps of the interpreter, which do not see what goes on in `re`. Patterns are found by
+themselves and fed with texts made of them, up to 64 KiB, as long as anything that reads for strangers takes. Readers
+are first measured at 2 and 8 KiB, and up to 64 KiB where those differ by more than a linear reader's.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import permutations
+
+import pytest
+from weighted_clip.weighting.chunks import TokenChunk
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.hiding import hiding_issues, mark_hidden
+
+from .patterns import CHARACTERS, Pumped, Use, pumped, uses
+from .processor_time import KIB, SIZES, may_grow_too_fast, too_fast_growth
+from .readers import PARSERS, READERS, TOKENIZE, lab_readers
+from .test_growth import SHAPES
+
+WORDS = (
+    *("BREAK ", "AND ", "embedding:", "embedding:style ", "<lora:", "<lora:a:1>", ":1)", ":1]", "[a|b]", "a, ", "a. "),
+    *('"a" ', ',"a"', ".swap(", "withLora(", '\\"', "\r\n", "'s ", "<|endoftext|>", "(a)1.1 "),
+)
+UNITS = (*CHARACTERS, *WORDS)
+MakeText = Callable[[int], str]
+
+
+def _numbered(each: Callable[[int, int], str]) -> MakeText:
+    """A text of many parts that all differ."""
+    length = len(each(99999, 100000))
+    return lambda size: "".join(each(index, size // length + 1) for index in range(1, size // length + 1))
+
+
+VARIED: dict[str, MakeText] = {
+    "all weights": _numbered(lambda index, count: f"(a:{index / count:.6f}) "),
+    "all times": _numbered(lambda index, count: f"[a:b:{index:06}]"),
+    "all letter cases": _numbered(
+        lambda index, count: (
+            "".join((c.upper(), c)[index >> place & 1] for place, c in enumerate("abcdefghijklmnop")) + " "
+        )
+    ),
+    "everything": lambda size: (
+        'a (b:1.2) [c:d:3] BREAK [e|f], <lora:x:1> embedding:style \\(\\) AND (g)1.3 "h"++ (i\\\\\\) 猫e\u0301\n'
+        * (size // 100)
+    )[:size],
+}
+SHORT = (*VARIED.values(), Pumped("", "BREAK ", "").text)
+"""For readers that do everything."""
+
+
+@cache
+def _patterns() -> list[Use]:
+    return uses()
+
+
+def _shaped(shape: Callable[[int], str], size: int) -> str:
+    return shape(max(1, size // len(shape(1))))
+
+
+@cache
+def texts() -> dict[str, MakeText]:
+    """What readers are fed with, most telling first."""
+    found: dict[str, MakeText] = {repr(unit): Pumped("", unit, "").text for unit in UNITS} | VARIED
+    found |= {name: partial(_shaped, shape) for name, shape in SHAPES.items()}
+    found |= {repr(tuple(one)): one.text for use in _patterns() for one in pumped(use.pattern)}
+    for one, other in permutations(UNITS, 2):
+        found[repr(one + other)] = Pumped("", one + other, "").text
+        found[f"{one!r}, {other!r}"] = lambda size, one=one, other=other: (
+            Pumped("", one, "").text(size // 2) + Pumped("", other, "").text(size // 2)
+        )
+    return found
+
+
+def assert_not_quadratic(read: Callable[[str], object], some: dict[str, MakeText]) -> None:
+    read("a (b:1.2)")  # what is made once
+    slow = {
+        name: growth
+        for name, text in some.items()
+        if may_grow_too_fast(read, text) and (growth := too_fast_growth(read, text))
+    }
+    assert not slow
+
+
+@pytest.mark.parametrize("use", _patterns(), ids=str)
+def test_no_pattern_takes_quadratic_time(use: Use) -> None:
+    for one in (*pumped(use.pattern), *(Pumped("", unit, "") for unit in UNITS)):
+        growth = too_fast_growth(use, one.text)
+        assert not growth, (one, growth)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_parser_takes_quadratic_time(name: str) -> None:
+    first = dict(list(texts().items())[: len(UNITS) + len(VARIED) + len(SHAPES)])
+    others = dict(list(texts().items())[len(first) :: 90])
+    assert_not_quadratic(PARSERS[name], first | others)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_takes_quadratic_time(name: str) -> None:
+    assert_not_quadratic(READERS[name], {repr(text(40)): text for text in SHORT})
+
+
+@pytest.mark.parametrize("name", ["lab, typing", "lab, Tokens", "lab, Masks", "lab, Convert"])
+def test_no_handler_of_the_lab_takes_quadratic_time(name: str) -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+    assert_not_quadratic(lab_readers()[name], {repr(text(40)): text for text in SHORT})
+
+
+def test_words_of_other_chunks_cost_nothing_where_the_masks_of_one_are_drawn() -> None:
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+    draw = lab_readers()["lab, Masks"]
+    draw("a (b:0.5)")
+    assert not too_fast_growth(draw, VARIED["all weights"])
+
+
+def test_spellings_of_one_phrase_are_not_gone_through_at_every_place_of_it() -> None:
+    chunks: dict[str, tuple[TokenChunk, ...]] = {}
+
+    def phrases(size: int) -> str:
+        text = VARIED["all letter cases"](size).replace(" ", "\n")
+        chunks[text] = read_prompt(Pumped("", "abcdefghijklmnop ", "").text(size), EncodeOptions(), TOKENIZE).chunks
+        return text
+
+    def hide(text: str) -> None:
+        options = EncodeOptions(hide=text)
+        assert not hiding_issues(mark_hidden(chunks[text], options, TOKENIZE), options, TOKENIZE)
+
+    assert not too_fast_growth(hide, phrases)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*PARSERS, *READERS])
+def test_no_reader_takes_quadratic_time_whatever_two_things_are_repeated(name: str) -> None:
+    every = 1 if name in PARSERS else 11
+    assert_not_quadratic({**PARSERS, **READERS}[name], dict(list(texts().items())[::every]))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (r'(\\+)[()"]', "finditer"),
+        (r"\s+$", "search"),
+        (r"<.*>", "findall"),
+        (r"a\w*\d*:", "match"),
+        (r"(?:\d+|\w)+x", "match"),
+        (r"(?:[^:]*,)?(?P<name>\w+\s*)=", "sub"),
+        (r"(?:a|b|ab)+$", "fullmatch"),
+    ],
+)
+def test_a_slow_pattern_is_seen(pattern: str, method: str) -> None:
+    use = Use("here", re.compile(pattern), method)
+    assert any(too_fast_growth(use, one.text, (2 * KIB, 4 * KIB, *SIZES)) for one in pumped(use.pattern))
