@@ -1,15 +1,41 @@
-"""Weighted CLIP: prompt conditioning with explicit masks and exact weighting schemes, for ComfyUI and the WebUI.
+"""Weighted CLIP: prompt conditioning with explicit masks and exact weighting schemes, for ComfyUI, WebUI and Python.
 
-ComfyUI loads this file and reads the three names below. Importing patches nothing and needs no host; where ComfyUI's
-server runs, it adds one route to it.
+ComfyUI loads this file and reads the two tables of nodes and the folder of scripts; a program imports `Encoders`. The
+tables and `Encoders` are made when they are first asked for, so that importing takes no time where they are not.
+Importing patches nothing and needs no host; where ComfyUI's server runs, it adds one route to it.
 """
 
-from .nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from .web.routes import add_routes
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+    from .weighting.encoders import Encoders
 
 WEB_DIRECTORY = "./web/comfyui"
 
 __version__ = "0.1.0"
-__all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "__version__"]
+__all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "Encoders", "__version__"]
 
-add_routes()
+_HOMES = {
+    "NODE_CLASS_MAPPINGS": ".nodes",
+    "NODE_DISPLAY_NAME_MAPPINGS": ".nodes",
+    "Encoders": ".weighting.encoders",
+}
+"""Modules of what is imported when it is first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    except AttributeError as error:  # to a host, which asks by hasattr(), this would say that there are no nodes
+        raise ImportError(f"{name} cannot be imported: {error}") from error
+
+
+if "server" in sys.modules:  # ComfyUI's, or that of another program, to which nothing is added
+    from .web.routes import add_routes
+
+    add_routes()

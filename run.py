@@ -325,7 +325,7 @@ def prepare(name: str, choice: str) -> None:
     if is_usable_torch(torch):
         say(f"[3/3] torch {torch} is already there and kept")
     elif choice == "skip":
-        say("[3/3] no torch (--torch skip): nothing runs until a torch >= 2.1 is in .venv")
+        say("[3/3] no torch (--torch skip): nothing is encoded until a torch >= 2.1 is in .venv")
     else:
         size = "small, without CUDA" if choice == "cpu" else "several GB where it brings CUDA; smaller: --torch cpu"
         with step(3, f"{torch_pins[0]} ({size})"):

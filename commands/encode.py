@@ -25,7 +25,7 @@ NAME = "prompt"
 
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
-    from ..weighting.encode import EOS_ROWS
+    from ..weighting.options import EOS_ROWS
     from ..weighting.padding import PADDINGS
     from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
     from ..weighting.schemes import SCHEMES

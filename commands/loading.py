@@ -97,10 +97,12 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
     Raises:
         ValueError: If a folder is not there.
     """
-    from ..weighting.embeddings import EmbeddingFolder
-
     folders = embedding_folders(arguments)
-    return EmbeddingFolder(folders, tower, dim) if folders else None
+    if not folders:
+        return None
+    from ..weighting.embedding_folder import EmbeddingFolder  # reading files takes torch
+
+    return EmbeddingFolder(folders, tower, dim)
 
 
 def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tuple[Mapping[str, TextEncoder], str]:

@@ -11,7 +11,7 @@ from .console import json_text, show, standard_input
 from .loading import add_embeddings_option, embeddings_of
 
 if TYPE_CHECKING:
-    from ..weighting.encode import EncodeOptions
+    from ..weighting.options import EncodeOptions
 
 
 def add_commands(commands: Any) -> None:
@@ -40,8 +40,8 @@ def add_commands(commands: Any) -> None:
 
 def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
     """Add the prompt, which need not be given for every command, and the options that say how to read it."""
-    from ..weighting.encode import CHUNKING_CHOICES
     from ..weighting.normalize import NORMALIZATIONS
+    from ..weighting.options import CHUNKING_CHOICES
     from ..weighting.syntax import SYNTAXES
 
     count = None if is_text_needed else "?"
@@ -64,7 +64,7 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
     """The options among the arguments."""
-    from ..weighting.encode import EncodeOptions
+    from ..weighting.options import EncodeOptions
 
     given = vars(arguments)
     return EncodeOptions(**{field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given})
@@ -73,7 +73,7 @@ def options_of(arguments: argparse.Namespace) -> EncodeOptions:
 def _inspect(arguments: argparse.Namespace) -> int:
     from ..encoder.config import CLIP_L
     from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import read_prompt
+    from ..weighting.reading import read_prompt
     from ..weighting.view import token_table, view
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)

@@ -30,7 +30,7 @@ MEANING = (
 
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
-    from ..encoder.images import CROPS
+    from ..encoder.config import CROPS
     from ..weighting.syntax import SYNTAXES
 
     rerank = commands.add_parser(

@@ -49,7 +49,8 @@ from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Co
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.plan import Variant, mask_tensor, versions_of_first
+from weighted_clip.weighting.masks import mask_tensor, variant_mask
+from weighted_clip.weighting.plan import versions_of_first
 from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
@@ -122,18 +123,11 @@ def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image
     prompt = read(text, "masked_blend")
     labels = pictures.mask_labels(prompt.chunks[0], text)
     versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants)
-    rows = [(title, mask_of(version)) for title, version in zip(titles, versions, strict=False)]
+    rows = [(title, variant_mask(version, LENGTH)[0]) for title, version in zip(titles, versions, strict=False)]
     if is_column:
         lines = [("", [row]) for row in rows]
         return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
     return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
-
-
-def mask_of(version: Variant) -> torch.Tensor:
-    """The mask of a version's first chunk, ``[77, 77]``, causality included."""
-    mask = combine(causal_mask(LENGTH), mask_tensor(version.visible[:1], LENGTH))
-    assert mask is not None
-    return mask[0]
 
 
 def hidden(text: str) -> Image.Image:
@@ -243,7 +237,7 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
     prompt = read_prompt(text, options, default_tokenizer())
     (chunk,) = prompt.chunks
-    mask = mask_of(plan_prompt(prompt, default_tokenizer()).variants[0])
+    mask = variant_mask(plan_prompt(prompt, default_tokenizer()).variants[0], LENGTH)[0]
     labels = pictures.mask_labels(chunk, text)
     return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
 

@@ -10,9 +10,13 @@ encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 Activation = Literal["quick_gelu", "gelu"]
+
+Crop = Literal["center", "letterbox", "stretch"]
+CROPS: tuple[Crop, ...] = get_args(Crop)
+"""How an image becomes square, default first: cut at both ends of its long side; bars along it; squeezed."""
 
 HEAD_DIM = 64
 """Width of one attention head in every released CLIP text encoder."""

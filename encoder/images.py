@@ -8,19 +8,17 @@ Source: preprocessing of A. Radford et al., 2021, as in transformers 5.23 ``CLIP
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .config import CROPS, Crop
+
 if TYPE_CHECKING:
     from PIL import Image
-
-Crop = Literal["center", "letterbox", "stretch"]
-CROPS: tuple[Crop, ...] = get_args(Crop)
-"""How an image becomes square, default first: cut at both ends of its long side; bars along it; squeezed."""
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 """Of the training images, by channel."""

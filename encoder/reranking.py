@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .config import VisionConfig
+from .config import Crop, VisionConfig
 from .full_clip import FullClip
-from .images import Crop, preprocess
+from .images import preprocess
 from .vision_model import VisionModel
 
 if TYPE_CHECKING:

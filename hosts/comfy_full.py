@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..encoder.config import Crop
 from ..encoder.full_clip import FullClip, load_full_clip
-from ..encoder.images import Crop
 from ..encoder.reranking import image_features
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.features import TextFeatures, text_features

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..encoder.config import CROPS, Crop
 from ..encoder.contrastive import Over, probabilities, similarity
-from ..encoder.images import CROPS, Crop
 from ..encoder.reranking import best
 from ..hosts.comfy_full import HostedClip, encode_images, encode_texts, load_hosted
 from ..weighting.syntax import SYNTAXES

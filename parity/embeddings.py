@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ..encoder.config import CLIP_L
-from ..weighting.embeddings import EmbeddingFolder
+from ..weighting.embedding_folder import EmbeddingFolder
 
 SIZES = {"zqone": 1, "zqeight": 8, "zqeight long": 2}
 """How many vectors each has. Only the prompts that are to use them have these words in them."""

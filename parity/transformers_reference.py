@@ -6,10 +6,12 @@ import importlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer, read_merges
+
+if TYPE_CHECKING:
+    from ..encoder.text_model import TextModel
 
 
 def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:

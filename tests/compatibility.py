@@ -211,7 +211,8 @@ def probe(name: str, work: Path) -> dict[str, Any]:
         return done.stdout if not done.returncode else f"exit status {done.returncode}: {done.stderr.strip()}"
 
     code = (
-        "import sys, time, torch, numpy; before = set(sys.modules); began = time.perf_counter(); import weighted_clip; "
+        "import sys, time, torch, numpy; before = set(sys.modules); began = time.perf_counter(); "
+        "import weighted_clip; weighted_clip.NODE_CLASS_MAPPINGS; "
     )
     code += "print(round((time.perf_counter() - began) * 1000), *(set(sys.modules) - before))"
     milliseconds, *modules = run("-c", code).split()

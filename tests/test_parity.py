@@ -23,7 +23,8 @@ from weighted_clip.parity.native import encode_natively, seeded_model
 from weighted_clip.parity.prompts import PROMPTS
 from weighted_clip.parity.report import Absence, Result, problems, table
 from weighted_clip.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
-from weighted_clip.weighting.embeddings import EmbeddingFolder, EmbeddingVector
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]

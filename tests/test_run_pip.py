@@ -185,7 +185,7 @@ def test_without_torch_all_else_is_set_up_and_a_command_says_what_it_lacks(tmp_p
     project = Project(tmp_path)
     project.next_version(with_torch=False)
     (tmp_path / "__main__.py").write_bytes((ROOT / "__main__.py").read_bytes())
-    (tmp_path / "__init__.py").write_text("import numpy, torch\n", encoding="utf-8")  # as the package does
+    (tmp_path / "__init__.py").write_text("import numpy, torch\n", encoding="utf-8")  # as what encodes does
     settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project.wheels)}
     done = project.run("--torch", "skip", "inspect", "a cat", **settings)
     assert done.returncode == 1

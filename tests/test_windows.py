@@ -31,7 +31,7 @@ from weighted_clip.hosts.comfy_loras import load_loras
 from weighted_clip.web import routes
 from weighted_clip.web.lab import server
 from weighted_clip.web.shards import ShardHead, read_head, read_shards, shard_path, write_shard
-from weighted_clip.weighting.embeddings import EmbeddingFolder
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
 from weighted_clip.weighting.plan import Rows
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import torch
 
-from .plan import Ask, Call, Plan, Rows, Variant, mask_tensor
+from .masks import mask_tensor
+from .plan import Ask, Call, Plan, Rows, Variant
 from .scheme_api import EncodeFn, Encoding
 
 T = TypeVar("T")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, NamedTuple, TypeVar, overload
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, overload
 
 from .chunks import TokenChunk
 from .embeddings import TokenId
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -152,21 +152,3 @@ def both(one: Visible, other: Visible) -> Visible:
         a, b = (int.from_bytes(flags * (size // len(flags)), "big") for flags in (one, other))
         seen = (a & b).to_bytes(size, "big")
     return None if seen is None or all(seen) else seen
-
-
-def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
-    """Masks of chunks as an encoder takes them.
-
-    Args:
-        visible: One for each chunk.
-        length: Positions in a chunk.
-
-    Returns:
-        Bool ``[chunks, 1 or length, length]``, True = may be attended; None if nothing is hidden.
-    """
-    if all(seen is None for seen in visible):
-        return None
-    size = max(len(seen) for seen in visible if seen is not None)
-    everything = b"\1" * length
-    flags = b"".join(one * (size // len(one)) for one in (seen or everything for seen in visible))
-    return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)

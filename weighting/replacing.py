@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import torch
-
 from .chunks import TokenChunk
 from .masked_blend import fold_blend, nested_blend, plan_blend, reweighted, without
 from .plan import LazyVariants, Plan, Rows, Variant, chained
@@ -53,8 +51,8 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
     def combine(results: Iterator[Rows]) -> Weighted:
         whole, (hidden, pooled) = fold_blend(blend, results, options)
         for (word, weight), rows in zip(raised, results, strict=False):  # further results belong to others
-            is_word = torch.tensor(rows_of(word), device=hidden.device).unsqueeze(-1)  # [chunks, 77, 1]
-            hidden = torch.where(is_word, hidden + (weight - 1.0) * (whole.hidden - rows.hidden), hidden)
+            is_word = hidden.new_tensor(rows_of(word)).bool().unsqueeze(-1)  # [chunks, 77, 1]
+            hidden = (hidden + (weight - 1.0) * (whole.hidden - rows.hidden)).where(is_word, hidden)
         return weighted_rows(hidden, pooled)
 
     return Plan(chained([blend.variants, LazyVariants(len(raised), absent)]), combine)

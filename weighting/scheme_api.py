@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
 from .embeddings import TokenId
 from .plan import Plan, Rows, Variant, Visible, VisibleFn
 from .prompt import Issue
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class EncoderError(RuntimeError):
@@ -167,7 +167,7 @@ def plan_with_empty(
 
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     """Weights as ``[chunks, 77, 1]``, in the type and on the device of ``like``."""
-    return torch.tensor([chunk.weights for chunk in chunks], dtype=like.dtype, device=like.device).unsqueeze(-1)
+    return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
 
 
 def has_weights(chunks: Sequence[TokenChunk]) -> bool:
@@ -186,4 +186,4 @@ def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
     Returns:
         ``[chunks, 77, dim]``.
     """
-    return torch.where(weights == 1.0, hidden, (hidden - empty) * weights + empty)
+    return hidden.where(weights == 1.0, (hidden - empty) * weights + empty)

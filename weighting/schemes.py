@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from .chunks import TokenChunk
 from .masked_blend import masked_blend
@@ -30,6 +28,9 @@ from .scheme_api import (
     weighted_rows,
     weights_of,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -62,7 +63,7 @@ def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS
 
 def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
-    return _plan_with_mean_restored(chunks, options, torch.mean)
+    return _plan_with_mean_restored(chunks, options, _mean)
 
 
 def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -82,7 +83,7 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
         issues: tuple[Issue, ...] = ()
         if has_weights(chunks):
             scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[kept]
-            hidden, issues = _with_mean_of(scaled, hidden, torch.mean)
+            hidden, issues = _with_mean_of(scaled, hidden, _mean)
         return Weighted(hidden, every.pooled, [places[row] for row in kept], issues)
 
     return plan_rows(chunks, options, fold)
@@ -107,10 +108,10 @@ def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS)
 
     def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
         along = (empty * hidden).sum(-1, keepdim=True) / (hidden * hidden).sum(-1, keepdim=True) * hidden
-        along = torch.nan_to_num(along, nan=0.0)
-        moved = torch.where(weights.abs() > 1.0, hidden + weights * along, hidden - (1.0 - weights) * along)
-        moved = torch.where(weights == 0.0, empty, moved)
-        return torch.where(weights == 1.0, hidden, moved)
+        along = along.nan_to_num(nan=0.0)
+        moved = (hidden + weights * along).where(weights.abs() > 1.0, hidden - (1.0 - weights) * along)
+        moved = empty.where(weights == 0.0, moved)
+        return hidden.where(weights == 1.0, moved)
 
     return plan_with_empty(chunks, options, move)
 
@@ -143,7 +144,14 @@ def _plan_with_mean_restored(
 
 def _mean_of_each(hidden: Tensor) -> Tensor:
     """The mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as A1111 does, so that the last digits agree."""
+    import torch  # not above: commands that encode nothing read the table below
+
     return torch.stack([chunk.mean() for chunk in hidden]).view(-1, 1, 1)
+
+
+def _mean(hidden: Tensor) -> Tensor:
+    """The mean of everything."""
+    return hidden.mean()
 
 
 def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
@@ -151,7 +159,7 @@ def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor
     before, after = mean(plain), mean(scaled)
     small = after.abs() < SMALL_MEAN * mean(scaled.abs())
     # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
-    ratio = torch.where(after == 0, torch.ones_like(after), before / after)
+    ratio = (before / after).masked_fill(after == 0, 1.0)
     if not bool(small.any()):
         return scaled * ratio, ()
     message = (

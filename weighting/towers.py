@@ -17,7 +17,8 @@ from ..encoder.config import TextConfig
 from ..encoder.tokenizer import default_tokenizer
 from .chunking import ChunkedSection
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
-from .embeddings import EmbeddingFolder, Embeddings
+from .embedding_folder import EmbeddingFolder
+from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
 from .plan import Rows

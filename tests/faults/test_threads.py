@@ -20,7 +20,7 @@ from weighted_clip.hosts import comfy
 from weighted_clip.hosts.comfy_memory import memory_of
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts
-from weighted_clip.weighting.embeddings import EmbeddingFolder
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions, read_prompt
 from weighted_clip.weighting.view import view
 

@@ -14,7 +14,8 @@ from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.textual_inversion import MAX_VECTORS, EmbeddingFileError, read_embedding_file
 from weighted_clip.web.shards import ShardError, read_shards
-from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingFolder
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.embeddings import EmbeddingError
 
 from .drawing import Draw
 from .files import Header, checkpoint_header, embedding_header, folder, shard_header

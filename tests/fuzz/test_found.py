@@ -20,7 +20,8 @@ from weighted_clip.web.inspection import MAX_VIEWS, inspect
 from weighted_clip.web.shards import ShardError, read_shards
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.embeddings import MAX_DEPTH, EmbeddingError, EmbeddingFolder
+from weighted_clip.weighting.embedding_folder import MAX_DEPTH, EmbeddingFolder
+from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schedule import read_timed
 

@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 from weighted_clip.encoder import safetensors_file
 from weighted_clip.encoder.refusals import MAX_REFUSALS
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting import embeddings as embeddings_module
+from weighted_clip.weighting import embedding_folder
 from weighted_clip.weighting.chunking import CHUNKINGS, a1111, chunk_prompt
 from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
-from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingFolder, EmbeddingVector, plain_id
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector, plain_id
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.prompt import Issue
 from weighted_clip.weighting.syntax import parse
@@ -307,11 +308,11 @@ def test_new_and_changed_files_appear(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_listed_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings_module, "SETTLED_SECONDS", -1)
+    monkeypatch.setattr(embedding_folder, "SETTLED_SECONDS", -1)
     save(tmp_path / "sub" / "zqone.safetensors")
     listed: list[Path] = []
-    walk = embeddings_module.os.walk
-    monkeypatch.setattr(embeddings_module.os, "walk", lambda place: listed.append(place) or walk(place))
+    walk = embedding_folder.os.walk
+    monkeypatch.setattr(embedding_folder.os, "walk", lambda place: listed.append(place) or walk(place))
     found = folder(tmp_path)
     for _ in range(3):
         found.names()

@@ -10,7 +10,8 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import encoders as door
 from weighted_clip.weighting.encode import EncodeOptions, plan_prompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.plan import Variant, both, mask_tensor
+from weighted_clip.weighting.masks import mask_tensor
+from weighted_clip.weighting.plan import Variant, both
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
 

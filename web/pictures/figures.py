@@ -17,7 +17,8 @@ from ...encoder.masks import PadConvention, causal_mask, combine, length_normali
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import ReadPrompt
-from ...weighting.plan import Variant, mask_tensor, versions_of_first
+from ...weighting.masks import variant_mask
+from ...weighting.plan import Variant, versions_of_first
 from .masks import draw_mask_rows, draw_masks
 from .style import ThemeName
 
@@ -116,12 +117,7 @@ def draw_encoding_masks(read: ReadPrompt, variants: Sequence[Variant], *, theme:
     """
     chunk, length = read.chunks[0], read.layout.length
     versions = versions_of_first(variants)
-    shown: list[tuple[str, Tensor]] = []
-    for version in versions[:SHOWN_ENCODINGS]:
-        base = causal_mask(length) if version.is_causal else torch.ones(1, length, length, dtype=torch.bool)
-        mask = combine(base, mask_tensor(version.visible[:1], length))
-        assert mask is not None
-        shown.append((version.title, mask[0]))
+    shown = [(version.title, variant_mask(version, length)[0]) for version in versions[:SHOWN_ENCODINGS]]
     num_more = len(versions) - len(shown)
     caption = f"{num_more} more versions are not shown." if num_more else ""
     labels = mask_labels(chunk, read.prompt.source)

@@ -1,0 +1,153 @@
+"""What starting imports: no torch where a command needs none, and nothing foreign where a host loads the pack."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import weighted_clip
+from weighted_clip.commands import _parser
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.weighting.encoders import Encoders
+
+ROOT = Path(__file__).resolve().parents[1]
+
+READING = {
+    "inspect": ["inspect", "a (cat:1.2)"],
+    "inspect, every option": ["inspect", "[a] BREAK", "--json", "--quirks", "--normalization", "mean"],
+    "convert": ["convert", "a ((red)) [cat]", "--to", "compel"],
+    "schedule": ["schedule", "a [cat:dog:0.5] AND b", "--steps", "4"],
+}
+"""Commands that need no tensor."""
+MISTYPED = {
+    "no such command": ["inspekt", "a"],
+    "no such option": ["encode", "a", "--shceme", "comfy"],
+    "no such choice": ["encode", "a", "--scheme", "comfi"],
+    "a missing argument": ["rerank"],
+}
+
+
+def commands_of(parser: argparse.ArgumentParser, name: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """A program's name and those of all its commands, as typed."""
+    yield name
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child, its_parser in action.choices.items():
+                yield from commands_of(its_parser, (*name, child))
+
+
+HELP = [*commands_of(_parser())]
+
+
+def started(*arguments: str) -> tuple[int, set[str]]:
+    """The exit status of a command and the modules that it imported."""
+    command = [sys.executable, "-X", "importtime", str(ROOT / "__main__.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    return done.returncode, set(re.findall(r"^import time: .*\| +([\w.]+)$", done.stderr, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        *(pytest.param(arguments, 0, id=name) for name, arguments in READING.items()),
+        *(pytest.param([*name, "--help"], 0, id=" ".join([*name, "--help"])) for name in HELP),
+        *(pytest.param(arguments, 2, id=name) for name, arguments in MISTYPED.items()),
+    ],
+)
+def test_no_torch_is_imported(arguments: list[str], status: int) -> None:
+    code, modules = started(*arguments)
+    assert code == status
+    assert "weighted_clip.commands" in modules
+    assert not {"torch", "safetensors", "PIL"} & modules
+
+
+def test_every_command_is_asked_for_help() -> None:
+    assert {(), ("inspect",), ("convert",), ("schedule",), ("encode",), ("rerank",), ("lab",)} <= set(HELP)
+
+
+def test_torch_would_be_seen(tmp_path: Path) -> None:
+    code, modules = started("encode", "a", "--weights", str(tmp_path / "nowhere.safetensors"))
+    assert code == 1
+    assert "torch" in modules
+
+
+# ---- in a host
+
+HOST = """
+import importlib.util, json, sys
+from types import SimpleNamespace
+
+folder, has_server, broken = sys.argv[1:]
+routes = []
+if has_server:
+    table = SimpleNamespace(post=lambda path: lambda handler: routes.append(path))
+    instance = SimpleNamespace(routes=table)
+    sys.modules["server"] = SimpleNamespace(PromptServer=SimpleNamespace(instance=instance))
+if broken:
+    import torch
+    del torch.bfloat16
+before = set(sys.modules)
+name = folder.replace(".", "_x_")
+spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py")
+module = sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+web = module.WEB_DIRECTORY if hasattr(module, "WEB_DIRECTORY") else None
+nodes = [*module.NODE_CLASS_MAPPINGS] if hasattr(module, "NODE_CLASS_MAPPINGS") else None
+titles = [*module.NODE_DISPLAY_NAME_MAPPINGS] if hasattr(module, "NODE_DISPLAY_NAME_MAPPINGS") else None
+has_entrypoint = hasattr(module, "comfy_entrypoint")
+tops = {other.partition(".")[0] for other in {*sys.modules} - before if other.partition(".")[0] != name}
+foreign = sorted(tops - {*sys.stdlib_module_names})
+print(json.dumps([web, nodes, titles, has_entrypoint, routes, foreign]))
+"""
+"""Loads a folder as ComfyUI 0.29.0 does, and prints what the host would find."""
+NEEDED = {"torch", "numpy", "safetensors"}
+"""All that a host which loads the pack imports for it, beside what these import."""
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.fixture(scope="module")
+def companions() -> set[str]:
+    """What the packages that are needed import in turn."""
+    code = f"import {', '.join(sorted(NEEDED))}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return {*run_python(code).stdout.split()} - NEEDED
+
+
+@pytest.mark.parametrize("has_server", ["", "server"])
+@pytest.mark.parametrize("folder", ["ComfyUI-weighted-clip", "my pack", "a.b"])
+def test_a_host_finds_the_nodes_and_imports_only_what_is_listed(
+    folder: str, has_server: str, tmp_path: Path, companions: set[str]
+) -> None:
+    path = tmp_path / folder
+    path.symlink_to(ROOT, target_is_directory=True)
+    done = run_python(HOST, str(path), has_server, "")
+    assert done.returncode == 0, done.stderr
+    web, nodes, titles, has_entrypoint, routes, foreign = json.loads(done.stdout)
+    assert nodes == [*NODE_CLASS_MAPPINGS]
+    assert titles == [*NODE_DISPLAY_NAME_MAPPINGS]
+    assert (path / web).is_dir()
+    assert not has_entrypoint
+    assert routes == (["/weighted_clip/inspect"] if has_server else [])
+    assert {*foreign} - companions == NEEDED
+
+
+def test_nodes_that_cannot_be_imported_are_an_error_and_not_absent() -> None:
+    """A host asks with ``hasattr``, which takes an AttributeError of a library for an answer."""
+    done = run_python(HOST, str(ROOT), "", "broken")
+    assert done.returncode == 1
+    assert "bfloat16" in done.stderr
+    assert "ImportError" in done.stderr.splitlines()[-1]
+
+
+def test_the_package_has_what_it_names_and_nothing_else() -> None:
+    assert {name for name in weighted_clip.__all__ if not hasattr(weighted_clip, name)} == set()
+    assert weighted_clip.Encoders is Encoders
+    with pytest.raises(AttributeError, match=r"'weighted_clip' has no attribute 'Encoder'"):
+        weighted_clip.Encoder  # noqa: B018
