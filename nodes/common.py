@@ -6,7 +6,7 @@ new ones are only appended. Menus list what exists, in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..encoder.memory import DEFAULT_MEBIBYTES
@@ -43,6 +43,11 @@ def menu(choices: Sequence[str] | Mapping[str, Any], tooltip: str) -> tuple[list
     return names, {"default": names[0], "tooltip": tooltip}
 
 
+def with_first(first: str, names: Iterable[str]) -> list[str]:
+    """The names, one of them moved to the front: the default of a menu."""
+    return [first, *(name for name in names if name != first)]
+
+
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
     """A value of a drop-down input, where nothing else looks at it; the host lets any pass that comes by a link.
 
@@ -64,8 +69,7 @@ def checked(name: str, value: Any, choices: Collection[str]) -> Any:
 
 SYNTAX_INPUT = menu(
     SYNTAXES,
-    "How weights are written. comfy: (word:1.2) sets, (word) is 1.1. a1111: brackets multiply, [word] is 1/1.1, BREAK "
-    "ends a chunk. compel: word+ and (word)1.2, .blend() and .and(). none: brackets are text.",
+    "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
 )
 SCHEME_INPUT = menu(
     SCHEMES, "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())

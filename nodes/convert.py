@@ -29,11 +29,10 @@ class WeightedCLIPConvert:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
-        source = [name for name in ("a1111", *SYNTAXES) if name != "a1111"]
         return {
             "required": {
                 "text": common.TEXT_INPUT,
-                "from": common.menu(["a1111", *source], "The syntax the prompt is in."),
+                "from": common.menu(common.with_first("a1111", SYNTAXES), "The syntax the prompt is in."),
                 "to": common.menu(TARGETS, "The syntax wanted."),
             }
         }

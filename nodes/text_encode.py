@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy import encode_text
+from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
 from .results import encoded_result
 
-BLEND_SYNTAXES = ("a1111", "comfy", "compel")
+BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
+"""Syntaxes with weights, default first."""
 
 
 class WeightedCLIPTextEncode(common.EncodeNode):

@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import NamedTuple
 
 from .chunks import Token, Tokenize, fragment_tokens
-from .extra_networks import read_loras, take_tags
-from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, Span
-from .syntax import parse
+from .extra_networks import Tag, read_loras
+from .prompt import Break, Fragment, Issue, Lora, Prompt, Span
+from .syntax import SYNTAXES, parse, syntax_of
 
-TARGETS = ("comfy", "a1111", "compel")
+TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""
 
 WEIGHT_TOLERANCE = 1e-7
 """Weights this near each other, relatively, are the same: they are written with eight digits."""
 
 _WORDS = re.compile(r"[^\W\d_]+|\d|(?:[^\w\s]|_)+|\S")
-_A1111_KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
-_TAG_START = re.compile(r"<(?=\w+:)")
-_LAST_NUMBER = re.compile(r":\s*([+-]?(?:\d+\.?|\d*\.\d+))$")
 
 
 class Converted(NamedTuple):
@@ -61,13 +57,11 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """
-    if target not in TARGETS:
-        raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
-    bare, tags = take_tags(text) if source == "a1111" else (Fragment((Piece(text, Span(0, len(text))),)), ())
+    writer = _Writer(target, tokenize)
+    bare, tags = syntax_of(source).take_tags(text)
     prompt = parse(bare.text, source)
     if source == target:
         return Converted(text, prompt.issues)
-    writer = _Writer(target, tokenize)
     written = writer.write(prompt)
     issues = [*prompt.issues, *writer.issues]
     if not writer.issues and (place := _first_difference(prompt, parse(written, target), tokenize)) is not None:
@@ -75,19 +69,24 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
         issues.append(Issue("not-expressible", message, place))
     if tags:
         issues = [replace(issue, span=bare.place_of(issue.span)) for issue in issues]
-    loras = [Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0]] if tags else prompt.loras
-    places = [tag.span for tag in tags] or [Span(0, len(text)) for _ in loras]
-    names, lost = _written_loras(loras, places, target)
+    places = [tag.span for tag in tags] or [Span(0, len(text)) for _ in prompt.loras]
+    names, lost = _written_loras(_loras(prompt, tags), places, target)
     return Converted(" ".join(filter(None, [written, *names])), (*issues, *lost))
+
+
+def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
+    """The LoRAs that a prompt names, and those that tags taken out of it name."""
+    return [*prompt.loras, *(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])]
 
 
 def _written_loras(loras: Sequence[Lora], places: Sequence[Span], target: str) -> tuple[list[str], list[Issue]]:
     """LoRAs as the target names them, or an issue for each place with a tag that it has no words for."""
-    if target == "a1111" and all(math.isfinite(lora.weight) for lora in loras):
-        return [f"<lora:{lora.name}:{_decimal(lora.weight)}>" for lora in loras], []
-    if target == "compel":
-        names = [f"withLora({lora.name}, {_decimal(lora.weight)})" for lora in loras]
-        if parse(" ".join(names), "compel").loras == tuple(loras) and len(loras) == len(places):
+    syntax = syntax_of(target)
+    if syntax.write_lora is not None and len(loras) == len(places):
+        names = [syntax.write_lora(lora) for lora in loras]
+        bare, tags = syntax.take_tags(" ".join(names))
+        found = _loras(syntax.parse(bare.text), tags)
+        if _same(found, loras):
             return names, []
     message = f"A LoRA cannot be written in {target}: it is left out."
     return [], [Issue("not-expressible", message, place) for place in dict.fromkeys(places)]
@@ -97,43 +96,47 @@ class _Writer:
     """Writes parts in one syntax, collecting what it cannot say."""
 
     def __init__(self, target: str, tokenize: Tokenize) -> None:
+        write = SYNTAXES[target].write if target in SYNTAXES else None
+        if write is None:
+            raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
         self.target = target
+        self.syntax = SYNTAXES[target]
+        self.write_text = write
         self.tokenize = tokenize
         self.issues: list[Issue] = []
 
     def write(self, prompt: Prompt) -> str:
         self._report_structure(prompt)
         is_first_of_section = {index for index in _section_starts(prompt) if index}
+        # a syntax may put a space between fragments; elsewhere one keeps those apart that would run into one
+        is_spaced = self.syntax.is_spaced or syntax_of(prompt.syntax).is_spaced
         pieces: list[str] = []
         previous: Fragment | None = None
         for index, part in enumerate(prompt.parts):
             if isinstance(part, Break) or index in is_first_of_section:
                 pieces.append(self._break(part))
                 previous = None
-            if isinstance(part, Break) or not part.text or (self.target == "compel" and not part.text.strip()):
+            if isinstance(part, Break) or not part.text or (self.syntax.is_spaced and not part.text.strip()):
                 continue
-            # compel puts a space between fragments; elsewhere it keeps those apart that would run into one
-            is_spaced = "compel" in (self.target, prompt.syntax)
-            needs_space = is_spaced or (previous is not None and self._joins(previous, part, pieces))
-            pieces += ([" "] if needs_space and pieces else []) + [self._fragment(part)]
+            if previous is not None and (is_spaced or self._joins(previous, part, pieces)):
+                pieces.append(" ")
+            pieces.append(self._fragment(part))
             previous = part
-        written = "".join(pieces).strip()
-        # at the very end A1111 takes a number for the weight of an AND part; in brackets it is text
-        return _LAST_NUMBER.sub(r":(\1:1)", written) if self.target == "a1111" else written
+        return self.syntax.finish("".join(pieces).strip())
 
     def _joins(self, previous: Fragment, part: Fragment, pieces: Sequence[str]) -> bool:
         return _is_same(previous.weight, part.weight) or pieces[-1].endswith("\\")
 
     def _report_structure(self, prompt: Prompt) -> None:
-        """Mixtures and weights of sections, which only compel has."""
+        """Mixtures and weights of sections, which no syntax is written with."""
         if any(section.shares for section in prompt.sections):
             self._issue("A blend of prompts cannot be written: they follow one another.", Span(0, len(prompt.source)))
         if any(section.weight != 1.0 for section in prompt.sections):
             self._issue("Weights of .and() cannot be written: each is 1.", Span(0, len(prompt.source)))
 
     def _break(self, part: Fragment | Break) -> str:
-        if self.target == "a1111":
-            return " BREAK" if isinstance(part, Fragment) else " BREAK "
+        if self.syntax.break_word is not None:
+            return f" {self.syntax.break_word} "
         self._issue("BREAK cannot be written: the chunk does not end here.", part.span)
         return " "
 
@@ -142,7 +145,7 @@ class _Writer:
             return part.text
         wanted = [(token_id, part.weight) for token_id, _, _ in self.tokenize(part.text)]
         for candidate in self._candidates(part.text, part.weight):
-            if _same_tokens(self._read(candidate), wanted):
+            if _same(self._read(candidate), wanted):
                 return candidate
         plain = next(self._candidates(part.text, 1.0))
         self._issue(f"“{part.text.strip()}” with weight {part.weight:g} cannot be written in {self.target}.", part.span)
@@ -151,54 +154,16 @@ class _Writer:
     def _candidates(self, text: str, weight: float) -> Iterator[str]:
         """Ways of writing a fragment, the most readable first."""
         spaced = " ".join(_WORDS.findall(text))
-        # a sign in brackets must stand before a word: a space behind it would end the word
+        # a sign in compel's brackets must stand before a word: a space behind it would end the word
         glued = re.sub(r"([+-]) (?=\w)", r"\1", spaced)
-        for form in (text, spaced, glued) if self.target == "compel" else (text, spaced):
-            yield from WRITERS[self.target](form, weight)
+        for form in (text, spaced, glued):
+            yield from self.write_text(form, weight)
 
     def _read(self, candidate: str) -> list[tuple[object, float]]:
-        return [(token.id, token.weight) for token in _tokens(parse(candidate, self.target), self.tokenize)]
+        return [(token.id, token.weight) for token in _tokens(self.syntax.parse(candidate), self.tokenize)]
 
     def _issue(self, message: str, span: Span) -> None:
         self.issues.append(Issue("not-expressible", message, span))
-
-
-def _write_comfy(text: str, weight: float) -> Iterator[str]:
-    escaped = re.sub(r"[()]", r"\\\g<0>", text)
-    if weight == 1.0:
-        yield escaped
-    else:
-        yield f"({escaped}:{weight:.8g})"
-
-
-def _write_a1111(text: str, weight: float) -> Iterator[str]:
-    # letter case is nothing to CLIP, but to A1111 these words are commands
-    escaped = _A1111_KEYWORDS.sub(lambda match: match[0].lower(), re.sub(r"[()\[\]\\]", r"\\\g<0>", text))
-    escaped = _TAG_START.sub("< ", escaped)
-    if weight == 1.0:
-        yield escaped
-    elif math.isfinite(weight):
-        yield f"({escaped}:{_decimal(weight)})"
-
-
-def _write_compel(text: str, weight: float) -> Iterator[str]:
-    escaped = re.sub(r'[()"]', r"\\\g<0>", text.strip())
-    if weight == 1.0:
-        yield escaped
-    elif math.isfinite(weight) and weight >= 0:
-        yield f"({escaped}){_decimal(weight)}"
-
-
-WRITERS: dict[str, Callable[[str, float], Iterator[str]]] = {
-    "comfy": _write_comfy,
-    "a1111": _write_a1111,
-    "compel": _write_compel,
-}
-
-
-def _decimal(weight: float) -> str:
-    """Eight digits without exponent: neither A1111 nor compel reads one."""
-    return format(Decimal(f"{weight:.8g}"), "f")
 
 
 def _section_starts(prompt: Prompt) -> Iterator[int]:
@@ -218,7 +183,8 @@ def _is_same(weight: float, other: float) -> bool:
     return math.isclose(weight, other, rel_tol=WEIGHT_TOLERANCE, abs_tol=WEIGHT_TOLERANCE) or weight == other
 
 
-def _same_tokens(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, float]]) -> bool:
+def _same(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, float]]) -> bool:
+    """Whether tokens, or LoRAs, have the same ids, or names, and weights."""
     return len(found) == len(wanted) and all(
         a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(found, wanted, strict=True)
     )

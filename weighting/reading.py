@@ -10,13 +10,13 @@ from typing import NamedTuple
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import Embeddings
-from .extra_networks import Tag, read_loras, tag_issues, take_tags
+from .extra_networks import Tag, read_loras, tag_issues
 from .hiding import hiding_issues, mark_hidden
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt
-from .syntax import parse
+from .syntax import parse, syntax_of
 
 MAX_WEIGHT = 1e30
 """Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
@@ -71,11 +71,9 @@ def read_prompt(
         ValueError: If an option is out of range.
     """
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
-    if options.syntax == "a1111":
-        bare, tags = take_tags(text)
-        if tags:
-            return _with_tags(placed(_read(bare.text, options, context), text, bare), tags)
-    return _read(text, options, context)
+    bare, tags = syntax_of(options.syntax).take_tags(text)
+    read = placed(_read(bare.text, options, context), text, bare)
+    return _with_tags(read, tags) if tags else read
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:

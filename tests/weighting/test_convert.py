@@ -118,6 +118,7 @@ def test_any_text_converts_the_same_or_says_what_is_lost(source: str, target: st
         ("a <b:c> d", "comfy", "a1111", "a < b:c> d"),
         ("<lora:ink:0.8> a (cat:1.2)", "a1111", "compel", "a (cat)1.2 withLora(ink, 0.8)"),
         ("a cat withLora(ink, 0.5)", "compel", "a1111", "a cat <lora:ink:0.5>"),
+        ("a cat <lora:ink:0.123456789012>", "a1111", "compel", "a cat withLora(ink, 0.12345679)"),
     ],
 )
 def test_what_a1111_would_take_for_a_command_stays_text_and_loras_stay_loras(

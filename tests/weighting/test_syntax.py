@@ -1,12 +1,18 @@
 """The syntaxes against the case files, and what must hold for any string."""
 
 import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from weighted_clip.weighting.prompt import Break, Fragment, Prompt, PromptError, Swap
-from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.convert import convert
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
+from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
 
 
 def as_case(prompt: Prompt) -> list[list[object]]:
@@ -190,3 +196,51 @@ def test_text_without_syntax_is_one_piece_of_weight_one(text: str) -> None:
     assert as_case(parse(text, "comfy")) == expected
     if "BREAK" not in text:
         assert as_case(parse(text, "a1111")) == [[text, 1.0]]
+
+
+def parse_toy(source: str, *, strict: bool = False) -> Prompt:
+    """Words; !word weighs 2, and / ends a chunk."""
+    parts: list[Fragment | Break] = []
+    covered: list[Span] = []
+    for match in re.finditer(r"(!?)(\S+)", source):
+        covered.append(Span(*match.span(2)))
+        weight = 2.0 if match[1] else 1.0
+        parts.append(Break(covered[-1]) if match[0] == "/" else Fragment((Piece(match[2], covered[-1]),), weight))
+    return Prompt(source, "toy", tuple(parts), unmarked(len(source), covered))
+
+
+def write_toy(text: str, weight: float) -> Iterator[str]:
+    if weight in (1.0, 2.0):
+        yield " ".join("!" * (weight == 2.0) + word for word in text.split())
+
+
+TOY = Syntax(parse_toy, "!word weighs 2.", write=write_toy, is_spaced=True, break_word="/", has_tags=True)
+
+
+def read_toy(text: str, **options: str) -> list[list[tuple[str, float]]]:
+    chunks = read_prompt(text, EncodeOptions(syntax="toy", **options), default_tokenizer()).chunks
+    return [[(text[slice(*token.span)], token.weight) for token in chunk.content] for chunk in chunks]
+
+
+def test_a_syntax_without_a_chunk_rule_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SYNTAXES, "toy", TOY)
+    with pytest.raises(ValueError, match=r"'toy' has no chunk rule.* chunking: a1111, comfy segment"):
+        read_toy("a cat")
+    chunks = [[("a", 1.0), ("red", 2.0)], [("cat", 1.0)]]
+    assert read_toy("a <lora:ink:1> !red / cat", chunking="a1111") == chunks
+    monkeypatch.setitem(SYNTAXES, "toy", replace(TOY, chunking="a1111"))
+    assert read_toy("a <lora:ink:1> !red / cat") == chunks
+
+
+def test_a_syntax_is_converted_as_its_record_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SYNTAXES, "toy", TOY)
+    there = convert("a (red:2) BREAK <lora:ink:1> cat", "a1111", "toy", default_tokenizer())
+    assert there.text == "a !red / cat"
+    assert [issue.message for issue in there.issues] == ["A LoRA cannot be written in toy: it is left out."]
+    back = convert("a <lora:ink:1> !red / cat", "toy", "a1111", default_tokenizer())
+    assert back == ("a (red:2) BREAK cat <lora:ink:1>", ())
+    (issue,) = convert("a (red:1.5) cat", "a1111", "toy", default_tokenizer()).issues
+    assert issue.message == "“red” with weight 1.5 cannot be written in toy."
+    monkeypatch.setitem(SYNTAXES, "toy", replace(TOY, write=None))
+    with pytest.raises(ValueError, match="cannot write syntax 'toy'"):
+        convert("a", "comfy", "toy", default_tokenizer())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..chunks import ChunkContext, Chunked, TokenChunk
 from ..prompt import Fragment, Issue, Prompt, Section, Swap
+from ..syntax import syntax_of
 from . import a1111, comfy, compel
 
 CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
@@ -21,14 +22,6 @@ CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     "compel truncate": compel.chunk_compel_truncate,
 }
 """Every chunk rule by name."""
-
-CHUNKING_OF_SYNTAX = {
-    "comfy": "comfy segment",
-    "a1111": "a1111",
-    "compel": "compel sentences",
-    "none": "comfy segment",
-}
-"""What ``as syntax`` means."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +69,10 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         The chunks and the issues of making them.
 
     Raises:
-        ValueError: If the rule is unknown.
+        ValueError: If the rule is unknown, or the syntax has none of its own.
     """
     if chunking == "as syntax":
-        chunking = CHUNKING_OF_SYNTAX[prompt.syntax]
+        chunking = _chunking_of(prompt.syntax)
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
     issues: list[Issue] = []
@@ -108,6 +101,16 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         for section in sections
     )
     return ChunkedPrompt(chunked, tuple(issues))
+
+
+def _chunking_of(syntax: str) -> str:
+    """What ``as syntax`` means."""
+    chunking = syntax_of(syntax).chunking
+    if chunking is None:
+        raise ValueError(
+            f"the syntax {syntax!r} has no chunk rule of its own; name one as chunking: {', '.join(CHUNKINGS)}"
+        )
+    return chunking
 
 
 def _read(part: tuple[Fragment | Swap, ...]) -> tuple[Fragment, ...]:

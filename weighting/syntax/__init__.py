@@ -1,13 +1,12 @@
-"""The prompt syntaxes: one grammar a file, all parsing into `Prompt`."""
+"""The prompt syntaxes: one grammar a file, all parsing into `Prompt`; each file ends in the record of its syntax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
+from .record import Syntax
 
-__all__ = ["SYNTAXES", "parse", "parse_plain"]
+__all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 
 
 def parse_plain(source: str, *, strict: bool = False) -> Prompt:
@@ -24,13 +23,30 @@ def parse_plain(source: str, *, strict: bool = False) -> Prompt:
     return Prompt(source, "none", (Fragment((Piece(source, Span(0, len(source))),)),))
 
 
-SYNTAXES: dict[str, Callable[..., Prompt]] = {
-    "comfy": comfy.parse,
-    "a1111": a1111.parse,
-    "compel": compel.parse,
-    "none": parse_plain,
+SYNTAXES: dict[str, Syntax] = {
+    "comfy": comfy.SYNTAX,
+    "a1111": a1111.SYNTAX,
+    "compel": compel.SYNTAX,
+    "none": Syntax(parse_plain, "brackets are text.", chunking="comfy segment"),
 }
-"""Every syntax by the name that menus, options and case files use. Each takes ``(source, *, strict)``."""
+"""Every syntax by the name that menus, options and case files use, in the order of menus."""
+
+
+def syntax_of(name: str) -> Syntax:
+    """The record of a syntax.
+
+    Args:
+        name: A key of `SYNTAXES`.
+
+    Returns:
+        The record.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+    """
+    if name not in SYNTAXES:
+        raise ValueError(f"unknown syntax {name!r}; allowed: {', '.join(SYNTAXES)}")
+    return SYNTAXES[name]
 
 
 def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
@@ -48,6 +64,4 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
         ValueError: If the syntax is unknown.
         PromptError: In strict mode, where the reference raises.
     """
-    if syntax not in SYNTAXES:
-        raise ValueError(f"unknown syntax {syntax!r}; allowed: {', '.join(SYNTAXES)}")
-    return SYNTAXES[syntax](source, strict=strict)
+    return syntax_of(syntax).parse(source, strict=strict)

@@ -18,6 +18,7 @@ Source: docs/weighting.md, "A1111 syntax"; behaviour of stable-diffusion-webui-f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -27,6 +28,7 @@ import numpy as np
 from ..editing import edits_of, read_editing
 from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
 from ..schedule import AND_WORD
+from .record import Syntax, decimal
 
 ROUND_FACTOR = 1.1
 SQUARE_FACTOR = 1 / 1.1
@@ -36,6 +38,9 @@ BREAK_WEIGHT = -1.0
 _LEXEME = re.compile(r"\\[()\[\]\\]?|[()\[\]]|:(?:\s*[+-]?[.\d]+\s*\))?|[^\\()\[\]:]+")
 """A row of the table; how it starts and ends tells which."""
 _BREAK = re.compile(r"\bBREAK\b\s*")
+_KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
+_TAG_START = re.compile(r"<(?=\w+:)")
+_LAST_NUMBER = re.compile(r":\s*([+-]?(?:\d+\.?|\d*\.\d+))$")
 _CLOSING = {")": ("(", ROUND_FACTOR), "]": ("[", SQUARE_FACTOR)}
 
 
@@ -219,3 +224,35 @@ def _merge(pieces: list[Piece], weights: list[float]) -> tuple[tuple[Fragment | 
             )
             issues.append(Issue("break-in-brackets", message, fragment.span))
     return tuple(parts), issues
+
+
+def write(text: str, weight: float) -> Iterator[str]:
+    r"""Write text with a weight.
+
+    >>> list(write("[cat] AND <dog:1>", 1.2))
+    ['(\\[cat\\] and < dog:1>:1.2)']
+    """
+    # letter case is nothing to CLIP, but to A1111 these words are commands
+    escaped = _KEYWORDS.sub(lambda match: match[0].lower(), re.sub(r"[()\[\]\\]", r"\\\g<0>", text))
+    escaped = _TAG_START.sub("< ", escaped)
+    if weight == 1.0:
+        yield escaped
+    elif math.isfinite(weight):
+        yield f"({escaped}:{decimal(weight)})"
+
+
+def _finish(written: str) -> str:
+    """At the very end A1111 takes a number for the weight of an AND part; in brackets it is text."""
+    return _LAST_NUMBER.sub(r":(\1:1)", written)
+
+
+SYNTAX = Syntax(
+    parse,
+    "brackets multiply, [word] is 1/1.1, BREAK ends a chunk.",
+    chunking="a1111",
+    write=write,
+    finish=_finish,
+    break_word=BREAK_WORD,
+    write_lora=lambda lora: f"<lora:{lora.name}:{decimal(lora.weight)}>",
+    has_tags=True,
+)

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
+from .record import Syntax
 
 FACTOR = 1.1
 
@@ -154,3 +156,19 @@ def _pieces(source: str, start: int, end: int) -> tuple[Piece, ...]:
     if end > position:
         pieces.append(Piece(source[position:end], Span(position, end)))
     return tuple(pieces)
+
+
+def write(text: str, weight: float) -> Iterator[str]:
+    r"""Write text with a weight.
+
+    >>> list(write("a (cat)", 1.2))
+    ['(a \\(cat\\):1.2)']
+    """
+    escaped = re.sub(r"[()]", r"\\\g<0>", text)
+    if weight == 1.0:
+        yield escaped
+    else:
+        yield f"({escaped}:{weight:.8g})"
+
+
+SYNTAX = Syntax(parse, "(word:1.2) sets, (word) is 1.1.", chunking="comfy segment", write=write)

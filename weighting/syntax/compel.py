@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section, Span, Swap, unmarked
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
+from .record import Syntax, decimal
 
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
 # from the first of its backslashes only: beginning anew at each of them would be quadratic
@@ -273,3 +274,26 @@ def _spaced_commas(source: str) -> tuple[str, list[int]]:
     parts.append(source[position:])
     places += range(position, len(source))
     return "".join(parts), places
+
+
+def write(text: str, weight: float) -> Iterator[str]:
+    """Write text with a weight.
+
+    >>> list(write("a cat", 1.2)), list(write("a cat", -1))
+    (['(a cat)1.2'], [])
+    """
+    escaped = re.sub(r'[()"]', r"\\\g<0>", text.strip())
+    if weight == 1.0:
+        yield escaped
+    elif math.isfinite(weight) and weight >= 0:
+        yield f"({escaped}){decimal(weight)}"
+
+
+SYNTAX = Syntax(
+    parse,
+    "word+ and (word)1.2, .blend() and .and().",
+    chunking="compel sentences",
+    write=write,
+    is_spaced=True,
+    write_lora=lambda lora: f"withLora({lora.name}, {decimal(lora.weight)})",
+)

@@ -1,0 +1,55 @@
+"""What the pack knows of a prompt syntax, as one record: how it is read, written and cut into chunks by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from ..extra_networks import Tag, take_tags
+from ..prompt import Fragment, Lora, Piece, Prompt, Span
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """A prompt syntax."""
+
+    parse: Callable[..., Prompt]
+    """Reads a prompt; takes ``(source, *, strict)``."""
+    summary: str
+    """How its weights look, for menus."""
+    chunking: str | None = None
+    """The chunk rule that ``as syntax`` means; None: there is no default, the user names one."""
+    write: Callable[[str, float], Iterator[str]] | None = None
+    """Ways of writing text with a weight, the most readable first; none for a weight it has no words for. What comes
+    out is read back before it is taken. None: no prompt can be written in it."""
+    finish: Callable[[str], str] = str
+    """Last touch to a whole written prompt."""
+    is_spaced: bool = False
+    """Whether a space stands between any two fragments, as if it were typed."""
+    break_word: str | None = None
+    """What ends a chunk; None: nothing does."""
+    write_lora: Callable[[Lora], str] | None = None
+    """How a LoRA is named in the text; None: not at all."""
+    has_tags: bool = False
+    """Whether tags of extra networks, ``<lora:name:0.8>``, are taken out before it is read."""
+
+    def take_tags(self, source: str) -> tuple[Fragment, tuple[Tag, ...]]:
+        """Take the tags out of a prompt, if the syntax has them.
+
+        Args:
+            source: Any string.
+
+        Returns:
+            The prompt without them, in pieces that know their places, and the tags.
+        """
+        return take_tags(source) if self.has_tags else (Fragment((Piece(source, Span(0, len(source))),)), ())
+
+
+def decimal(weight: float) -> str:
+    """Eight digits without exponent: neither A1111 nor compel reads one.
+
+    >>> decimal(1e-05), decimal(1.2100000000001)
+    ('0.00001', '1.21')
+    """
+    return format(Decimal(f"{weight:.8g}"), "f")
