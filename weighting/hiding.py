@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from .chunks import Token, TokenChunk, Tokenize
-from .embeddings import EMBEDDING_PREFIX
 from .options import EncodeOptions
+from .phrases import Phrases, phrases_of
 from .plan import Visible, VisibleFn, both
 from .prompt import Issue, Span, shortened
 from .scheme_api import hide_nothing
@@ -33,11 +32,11 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     """
     if not options.hide.strip():
         return tuple(chunks)
-    hide = _phrases(options.hide, tokenize)
-    from_phrases = _phrases(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
+    hide = phrases_of(options.hide, tokenize)
+    from_phrases = phrases_of(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
     result: list[TokenChunk] = []
     for chunk in chunks:
-        hidden, blind = hide.found_in(chunk).places, from_phrases.found_in(chunk).places
+        hidden, blind = _found_in(chunk, hide).places, _found_in(chunk, from_phrases).places
         if options.hidden_from == "padding rows only" and hidden:
             blind = set(range(chunk.num_content + 2, len(chunk.tokens)))
         if not hidden and not blind:  # a prompt may be thousands of chunks
@@ -66,7 +65,7 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     is_partial = options.hidden_from == "the phrases below"
     issues: list[Issue] = []
     for text in (options.hide, options.from_phrases if is_partial else ""):
-        for phrase in _phrases(text, tokenize).missing_from(chunks):
+        for phrase in _missing_from(chunks, phrases_of(text, tokenize)):
             message = f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
             issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
@@ -124,59 +123,26 @@ class _Found(NamedTuple):
     """The positions of all of them."""
 
 
-def _phrases(text: str, tokenize: Tokenize) -> _Phrases:
-    """Tokenize phrases: once, because each of thousands of sections of a prompt asks for them."""
-    if getattr(tokenize, "__hash__", None) is None:  # a caller's own class may have none
-        return _Phrases(text, tokenize)
-    return _kept_phrases(text, tokenize)
+def _found_in(chunk: TokenChunk, phrases: Phrases) -> _Found:
+    """The phrases that stand in a chunk, and where."""
+    found: set[tuple[int, ...]] = set()
+    names: set[str] = set()
+    places: set[int] = set()
+    ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
+    for place, token in enumerate(chunk.content, 1):
+        if isinstance(token.id, int):
+            keys = list(phrases.keys_at(place - 1, ids))  # the longest first
+            found.update(keys)
+            places.update(range(place, place + len(keys[0])) if keys else ())
+        elif phrase := phrases.by_embedding.get(token.id.name.lower()):
+            names.add(phrase)
+            places.add(place)
+    return _Found(found, names, places)
 
 
-@lru_cache(maxsize=4)
-def _kept_phrases(text: str, tokenize: Tokenize) -> _Phrases:
-    return _Phrases(text, tokenize)
-
-
-class _Phrases:
-    """Phrases, one a line, and where they stand in chunks."""
-
-    def __init__(self, text: str, tokenize: Tokenize) -> None:
-        self.texts = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-        self.by_ids: dict[tuple[int, ...], list[str]] = {}
-        for phrase in self.texts:
-            self.by_ids.setdefault(tuple(token_id for token_id, _, _ in tokenize(phrase)), []).append(phrase)
-        self.by_ids.pop((), None)
-        lengths: dict[int, set[int]] = {}
-        for ids in self.by_ids:
-            lengths.setdefault(ids[0], set()).add(len(ids))
-        self.lengths = {first: sorted(some) for first, some in lengths.items()}
-        """By the id that a phrase begins with."""
-        self.by_name = {phrase.removeprefix(EMBEDDING_PREFIX).lower(): phrase for phrase in self.texts}
-
-    def found_in(self, chunk: TokenChunk) -> _Found:
-        """The phrases that stand in a chunk, and where."""
-        found: set[tuple[int, ...]] = set()
-        names: set[str] = set()
-        places: set[int] = set()
-        ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-        for start, first in enumerate(ids):
-            longest = 0
-            for length in self.lengths.get(first, ()):
-                key = ids[start : start + length]
-                if len(key) < length:
-                    break
-                if key in self.by_ids:
-                    found.add(key)
-                    longest = length
-            places.update(range(start + 1, start + 1 + longest))
-        for place, token in enumerate(chunk.content, 1):
-            if not isinstance(token.id, int) and (phrase := self.by_name.get(token.id.name.lower())):
-                names.add(phrase)
-                places.add(place)
-        return _Found(found, names, places)
-
-    def missing_from(self, chunks: Sequence[TokenChunk]) -> list[str]:
-        """The phrases that stand in none of these chunks."""
-        found = [self.found_in(chunk) for chunk in chunks]
-        there = {name for one in found for name in one.names}
-        there.update(phrase for ids in {ids for one in found for ids in one.ids} for phrase in self.by_ids[ids])
-        return [phrase for phrase in self.texts if phrase not in there]
+def _missing_from(chunks: Sequence[TokenChunk], phrases: Phrases) -> list[str]:
+    """The phrases that stand in none of these chunks."""
+    found = [_found_in(chunk, phrases) for chunk in chunks]
+    there = {name for one in found for name in one.names}
+    there.update(phrase for ids in {ids for one in found for ids in one.ids} for phrase in phrases.by_ids[ids])
+    return [phrase for phrase in phrases.texts if phrase not in there]

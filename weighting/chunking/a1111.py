@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
-from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize, close_chunk, tokens_by_part
+from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, tokens_by_part
 from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
+from ..phrases import phrases_of
 from ..prompt import Issue, Prompt, Span
 
 
@@ -93,14 +93,14 @@ class _NameReader:
     def __init__(self, source: str, embeddings: Embeddings, context: ChunkContext, issues: list[Issue]) -> None:
         self._source = source
         self._embeddings = embeddings
-        self._names = _names_by_ids(tuple(embeddings.names()), context.tokenize)
+        self._names = phrases_of(tuple(embeddings.names()), context.tokenize)
         self._capacity = context.layout.capacity
         self._issues = issues
         self._found: dict[str, LookUp] = {}
 
     def units(self, tokens: Sequence[Token]) -> Iterator[_Unit]:
         """The units of one fragment: at each place the longest name that stands there, or else the token."""
-        ids = [plain_id(token.id) for token in tokens]
+        ids = tuple(plain_id(token.id) for token in tokens)
         position = 0
         while position < len(tokens):
             first, length = tokens[position], 1
@@ -132,34 +132,6 @@ class _NameReader:
             place = Span(span.start - len(EMBEDDING_PREFIX), span.end)
             self._issues.append(Issue("comfy-embedding", message, place))
         return [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[: self._capacity])]
-
-
-class _Names(NamedTuple):
-    """Names of embeddings by their token ids."""
-
-    by_ids: dict[tuple[int, ...], list[str]]
-    lengths: dict[int, list[int]]
-    """How many tokens the names have that start with an id, most first."""
-
-    def at(self, position: int, ids: Sequence[int]) -> Iterator[tuple[str, int]]:
-        """The names that stand at a place, each with its number of tokens, longest first."""
-        for length in self.lengths.get(ids[position], ()):
-            key = tuple(ids[position : position + length])
-            if len(key) == length:
-                yield from ((name, length) for name in self.by_ids.get(key, ()))
-
-
-@lru_cache(maxsize=8)
-def _names_by_ids(names: tuple[str, ...], tokenize: Tokenize) -> _Names:
-    """Tokenize all names: once, because a prompt is read at every keystroke and a folder may hold thousands."""
-    by_ids: dict[tuple[int, ...], list[str]] = {}
-    for name in names:
-        by_ids.setdefault(tuple(token_id for token_id, _, _ in tokenize(name)), []).append(name)
-    by_ids.pop((), None)
-    lengths: dict[int, set[int]] = {}
-    for ids in by_ids:
-        lengths.setdefault(ids[0], set()).add(len(ids))
-    return _Names(by_ids, {first: sorted(some, reverse=True) for first, some in lengths.items()})
 
 
 def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
