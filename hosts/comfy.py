@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from ..encoder.config import TOWERS
 from ..encoder.masks import check_mask
-from ..encoder.tokenizer import TokenSpan, default_tokenizer, with_places, without_surrogates
+from ..encoder.tokenizer import default_tokenizer
 from ..weighting.asking import Check
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import TokenId
@@ -32,6 +31,7 @@ from ..weighting.towers import Reader
 from .comfy_embeddings import HostEmbeddings
 from .comfy_memory import memory_of, with_recall
 from .comfy_native import NativeClip, encode_native
+from .tokenizing import HostTokenize
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def readers_of(clip: Any) -> dict[str, Reader]:
     if isinstance(clip, NativeClip):
         return clip.readers()
     return {
-        name: Reader(_HostTokenize(tokenizer), _layout(tokenizer), _embeddings(tokenizer))
+        name: Reader(HostTokenize(tokenizer, _host_ids), _layout(tokenizer), _embeddings(tokenizer))
         for name, tokenizer in _tokenizers(clip).items()
     }
 
@@ -358,22 +358,10 @@ def _layout(tokenizer: Any) -> ChunkLayout:
     )
 
 
-@dataclass(frozen=True)
-class _HostTokenize:
-    """The host's SDTokenizer as a tokenize function; equal for equal tokenizers, so that what is made of it is kept.
-
-    Ids are the host's. Places in the text are those of our own tokenizer; should the ids ever differ, every token gets
-    the whole text as its place.
-    """
-
-    tokenizer: Any
-
-    def __call__(self, text: str) -> list[TokenSpan]:
-        host = self.tokenizer
-        text = without_surrogates(text)
-        stop = -1 if host.tokenizer_adds_end_token else None
-        ids: list[int] = host.tokenizer(text)["input_ids"][host.tokens_start : stop]
-        return with_places(ids, text)
+def _host_ids(tokenizer: Any, text: str) -> Sequence[int]:
+    """The ids of a host's SDTokenizer."""
+    stop = -1 if tokenizer.tokenizer_adds_end_token else None
+    return tokenizer.tokenizer(text)["input_ids"][tokenizer.tokens_start : stop]
 
 
 def _embeddings(tokenizer: Any) -> HostEmbeddings | None:

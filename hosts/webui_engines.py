@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from ..encoder.masks import causal_mask, check_mask
-from ..encoder.tokenizer import TokenSpan, with_places, without_surrogates
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ..weighting.plan import Rows
 from ..weighting.scheme_api import EncoderError
 from ..weighting.towers import Reader
+from .tokenizing import HostTokenize
 
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
@@ -123,7 +123,7 @@ class Engine:
         """What reads prompts for this tower."""
         owner = self.owner
         layout = ChunkLayout(owner.chunk_length + 2, owner.id_start, owner.id_end, owner.id_pad, owner.comma_token)
-        return Reader(_HostTokenize(weakref.ref(owner)), layout, _HostEmbeddings(self.database, self.tower))
+        return Reader(HostTokenize(weakref.ref(owner), _host_ids), layout, _HostEmbeddings(self.database, self.tower))
 
     def __call__(self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
         """Encode chunks: an `EncodeFn`. Pooled vectors are the host's, or zeros ``[chunks, 1]`` where it has none."""
@@ -267,20 +267,10 @@ class A1111Engine(Engine):
         return tokens.to(devices.device)
 
 
-@dataclass(frozen=True)
-class _HostTokenize:
-    """The host's tokenizer as a tokenize function; equal for one engine, and does not keep it alive.
-
-    Ids are the host's. Places in the text are those of our own tokenizer; should the ids ever differ, every token gets
-    the whole text as its place.
-    """
-
-    owner: weakref.ref[Any]
-
-    def __call__(self, text: str) -> list[TokenSpan]:
-        text = without_surrogates(text)
-        owner: Any = self.owner()
-        return with_places(owner.tokenize([text])[0], text)
+def _host_ids(owner: weakref.ref[Any], text: str) -> Sequence[int]:
+    """The host's ids of a text; what is kept of a text does not keep the engine alive."""
+    engine: Any = owner()
+    return engine.tokenize([text])[0]
 
 
 @dataclass(frozen=True)
