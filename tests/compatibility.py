@@ -81,7 +81,7 @@ ROWS: Mapping[str, Row] = {
     "numpy1": Row("3.11", ("torch==2.13.0", "numpy==1.26.4", "safetensors", "tokenizers", "Pillow")),
     "transformers4": Row("3.11", ("torch==2.13.0", "numpy", "transformers==4.57.6", "Pillow"), ("compel==2.0.3",)),
 }
-TOOLS = ("pytest", "hypothesis")
+TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 CHOSEN = "not (host or weights or gpu or slow)"
 """The tests that are run, in pytest's words."""
 
