@@ -23,7 +23,8 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from states import PACKAGE, ROOT, checked_out, load_package
+
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "syntax": ("comfy", "a1111", "compel", "none"),
     "scheme": (
@@ -122,11 +123,11 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
     import torch
 
     torch.set_num_threads(threads)
-    package = _load(root)
-    encoding = importlib.import_module(f"{package}.weighting.encode")
-    encode = _encoder(package, is_batched=is_batched)
-    tokenize = importlib.import_module(f"{package}.encoder.tokenizer").default_tokenizer()
-    run = _door(package)
+    load_package(root)
+    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
+    encode = _encoder(is_batched=is_batched)
+    tokenize = importlib.import_module(f"{PACKAGE}.encoder.tokenizer").default_tokenizer()
+    run = _door()
     results: list[Any] = []
     for job in json.loads(jobs.read_text(encoding="utf-8")):
         try:
@@ -139,26 +140,16 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
     torch.save(results, out)
 
 
-def _load(root: Path) -> str:
-    name = "weighted_clip"
-    spec = importlib.util.spec_from_file_location(name, root / "__init__.py", submodule_search_locations=[str(root)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return name
-
-
-def _encoder(package: str, *, is_batched: bool) -> Any:
+def _encoder(*, is_batched: bool) -> Any:
     import torch
 
-    config = importlib.import_module(f"{package}.encoder.config").TextConfig
-    seeded = importlib.import_module(f"{package}.encoder.checkpoint").seeded_text_model
+    config = importlib.import_module(f"{PACKAGE}.encoder.config").TextConfig
+    seeded = importlib.import_module(f"{PACKAGE}.encoder.checkpoint").seeded_text_model
     model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
     if is_batched:
-        families = importlib.import_module(f"{package}.encoder.families")
+        families = importlib.import_module(f"{PACKAGE}.encoder.families")
         return families.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
-    text_model = importlib.import_module(f"{package}.encoder.text_model")
+    text_model = importlib.import_module(f"{PACKAGE}.encoder.text_model")
     encoder = text_model.TextEncoder(model)
 
     def one_by_one(ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
@@ -171,12 +162,12 @@ def _encoder(package: str, *, is_batched: bool) -> Any:
     return one_by_one
 
 
-def _door(package: str) -> Any:
+def _door() -> Any:
     """What encodes prompts in that state of the code."""
-    if not importlib.util.find_spec(f"{package}.weighting.encoders"):
-        return _old_door(package)
-    encoders = importlib.import_module(f"{package}.weighting.encoders")
-    towers = importlib.import_module(f"{package}.weighting.towers")
+    if not importlib.util.find_spec(f"{PACKAGE}.weighting.encoders"):
+        return _old_door()
+    encoders = importlib.import_module(f"{PACKAGE}.weighting.encoders")
+    towers = importlib.import_module(f"{PACKAGE}.weighting.towers")
 
     def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
         door = encoders.Encoders(
@@ -192,24 +183,24 @@ def _door(package: str) -> Any:
     return run
 
 
-def _old_door(package: str) -> Any:
-    encoding = importlib.import_module(f"{package}.weighting.encode")
-    batching = importlib.import_module(f"{package}.weighting.batching")
-    together = importlib.import_module(f"{package}.weighting.together")
+def _old_door() -> Any:
+    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
+    batching = importlib.import_module(f"{PACKAGE}.weighting.batching")
+    together = importlib.import_module(f"{PACKAGE}.weighting.together")
 
     def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
         if way == "alone":
             return [encoding.encode_prompt(read, encode, tokenize) for read in reads]
         if way == "together":
             return batching.encode_prompts(reads, encode, tokenize)
-        return together.encode_together(_same_length(package, reads), encode, tokenize)
+        return together.encode_together(_same_length(reads), encode, tokenize)
 
     return run
 
 
-def _same_length(package: str, reads: Any) -> Any:
+def _same_length(reads: Any) -> Any:
     """The texts of one image, as the WebUI gives them: all with the same number of chunks and of rows kept."""
-    towers = importlib.import_module(f"{package}.weighting.towers")
+    towers = importlib.import_module(f"{PACKAGE}.weighting.towers")
     longest = max(map(towers.num_chunks, reads))
     reads = [towers.padded(read, longest) for read in reads]
     if reads[0].kept is None:
@@ -269,23 +260,17 @@ def main() -> int:
         way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]
         some = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
         jobs.append({"texts": some, "options": rows[index % len(rows)], "way": way})
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, checked_out(arguments.commit) as other:
         folder = Path(name)
-        other = folder / "other"
-        git = ["git", "-C", str(ROOT)]
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), arguments.commit], check=True)
-        try:
-            (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-            results: list[Any] = []
-            for root in (other, ROOT):
-                out = folder / f"{len(results)}.pt"
-                flags = ["--threads", str(arguments.threads), *(["--batched"] if arguments.batched else [])]
-                command = [sys.executable, "-B", __file__, arguments.commit, *flags]
-                command += ["--work", str(root), str(folder / "jobs.json"), str(out)]
-                subprocess.run(command, check=True, cwd=folder)
-                results.append(torch.load(out))
-        finally:
-            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+        (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+        results: list[Any] = []
+        for root in (other, ROOT):
+            out = folder / f"{len(results)}.pt"
+            flags = ["--threads", str(arguments.threads), *(["--batched"] if arguments.batched else [])]
+            command = [sys.executable, "-B", __file__, arguments.commit, *flags]
+            command += ["--work", str(root), str(folder / "jobs.json"), str(out)]
+            subprocess.run(command, check=True, cwd=folder)
+            results.append(torch.load(out))
     print(f"{len(texts)} prompts, {len(rows)} rows of options cover every pair")
     return int(compare(results[0], results[1], jobs, arguments.tolerance) > 0)
 

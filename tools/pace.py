@@ -10,32 +10,31 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import math
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from states import PACKAGE, ROOT, checked_out, load_package
+
 STUDENT = {8: 2.306, 9: 2.262, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
 """97.5 % quantiles of Student's distribution, by degrees of freedom."""
 TEXTS_READ = 200
 
 
-def rows(package: str) -> dict[str, Callable[[], Any]]:
+def rows() -> dict[str, Callable[[], Any]]:
     """What is timed, by name; each call does the next prompt of a sequence that no memory has seen."""
-    runs = importlib.import_module(f"{package}.benchmarks.runs")
-    texts = importlib.import_module(f"{package}.benchmarks.texts")
-    model = importlib.import_module(f"{package}.encoder.checkpoint").seeded_text_model()
-    encoding = importlib.import_module(f"{package}.weighting.encode")
-    view = importlib.import_module(f"{package}.weighting.view").view
-    tokenize = importlib.import_module(f"{package}.encoder.tokenizer").default_tokenizer()
+    runs = importlib.import_module(f"{PACKAGE}.benchmarks.runs")
+    texts = importlib.import_module(f"{PACKAGE}.benchmarks.texts")
+    model = importlib.import_module(f"{PACKAGE}.encoder.checkpoint").seeded_text_model()
+    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
+    view = importlib.import_module(f"{PACKAGE}.weighting.view").view
+    tokenize = importlib.import_module(f"{PACKAGE}.encoder.tokenizer").default_tokenizer()
 
     def ours(prompt: str, memory: int | None = None, **choices: str) -> Callable[[], Any]:
         encoder = runs.native(model) if memory is None else runs.native(model, memory)
@@ -68,14 +67,9 @@ def work(root: Path, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    name = "weighted_clip"
-    spec = importlib.util.spec_from_file_location(name, root / "__init__.py", submodule_search_locations=[str(root)])
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    load_package(root)
     with torch.no_grad():
-        known = rows(name)
+        known = rows()
         print("\t".join(known), flush=True)
         for line in iter(sys.stdin.readline, "\n"):
             start = time.perf_counter()
@@ -140,25 +134,19 @@ def main() -> int:
         return 0
     if arguments.pairs < 9:
         parser.error(f"--pairs {arguments.pairs}: at least 9, or the interval says little")
-    with tempfile.TemporaryDirectory() as folder:
-        other = Path(folder, "other")
-        git = ["git", "-C", str(ROOT)]
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), arguments.commit], check=True)
-        try:
-            workers = [Worker(other, arguments.threads), Worker(ROOT, arguments.threads)]
-            for name in [name for name in workers[1].names if arguments.only in name]:
-                for worker in workers:
-                    worker.seconds(name)
-                ratios: list[float] = []
-                for number in range(arguments.pairs):
-                    taken = {worker: worker.seconds(name) for worker in workers[:: 1 - 2 * (number % 2)]}
-                    ratios.append(taken[workers[1]] / taken[workers[0]])
-                middle, low, high = interval(ratios)
-                print(f"{name:<45} {middle:.3f}   95 %: {low:.3f} to {high:.3f}", flush=True)
+    with checked_out(arguments.commit) as other:
+        workers = [Worker(other, arguments.threads), Worker(ROOT, arguments.threads)]
+        for name in [name for name in workers[1].names if arguments.only in name]:
             for worker in workers:
-                worker.close()
-        finally:
-            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+                worker.seconds(name)
+            ratios: list[float] = []
+            for number in range(arguments.pairs):
+                taken = {worker: worker.seconds(name) for worker in workers[:: 1 - 2 * (number % 2)]}
+                ratios.append(taken[workers[1]] / taken[workers[0]])
+            middle, low, high = interval(ratios)
+            print(f"{name:<45} {middle:.3f}   95 %: {low:.3f} to {high:.3f}", flush=True)
+        for worker in workers:
+            worker.close()
     return 0
 
 

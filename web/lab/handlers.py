@@ -153,12 +153,12 @@ class Handlers:
             if job["is_cancelled"]:
                 raise Cancelled
 
+        found: list[Comparison] = []
         yield *running, markup.progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model, options = self._source(), self._options(text, values)
             read = study.read(model, text, options)
             steps = compare(model, text, options, names, check)
-            found: list[Comparison] = []
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self._run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""

@@ -1,0 +1,36 @@
+"""States of the code that the tools beside this compare: another commit in a folder, and any folder as the package."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "weighted_clip"
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """A folder with a commit in it, as long as the context lasts."""
+    git = ["git", "-C", str(ROOT)]
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, "other")
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), commit], check=True)
+        try:
+            yield other
+        finally:
+            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+
+
+def load_package(root: Path) -> None:
+    """Make a folder the package of this process, whatever the folder is called."""
+    spec = importlib.util.spec_from_file_location(PACKAGE, root / "__init__.py", submodule_search_locations=[str(root)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
