@@ -215,6 +215,14 @@ def test_every_package_folder_is_built(project: dict) -> None:
     assert set(project["tool"]["setuptools"]["packages"]) == {"weighted_clip", *names}
 
 
+def test_installed_files_are_there_and_say_that_there_are_types(project: dict) -> None:
+    files = project["tool"]["setuptools"]["package-data"]
+    assert "py.typed" in files["weighted_clip"]
+    for name, patterns in files.items():
+        folder = ROOT.joinpath(*name.split(".")[1:])
+        assert {pattern for pattern in patterns if not any(folder.glob(pattern))} == set()
+
+
 def test_web_folder_is_registered_in_one_place_only(project: dict) -> None:
     assert "web" not in project["tool"]["comfy"]
 

@@ -21,7 +21,8 @@ from ..encoder.families import encoders_for
 from ..encoder.text_model import TextModel
 from .asking import Check, ask, different_asks
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
-from .plan import Plan, Rows, gathered
+from .masks import variant_mask
+from .plan import Plan, Rows, Variant, gathered
 from .scheme_api import EncodeFn
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
@@ -45,6 +46,15 @@ class EncodedTowers(NamedTuple):
     """``[1, pooled_dim]`` of the last tower, which in SDXL is CLIP-G's."""
     prompts: dict[str, EncodedPrompt]
     """By tower."""
+
+
+class VersionMask(NamedTuple):
+    """What the positions of a prompt may attend in one version of it that is encoded."""
+
+    title: str
+    """Such as ``the prompt``; several versions can have the same."""
+    mask: Tensor
+    """Bool ``[chunks, 77, 77]``, query by key, True = may be attended, causality included."""
 
 
 class Encoders:
@@ -209,16 +219,34 @@ class Prepared:
         """What was read, by tower."""
         self._encoders = encoders
         self._counts: dict[str, list[int]] = {}
+        self._variants: dict[str, list[Sequence[Variant]]] = {}
         self._plans: dict[str, Plan[list[EncodedPrompt]]] = {}
         for name, some in reads.items():
             plans = [plan_prompt(read, encoders.readers[name].tokenize) for read in some]
             self._counts[name] = [self._counted(plan) for plan in plans]
+            self._variants[name] = [plan.variants for plan in plans]
             self._plans[name] = plan_columns(some) if is_together and some and is_in_columns(some) else gathered(plans)
 
     @property
     def num_encodings(self) -> int:
         """How many different encodings the prompts take, of all towers together."""
         return sum(map(self._counted, self._plans.values()))
+
+    @property
+    def masks(self) -> list[list[VersionMask]]:
+        """For each prompt the masks of all versions of it that the first tower encodes, made without an encoder.
+
+        They take 6 kB for each chunk of each version. The empty prompt, which some schemes look at beside, has none.
+        """
+        name, reads = next(iter(self.reads.items()))
+        return [
+            [
+                VersionMask(variant.title, variant_mask(variant, read.layout.length))
+                for variant in variants
+                if not variant.is_aside
+            ]
+            for variants, read in zip(self._variants[name], reads, strict=True)
+        ]
 
     def run(self, check: Check | None = None) -> list[EncodedTowers]:
         """Encode the prompts with every tower.
