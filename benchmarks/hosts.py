@@ -10,7 +10,6 @@ native encoder.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..parity.find_hosts import PEERS_VENV, find_hosts, find_packs, python_of
 from ..parity.host_python import own_environment, run_in_host
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .texts import PROMPTS
@@ -125,38 +125,15 @@ def find_places(folder: Path | None) -> dict[str, Place]:
         return {}
     if not folder.is_dir():
         raise ValueError(f"--hosts {folder}: there is no such folder")
-    folder = folder.resolve()
-    candidates = [folder, *sorted(folder.iterdir())]
-    checkouts = [place for place in candidates if (place / "comfyui_version.py").is_file() and _python(place)]
-    if not checkouts:
+    comfy = find_hosts(folder, "ComfyUI")
+    if not comfy:
         return {}
-    comfyui = max(checkouts, key=_version)
-    python = _python(comfyui)
-    assert python is not None
-    found = {STOCK: Place(python, comfyui)}
-    packs = [
-        path.parent
-        for place in (folder, comfyui / "custom_nodes")
-        for path in sorted(place.glob("*ADV_CLIP_emb*/adv_encode.py"))
-    ]
+    newest = comfy[-1]
+    found = {STOCK: Place(newest.python, newest.folder)}
+    packs = find_packs(folder, [newest], ADV)
     if packs:
-        found[ADV] = Place(_python_in(folder / "peers-venv") or python, comfyui, packs[0])
+        found[ADV] = Place(python_of(folder.resolve(), (PEERS_VENV,)) or newest.python, newest.folder, packs[0])
     return found
-
-
-def _version(checkout: Path) -> tuple[int, ...]:
-    text = (checkout / "comfyui_version.py").read_text(encoding="utf-8")
-    found = re.search(r'__version__ = "([\d.]+)', text)
-    return tuple(map(int, found[1].strip(".").split("."))) if found else ()
-
-
-def _python(checkout: Path) -> Path | None:
-    return _python_in(checkout / ".venv") or _python_in(checkout / "venv")
-
-
-def _python_in(environment: Path) -> Path | None:
-    files = (environment / "bin" / "python", environment / "Scripts" / "python.exe")
-    return next((file for file in files if file.is_file()), None)
 
 
 def _save(model: TextModel, path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .find_hosts import PEERS_VENV, Host, find_hosts, find_packs, python_of
 from .host_python import own_environment, run_in_host
 from .prompts import PROMPTS
 from .subjects import Subject
@@ -25,7 +25,6 @@ EMBEDDINGS = "embeddings"
 SECONDS = 5400
 """How long one reference may take."""
 PEERS = {"adv_clip_emb": "ComfyUI_ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
-PEERS_VENV = "peers-venv"
 
 
 class ReferenceFailed(RuntimeError):
@@ -65,22 +64,18 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
         By reference; an empty list for one that is not there or has no Python. The two packs run in the newest ComfyUI,
         with the Python of ``peers-venv`` if there is one, and once more with that ComfyUI's own.
     """
-    folder = folder.resolve()
-    children = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
-    comfy = [path for path in children if (path / "main.py").is_file() and (path / "comfy").is_dir() and _python(path)]
-    comfy.sort(key=_version)
-    found: dict[str, list[HostReference]] = {name: [] for name in ("comfyui", *PEERS, "forge")}
-    found["comfyui"] = [HostReference("comfyui", python, path, path) for path in comfy for python in _python(path)]
+    comfy = find_hosts(folder, "ComfyUI")
+    found = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
     for name, pack_name in PEERS.items():
-        places = [folder, *(path / "custom_nodes" for path in comfy)]
-        packs = [path for place in places for path in _children(place) if path.name.lower() == pack_name.lower()]
-        if packs and comfy:
-            pythons = [*_python(folder, (PEERS_VENV,)), *_python(comfy[-1])]
-            found[name] = [HostReference(name, python, comfy[-1], packs[0]) for python in pythons]
-    for path in children:
-        if (path / "launch.py").is_file() and (path / "backend" / "text_processing").is_dir():
-            found["forge"] += [HostReference("forge", python, path, path) for python in _python(path)]
+        packs = find_packs(folder, comfy, pack_name) if comfy else []
+        pythons = [python_of(folder.resolve(), (PEERS_VENV,)), comfy[-1].python] if packs else []
+        found[name] = [HostReference(name, python, comfy[-1].folder, packs[0]) for python in pythons if python]
+    found["forge"] = [_of_host("forge", host) for host in find_hosts(folder, "Forge")]
     return found
+
+
+def _of_host(module: str, host: Host) -> HostReference:
+    return HostReference(module, host.python, host.folder, host.folder)
 
 
 def run_reference(
@@ -131,20 +126,3 @@ def run_reference(
         about: dict[str, str] = dict(sorted(file.metadata().items()))
         # copies: the next reference writes its result over the file that safetensors reads from
         return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
-
-
-def _children(folder: Path) -> list[Path]:
-    return sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
-
-
-def _python(folder: Path, venvs: Sequence[str] = (".venv", "venv")) -> list[Path]:
-    """The Python of a folder's virtual environment, as a list of one or none."""
-    places = [folder / venv / python for venv in venvs for python in ("bin/python", "Scripts/python.exe")]
-    return [place for place in places if place.is_file()][:1]
-
-
-def _version(comfy: Path) -> tuple[int, ...]:
-    file = comfy / "comfyui_version.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r'__version__ = "([\d.]+)', text)
-    return tuple(int(part) for part in found[1].strip(".").split(".")) if found else ()

@@ -273,6 +273,8 @@ def test_finds_the_newest_comfyui_and_adv_clip_emb(tmp_path: Path) -> None:
         python = tmp_path / f"ComfyUI-{version}" / ".venv" / "bin" / "python"
         python.parent.mkdir(parents=True)
         python.touch()
+        (tmp_path / f"ComfyUI-{version}" / "main.py").touch()
+        (tmp_path / f"ComfyUI-{version}" / "comfy").mkdir()
         (tmp_path / f"ComfyUI-{version}" / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
     newest = tmp_path / "ComfyUI-0.29.0"
     assert find_places(tmp_path).keys() == {STOCK}

@@ -143,7 +143,7 @@ def _checkout(folder: Path, files: tuple[str, ...], *, venv: str | None = ".venv
 
 
 COMFY_FILES = ("main.py", "comfy/sd.py", "custom_nodes/x.py")
-FORGE_FILES = ("launch.py", "backend/text_processing/classic_engine.py")
+FORGE_FILES = ("launch.py", "modules/processing.py", "backend/text_processing/classic_engine.py")
 
 
 def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
+from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 
 TESTS = Path(__file__).resolve().parent
@@ -47,42 +47,13 @@ TEXT_ENCODER = "seeded-clip-l.safetensors"
 MODEL_FOLDERS = ("checkpoints", "loras", "text_encoders", "embeddings")
 
 
-@dataclass(frozen=True)
-class Host:
-    """A ComfyUI checkout with its virtual environment."""
-
-    folder: Path
-    python: Path
-
-    @property
-    def version(self) -> str:
-        """As the checkout states it."""
-        text = (self.folder / "comfyui_version.py").read_text(encoding="utf-8")
-        found = re.search(r'__version__ = "(.+)"', text)
-        return found[1] if found else "unknown"
-
-    def run_script(self, script: Path, *arguments: Any, seconds: float = SCRIPT_SECONDS) -> str:
-        """Run a Python file in the host's environment with the checkout as working directory; what it wrote."""
-        done = run_in_host(
-            self.python, [script, *map(str, arguments)], folder=self.folder, environment=_environment(), seconds=seconds
-        )
-        assert done.returncode == 0, f"{script.name} failed in ComfyUI {self.version}:\n{done.stdout[-6000:]}"
-        return done.stdout
-
-
-def find_hosts(folder: Path) -> list[Host]:
-    """Every ComfyUI in a folder, or the folder itself, that has a virtual environment; by name."""
-    candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
-    hosts: list[Host] = []
-    for candidate in candidates:
-        if (candidate / "main.py").is_file() and (candidate / "comfy").is_dir():
-            pythons = [
-                candidate / venv / python
-                for venv in (".venv", "venv")
-                for python in ("bin/python", "Scripts/python.exe")
-            ]
-            hosts += [Host(candidate, python) for python in pythons if python.is_file()][:1]
-    return hosts
+def run_script(host: Host, script: Path, *arguments: Any, seconds: float = SCRIPT_SECONDS) -> str:
+    """Run a Python file in a host's environment with the checkout as working directory; what it wrote."""
+    done = run_in_host(
+        host.python, [script, *map(str, arguments)], folder=host.folder, environment=_environment(), seconds=seconds
+    )
+    assert done.returncode == 0, f"{script.name} failed in ComfyUI {host.version}:\n{done.stdout[-6000:]}"
+    return done.stdout
 
 
 def _environment() -> dict[str, str]:
@@ -347,7 +318,7 @@ def make_models(host: Host, cache: Path) -> Path:
     """The folder with the seeded models, made with this host if it is not there yet."""
     models = cache / f"models-{CACHE_VERSION}"
     if not (models / "complete").exists():
-        host.run_script(TESTS / "make_checkpoint.py", models)
+        run_script(host, TESTS / "make_checkpoint.py", models)
         (models / "complete").touch()
     return models
 

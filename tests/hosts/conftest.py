@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from weighted_clip.parity.find_hosts import Host, find_hosts
 
-from .comfy_server import CACHE_FOLDER, CACHE_VERSION, ComfyServer, Host, find_hosts, make_models, running_server
+from .comfy_server import CACHE_FOLDER, CACHE_VERSION, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
 from .parity import Figures, write_parity
 from .stock import StockOutputs, run_stock
-from .webui_server import WebUIHost, find_webuis
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if folder is None:
         hosts: list[Any] = [pytest.param(None, marks=pytest.mark.skip(reason=NO_HOST), id="no host")]
     else:
-        found = find_hosts(Path(folder).resolve())
+        found = find_hosts(Path(folder), "ComfyUI")
         hosts = [pytest.param(host, id=f"ComfyUI {host.version}") for host in found]
         hosts = hosts or [pytest.param(None, id="none found")]
     metafunc.parametrize("host", hosts, indirect=True, scope="session")
@@ -44,7 +44,7 @@ def _run_on_webuis(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--hosts")
     hosts: list[Any] = [
         pytest.param(host, id=f"{host.kind} {host.version}")
-        for host in (find_webuis(Path(folder).resolve()) if folder is not None else ())
+        for host in (find_hosts(Path(folder), "Forge", "A1111") if folder is not None else ())
     ]
     hosts = hosts or [pytest.param(None, marks=pytest.mark.skip(reason=NO_WEBUI), id="no WebUI")]
     metafunc.parametrize("webui_host", hosts, indirect=True, scope="session")
@@ -66,7 +66,7 @@ def models(host: Host, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def webui_host(request: pytest.FixtureRequest) -> WebUIHost:
+def webui_host(request: pytest.FixtureRequest) -> Host:
     """A WebUI checkout with its virtual environment."""
     return request.param
 
@@ -77,7 +77,7 @@ def webui_models(request: pytest.FixtureRequest) -> Path:
     folder = Path(request.config.getoption("--hosts")).resolve()
     models = folder / CACHE_FOLDER / f"models-{CACHE_VERSION}"
     if not (models / "complete").exists():
-        hosts = find_hosts(folder)
+        hosts = find_hosts(folder, "ComfyUI")
         if not hosts:
             pytest.skip(f"the seeded models are not in {folder}, and there is no ComfyUI to make them with")
         make_models(hosts[-1], folder / CACHE_FOLDER)

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from weighted_clip.parity.find_hosts import Host
 
 from . import comfy_server
 from .browser import SECONDS, Page, running_browser
-from .comfy_server import ComfyServer, Host, running_server
+from .comfy_server import ComfyServer, running_server
 
 pytestmark = pytest.mark.host
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from weighted_clip.parity.find_hosts import Host
 
 from .comfy_server import (
     CHECKPOINT,
@@ -17,7 +18,6 @@ from .comfy_server import (
     ComfyServer,
     Conditioning,
     Graph,
-    Host,
     Node,
     PromptError,
     add_checkpoint,

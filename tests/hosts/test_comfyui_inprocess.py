@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from weighted_clip.parity.find_hosts import Host
 
-from .comfy_server import PACK_FOLDER, REPOSITORY, Host, link_folder
+from .comfy_server import PACK_FOLDER, REPOSITORY, link_folder, run_script
 from .parity import Figures
 
 pytestmark = pytest.mark.host
@@ -92,7 +93,7 @@ def outcomes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
             folder = tmp_path_factory.mktemp("inprocess")
             pack, results = folder / PACK_FOLDER, folder / "results.json"
             link_folder(REPOSITORY, pack)
-            host.run_script(script, pack, results)
+            run_script(host, script, pack, results)
             found[script] = json.loads(results.read_text(encoding="utf-8"))
         return found[script]
 

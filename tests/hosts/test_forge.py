@@ -19,12 +19,13 @@ from PIL import Image
 from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.parity.find_hosts import Host
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
 from .comfy_server import CHECKPOINT
-from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIHost, WebUIServer, pixels_of, running_webui
+from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIServer, pixels_of, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -68,7 +69,7 @@ class Other(scripts.Script):
 
 
 @pytest.fixture(scope="session")
-def bare(webui_host: WebUIHost, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Generation]:
+def bare(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Generation]:
     """What the WebUI makes of every request without our extension, and of the first one again at the end."""
     with running_webui(webui_host, webui_models, tmp_path_factory.mktemp("bare") / "data", with_ours=False) as server:
         with pytest.raises(APIError, match="'weighted clip' not found"):
@@ -79,7 +80,7 @@ def bare(webui_host: WebUIHost, webui_models: Path, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="session")
 def webui(
-    webui_host: WebUIHost,
+    webui_host: Host,
     webui_models: Path,
     bare: dict[str, Generation],  # not two servers at a time
     tmp_path_factory: pytest.TempPathFactory,

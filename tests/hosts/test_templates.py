@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.parity.find_hosts import Host
 
 from . import comfy_server
 from .browser import Page, running_browser
-from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Host, Result, running_server
+from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Result, running_server
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
 pytestmark = pytest.mark.host

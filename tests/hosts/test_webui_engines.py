@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import run_in_host
 
 from .comfy_server import REPOSITORY
-from .webui_server import WebUIHost, prepare_data_folder
+from .webui_server import ON_THE_CPU, prepare_data_folder
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -20,14 +21,14 @@ SECONDS = 300
 
 
 @pytest.fixture(scope="session")
-def outcomes(webui_host: WebUIHost, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def outcomes(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each check found: nothing, or a traceback."""
     if webui_host.kind != "A1111":
         pytest.skip("Forge has one class of engine for all models, which test_forge.py runs")
     base = tmp_path_factory.mktemp("engines") / "data"
     environment = prepare_data_folder(webui_host, webui_models, base)
     outcome = base / "outcome.json"
-    arguments = [SCRIPT, REPOSITORY, outcome, *webui_host.arguments, "--data-dir", base]
+    arguments = [SCRIPT, REPOSITORY, outcome, *ON_THE_CPU[webui_host.kind], "--data-dir", base]
     done = run_in_host(webui_host.python, arguments, folder=webui_host.folder, environment=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))

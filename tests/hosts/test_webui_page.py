@@ -13,13 +13,14 @@ from safetensors import safe_open
 from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.parity.find_hosts import Host
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..door import encode_prompt
 from ..web.chromium import Tab, running_chromium
 from ..web.lab_in_browser import LabPage
 from .comfy_server import CHECKPOINT
-from .webui_server import WebUIHost, WebUIServer, running_webui
+from .webui_server import WebUIServer, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -33,9 +34,7 @@ PARAMETERS = (
 
 
 @pytest.fixture(scope="module")
-def server(
-    webui_host: WebUIHost, webui_models: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WebUIServer]:
+def server(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
     base = tmp_path_factory.mktemp("page") / "data"
     with running_webui(webui_host, webui_models, base, with_ours=True) as server:
         yield server

@@ -10,7 +10,6 @@ import gzip
 import io
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,17 +20,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
+from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment
 
 from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder
 
-Kind = Literal["Forge", "A1111"]
 EXTENSION_FOLDER = "weighted-clip"
 """What our folder is called in extensions."""
 PROBE_FOLDER = "forge_probe"
@@ -55,50 +54,11 @@ OFFLINE = {
 }
 
 
-@dataclass(frozen=True)
-class WebUIHost:
-    """A WebUI checkout with its virtual environment."""
-
-    folder: Path
-    python: Path
-
-    @property
-    def kind(self) -> Kind:
-        """Which of the two lines it is of."""
-        return "Forge" if (self.folder / "backend" / "text_processing").is_dir() else "A1111"
-
-    @property
-    def version(self) -> str:
-        """As the checkout states it."""
-        if self.kind == "Forge":
-            text = (self.folder / "modules_forge" / "forge_version.py").read_text(encoding="utf-8")
-            found = re.search(r"version = '(.+)'", text)
-        else:
-            text = (self.folder / "CHANGELOG.md").read_text(encoding="utf-8")
-            found = re.search(r"## (\S+)", text)
-        return found[1] if found else "unknown"
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What makes it compute on the CPU in float32."""
-        if self.kind == "Forge":
-            return ("--always-cpu",)
-        return ("--use-cpu", "all", "--no-half", "--precision", "full", "--do-not-download-clip")
-
-
-def find_webuis(folder: Path) -> list[WebUIHost]:
-    """Every WebUI in a folder, or the folder itself, that has a virtual environment; by name."""
-    candidates = [folder, *sorted(child for child in folder.iterdir() if child.is_dir())] if folder.is_dir() else []
-    hosts: list[WebUIHost] = []
-    for candidate in candidates:
-        if (candidate / "launch.py").is_file() and (candidate / "modules" / "processing.py").is_file():
-            pythons = [
-                candidate / venv / python
-                for venv in (".venv", "venv")
-                for python in ("bin/python", "Scripts/python.exe")
-            ]
-            hosts += [WebUIHost(candidate, python) for python in pythons if python.is_file()][:1]
-    return hosts
+ON_THE_CPU = {
+    "Forge": ("--always-cpu",),
+    "A1111": ("--use-cpu", "all", "--no-half", "--precision", "full", "--do-not-download-clip"),
+}
+"""What makes each compute on the CPU in float32."""
 
 
 class APIError(AssertionError):
@@ -170,7 +130,7 @@ class Generation:
 class WebUIServer:
     """A running WebUI."""
 
-    host: WebUIHost
+    host: Host
     port: int
     base: Path
     log: Path
@@ -260,7 +220,7 @@ class WebUIServer:
 
 @contextmanager
 def running_webui(
-    host: WebUIHost,
+    host: Host,
     models: Path,
     base: Path,
     *,
@@ -286,7 +246,7 @@ def running_webui(
         link_folder(folder, base / "extensions" / name)
     port, log = _free_port(), base / "server.log"
     command = [
-        *(str(host.python), "launch.py", *host.arguments, "--api", "--port", str(port), "--data-dir", str(base)),
+        *(str(host.python), "launch.py", *ON_THE_CPU[host.kind], "--api", "--port", str(port), "--data-dir", str(base)),
         *("--gradio-allowed-path", str(host.folder)),  # with another data folder Forge does not serve its own scripts
         *("--skip-prepare-environment", "--skip-install", "--skip-torch-cuda-test", "--skip-python-version-check"),
         *("--skip-version-check", "--no-download-sd-model", "--no-hashing", "--disable-console-progressbars"),
@@ -342,7 +302,7 @@ def is_up(server: WebUIServer, *, starts: int = 1) -> bool:
 
 
 def prepare_data_folder(
-    host: WebUIHost, models: Path, base: Path, settings: Mapping[str, Any] | None = None
+    host: Host, models: Path, base: Path, settings: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
     """Write what a WebUI finds in its data folder: settings and models.
 
@@ -387,7 +347,7 @@ def _link_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _write_hub_cache(host: WebUIHost, hub: Path) -> None:
+def _write_hub_cache(host: Host, hub: Path) -> None:
     """Write CLIP-L's tokenizer and sizes where A1111 would have them after a download from Hugging Face.
 
     The vocabulary is the one that OpenAI published with CLIP, of which open_clip carries a copy.
