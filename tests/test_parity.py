@@ -117,7 +117,10 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
     from weighted_clip.weighting.schemes import SCHEMES
 
-    without_reference = {"lpw", "lerp_last"}  # diffusers' pipelines; tests/cases has their numbers
+    without_reference = {
+        "lpw",
+        "lerp_last",
+    }  # written after the source of diffusers' pipelines, which nothing here runs
     assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - without_reference
     assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)
 

@@ -1,8 +1,8 @@
 """What surrounds the nodes: texts, help pages, translations, example workflows, and the links of every page.
 
-Covers: every input and output is explained; locales have the keys of the nodes, and English their texts; the saved
-workflows fit the nodes; help pages have an example and a picture; no link leads nowhere. That a real ComfyUI shows and
-runs all of it is tested in tests/hosts/test_templates.py.
+Covers: every input and output is explained; the ruler knows every prompt; locales have the keys of the nodes, and
+English their texts; the saved workflows fit the nodes; help pages have an example and a picture; no link leads nowhere.
+That a real ComfyUI shows and runs all of it is tested in tests/hosts/test_templates.py.
 
 With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is written anew.
 """
@@ -89,6 +89,32 @@ def test_every_node_and_all_that_goes_in_and_out_is_explained(node_id: str) -> N
     assert {name: options for name, (_, options) in inputs_of(node_id).items() if not options.get("tooltip")} == {}
     assert len(node.RETURN_TYPES) == len(node.RETURN_NAMES) == len(node.OUTPUT_TOOLTIPS)
     assert all(node.OUTPUT_TOOLTIPS)
+
+
+# ---- the ruler
+
+
+def ruler_rules() -> dict[str, str]:
+    """What the ruler has for each node, as JavaScript."""
+    script = (ROOT / "web" / "comfyui" / "ruler" / "requests.js").read_text(encoding="utf-8")
+    parts = re.split(r"^  (WeightedCLIP\w+): ", script.split("\nconst RULES = {\n")[1].split("\n};\n")[0], flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_ruler_has_a_rule_for_every_node_with_a_prompt() -> None:
+    with_prompt = {
+        node_id
+        for node_id in NODE_CLASS_MAPPINGS
+        if any(options.get("dynamicPrompts") for _, options in inputs_of(node_id).values())
+    }
+    assert ruler_rules().keys() == with_prompt
+
+
+def test_the_ruler_reads_widgets_that_exist() -> None:
+    for node_id, rule in ruler_rules().items():
+        (texts,) = re.findall(r"texts: (TEXT|\[.+?\])", rule)
+        names = {*re.findall(r'value\("(\w+)"\)', rule), *re.findall(r'"(\w+)"', texts.replace("TEXT", '"text"'))}
+        assert names <= widgets_of(node_id).keys(), node_id
 
 
 # ---- locales

@@ -137,7 +137,7 @@ def test_none_takes_every_character_for_text() -> None:
 
 
 def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
-    with pytest.raises(ValueError, match=r"'latex'.*comfy, a1111, compel, none"):
+    with pytest.raises(ValueError, match=f"'latex'.*{', '.join(SYNTAXES)}"):
         parse("a", "latex")
 
 

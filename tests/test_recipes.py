@@ -1,0 +1,118 @@
+"""What a new scheme, syntax or node needs beside its code: places that CONTRIBUTING.md lists and no other test watches.
+
+Other tests find missing translations, help pages and example workflows; these find tables and lists in which a name was
+forgotten.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from weighted_clip.benchmarks import parsing
+from weighted_clip.benchmarks.texts import PROMPTS, written
+from weighted_clip.nodes import NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.nodes.common import SYNTAX_INPUT
+from weighted_clip.weighting.convert import TARGETS
+from weighted_clip.weighting.normalize import NORMALIZATIONS
+from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
+from weighted_clip.weighting.padding import PADDINGS
+from weighted_clip.weighting.scheme_api import LAWS, MASK_METHODS, POOLED
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.syntax import SYNTAXES
+
+from .weighting.test_schemes import OURS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading, up to the next."""
+    return re.split(r"^#+ ", text.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """The first column of the first table in a text, without its heading."""
+    table = text[text.index("\n|") :].strip().split("\n\n")[0]
+    return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+
+
+# ---- schemes
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/weighting.md"])
+def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str) -> None:
+    assert first_cells(section(page(name), "Schemes")) == [f"`{scheme}`" for scheme in SCHEMES]
+
+
+def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> None:
+    with_cases = {*OURS.values(), "compel", "masked_blend"}
+    without_cases = {"lpw", "lerp_last", "unweighted"}  # written after a pipeline's source; the encoding itself
+    assert SCHEMES.keys() == with_cases | without_cases
+
+
+# ---- syntaxes
+
+
+WITH_WEIGHTS = [syntax for syntax in SYNTAXES if syntax != "none"]
+
+
+@pytest.mark.parametrize("syntax", WITH_WEIGHTS)
+def test_every_syntax_has_case_files_that_are_read_and_a_section(syntax: str) -> None:
+    assert json.loads(page(f"tests/cases/{syntax}_syntax.json"))["cases"]
+    assert f'"{syntax}_syntax"' in page("tests/weighting/test_syntax.py")
+    headings = re.findall(r"^## (\w+) syntax$", page("docs/weighting.md"), re.MULTILINE)
+    assert any(heading.lower().startswith(syntax) for heading in headings)
+
+
+def test_every_syntax_is_in_the_lists_of_readme_and_tooltip() -> None:
+    (listed,) = re.findall(r"The syntaxes are (.*?)\. ", page("README.md"), re.DOTALL)
+    assert re.findall(r"`([^`]+)`", listed) == list(SYNTAXES)
+    assert re.findall(r"(\w+): ", SYNTAX_INPUT[1]["tooltip"]) == list(SYNTAXES)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_syntax_that_can_be_written_is_benchmarked(target: str) -> None:
+    assert target in parsing.SYNTAXES
+    assert "{" not in written(PROMPTS["four words down"], target)
+
+
+# ---- schemes, syntaxes and nodes
+
+
+def test_the_comparison_of_two_commits_covers_every_choice() -> None:
+    spec = importlib.util.spec_from_file_location("weighted_clip_oracle", ROOT / "tools" / "oracle.py")
+    assert spec and spec.loader
+    oracle = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(oracle)
+    choices = {
+        "syntax": SYNTAXES,
+        "scheme": SCHEMES,
+        "normalization": NORMALIZATIONS,
+        "chunking": CHUNKING_CHOICES,
+        "padding": PADDINGS,
+        "law": LAWS,
+        "mask_method": MASK_METHODS,
+        "eos_rows": EOS_ROWS,
+        "pooled": POOLED,
+        "hidden_from": HIDDEN_FROM,
+    }
+    assert {name: set(oracle.OPTIONS[name]) for name in choices} == {name: set(all_) for name, all_ in choices.items()}
+
+
+def test_what_a_user_can_choose_is_in_the_changelog() -> None:
+    text = " ".join(page("CHANGELOG.md").split())
+    names = [*(f"`{name}`" for name in (*SCHEMES, *SYNTAXES)), *NODE_DISPLAY_NAME_MAPPINGS.values()]
+    assert [name for name in names if name not in text] == []
+
+
+def test_the_table_of_nodes_is_complete() -> None:
+    nodes = first_cells(section(page("README.md"), "Nodes"))
+    assert sorted(nodes) == sorted(NODE_DISPLAY_NAME_MAPPINGS.values())
