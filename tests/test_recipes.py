@@ -87,7 +87,8 @@ def test_every_syntax_that_can_be_written_is_benchmarked(target: str) -> None:
 # ---- schemes, syntaxes and nodes
 
 
-def test_the_comparison_of_two_commits_covers_every_choice() -> None:
+def test_the_comparison_of_two_commits_covers_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     spec = importlib.util.spec_from_file_location("weighted_clip_oracle", ROOT / "tools" / "oracle.py")
     assert spec and spec.loader
     oracle = importlib.util.module_from_spec(spec)

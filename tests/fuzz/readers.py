@@ -13,7 +13,7 @@ from weighted_clip.web.pictures.strip import strip_items
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.editing import edits_of, read_editing
-from weighted_clip.weighting.embeddings import EmbeddingFolder
+from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.extra_networks import tag_issues, take_tags
 from weighted_clip.weighting.schedule import read_timed, split_and
