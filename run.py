@@ -148,7 +148,8 @@ def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
     """Complete the caller's pytest arguments so that tests/pytest.ini holds in any working directory.
 
     Folders of `--hosts` and `--cases` are made absolute and joined to their option with `=`: standing alone, pytest
-    would look into them for a conftest.py. Without a path inside `tests`, all of it runs.
+    would look into them for a conftest.py. `--cov` measures the pack's lines. Without a path inside `tests`, all of it
+    runs.
     """
     result: list[str] = []
     has_path = False
@@ -158,6 +159,8 @@ def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
             result[-1] += f"={cwd / argument}"
         elif option in ("--hosts", "--cases") and equals:
             result.append(f"{option}={cwd / value}")
+        elif argument == "--cov":
+            result += [f"--cov={tests.parent}", f"--cov-config={tests.parent / 'pyproject.toml'}"]
         else:
             path = (cwd / argument.partition("::")[0]).resolve()
             is_value = bool(result) and result[-1] in ("-k", "-m", "-c", "-o", "-p", "-W", "--ignore", "--deselect")

@@ -160,6 +160,7 @@ def test_torch_versions_compare_as_numbers(run: ModuleType, version: str | None,
         (["--cases", "tests"], [f"--cases={TESTS}", str(TESTS)]),
         (["tests/test_run.py::test_x", "-v"], ["tests/test_run.py::test_x", "-v"]),
         (["-k", "tests"], ["-k", "tests", str(TESTS)]),
+        (["--cov", "tests"], [f"--cov={ROOT}", f"--cov-config={ROOT / 'pyproject.toml'}", "tests"]),
     ],
 )
 def test_pytest_gets_absolute_folders_and_a_default_path(
