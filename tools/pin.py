@@ -1,8 +1,9 @@
 """Pin what `run.py` installs by hash: write beside each requirement the SHA-256 of every file that PyPI has of it.
 
-    python tools/pin.py [requirements-lab.txt ...]
+    python tools/pin.py INDEX [requirements-lab.txt ...]
 
-Run it after changing a version; without a name it takes both lists. Old hashes are replaced; comments, order and
+INDEX is the address of PyPI's index of packages, as pip's --index-url takes it. Run it after changing a version; without
+a name it takes both lists. Old hashes are replaced; comments, order and
 markers stay. torch gets none: its files differ between PyPI and PyTorch's own indexes.
 """
 
@@ -13,9 +14,9 @@ import re
 import sys
 import urllib.request
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-INDEX = ""
 ROOT = Path(__file__).resolve().parent.parent
 HASHES = re.compile(r"( \\\n +--hash=\S+)+")
 REQUIREMENT = re.compile(r"^(?!torch==)([\w.-]+)(?:\[[^]]*\])?==([^\s;]+).*", re.MULTILINE)
@@ -37,9 +38,11 @@ def hashes_of(files: Iterable[dict], version: str) -> list[str]:
     return sorted(file["hashes"]["sha256"] for file in files if version_of(file["filename"]) == version)
 
 
-def published(name: str) -> list[dict]:
+def published(index: str, name: str) -> list[dict]:
     """All files of a package, as the index lists them."""
-    request = urllib.request.Request(f"{INDEX}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    request = urllib.request.Request(
+        f"{index.rstrip('/')}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)["files"]
 
@@ -57,5 +60,8 @@ def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:] or [ROOT / "requirements-lab.txt", ROOT / "requirements-dev.txt"]):
-        path.write_text(pinned(path.read_text(encoding="utf-8"), published), encoding="utf-8")
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    for path in map(Path, sys.argv[2:] or [ROOT / "requirements-lab.txt", ROOT / "requirements-dev.txt"]):
+        text = pinned(path.read_text(encoding="utf-8"), partial(published, sys.argv[1]))
+        path.write_text(text, encoding="utf-8")
