@@ -3,8 +3,8 @@
     python tools/pin.py INDEX [requirements-lab.txt ...]
 
 INDEX is the address of PyPI's index of packages, as pip's --index-url takes it. Run it after changing a version;
-without a name it takes both lists. Old hashes are replaced; comments, order and markers stay. torch gets none: its files
-differ between PyPI and PyTorch's own indexes.
+without a name it takes both lists. Old hashes are replaced; comments, order and markers stay. torch gets none:
+its files differ between PyPI and PyTorch's own indexes.
 """
 
 from __future__ import annotations
