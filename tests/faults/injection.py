@@ -40,7 +40,7 @@ class FailingAt(TorchFunctionMode):
         self.made: list[weakref.ref[Tensor]] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.__name__ == "__get__":  # of a shape, a device, ...
+        if function.__name__ in ("__get__", "_set_grad_enabled"):  # shapes, devices, ...; a flag, which cannot fail
             return function(*args, **(kwargs or {}))
         if self.count == self.number and self.error is not None:
             raise self.error
@@ -77,11 +77,13 @@ def failure(work: Callable[[], Any], number: int, error: BaseException) -> Faili
     error.__traceback__ = error.__context__ = None
     mode = FailingAt(number, error)
     caught = None
+    has_gradients = torch.is_grad_enabled()
     try:
         with mode:
             work()
     except BaseException as raised:
         caught = raised
+    assert torch.is_grad_enabled() == has_gradients, f"operation {number} failed and gradients stayed switched"
     assert caught is error, f"operation {number} failed and nothing was raised, or something else: {caught!r}"
     assert caught.__cause__ is None
     caught.__traceback__ = caught.__context__ = None

@@ -439,6 +439,7 @@ def test_conversion_becomes_the_prompt(lab: LabPage) -> None:
 
 
 def test_export_can_be_downloaded(lab: LabPage, tmp_path: Path) -> None:
+    lab.choose("scheme", "masked_blend")
     lab.open_part("Export")
     lab.click("export")
     link = lab.tab.wait("return document.querySelector('#weighted_clip_file a[href]')?.href")
