@@ -338,6 +338,8 @@ def test_nodes_of_ours_in_a_workflow_fit_their_classes(path: Path) -> None:
             kind, _ = inputs[slot["name"]]
             assert slot["type"] == ("COMBO" if isinstance(kind, list) else kind)
         widgets = widgets_of(node["type"])
+        linked = {slot["name"] for slot in node["inputs"] if slot["link"] is not None}
+        assert node_class.INPUT_TYPES()["required"].keys() - widgets.keys() <= linked
         assert len(node["widgets_values"]) == len(widgets)
         for value, (name, (kind, options)) in zip(node["widgets_values"], widgets.items(), strict=True):
             assert is_valid(value, kind, options), f"{node['type']}, {name}: {value!r}"
