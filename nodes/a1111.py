@@ -22,9 +22,16 @@ EMPHASIS: dict[str, dict[str, Any]] = {
 }
 """The WebUI's emphasis modes, default first."""
 
+EMPHASIS_INPUT = common.menu(
+    EMPHASIS,
+    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights are read and not "
+    "applied. None: brackets are text.",
+    counts=True,
+)
 STEPS_INPUT = (
     "INT",
     {
+        common.MARK: common.COUNTS,
         "default": 20,
         "min": 1,
         "max": MAX_STEPS,
@@ -35,10 +42,14 @@ COUNTER_INPUT = common.menu(
     COUNTERS,
     "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
     "[cat:dog:10] is ten steps of cat.",
+    counts=True,
 )
 SIGMAS_INPUT = (
     "SIGMAS",
-    {"tooltip": "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step."},
+    {
+        common.MARK: common.COUNTS,
+        "tooltip": "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
+    },
 )
 MODEL_INPUT = (
     "MODEL",
@@ -65,17 +76,19 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
             "required": {
                 "clip": common.CLIP_INPUT,
                 "text": common.TEXT_INPUT,
-                "emphasis": common.menu(
-                    EMPHASIS,
-                    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights "
-                    "are read and not applied. None: brackets are text.",
-                ),
+                "emphasis": EMPHASIS_INPUT,
                 "comma_backtrack": common.COMMA_BACKTRACK_INPUT,
                 "padding": common.PADDING_INPUT,
             },
             # optional, so that requests saved before they existed stay valid
             "optional": {"steps": STEPS_INPUT, "counter": COUNTER_INPUT, "sigmas": SIGMAS_INPUT, "model": MODEL_INPUT},
         }
+
+    @staticmethod
+    def options(emphasis: str, comma_backtrack: int, padding: str) -> EncodeOptions:
+        """What the inputs mean, but for the times."""
+        mode = EMPHASIS[common.checked("emphasis", emphasis, EMPHASIS)]
+        return EncodeOptions(**mode, chunking="a1111", comma_backtrack=comma_backtrack, padding=padding)
 
     def encode(
         self,
@@ -91,8 +104,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules."""
         common.checked("counter", counter, COUNTERS)
-        mode = EMPHASIS[common.checked("emphasis", emphasis, EMPHASIS)]
-        options = EncodeOptions(**mode, chunking="a1111", comma_backtrack=comma_backtrack, padding=padding)
+        options = self.options(emphasis, comma_backtrack, padding)
         if sigmas is None:
             timing = uniform_timing(steps)
         else:

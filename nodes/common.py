@@ -22,6 +22,13 @@ NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
 EITHER_CLIP = f"CLIP,{NATIVE_TYPE}"
 
+MARK = "weighted_clip_ruler"
+"""Option of an input that says what it is to the token ruler (web/comfyui/ruler/requests.js)."""
+PROMPT = "prompt"
+"""Value of `MARK`: a prompt box, which the ruler shows."""
+COUNTS = "counts"
+"""Value of `MARK`: how a prompt is read depends on it."""
+
 CLIP_INPUT = (
     EITHER_CLIP,
     {"tooltip": "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."},
@@ -31,16 +38,19 @@ TEXT_INPUT = (
     {
         "multiline": True,
         "dynamicPrompts": True,
+        MARK: PROMPT,
         "tooltip": "The prompt. As in the stock node, // starts a comment, and of alternatives in curly brackets, "
         "divided by bars, one is picked at random.",
     },
 )
 
 
-def menu(choices: Sequence[str] | Mapping[str, Any], tooltip: str) -> tuple[list[str], dict[str, Any]]:
-    """A drop-down input; its default is the first choice."""
+def menu(
+    choices: Sequence[str] | Mapping[str, Any], tooltip: str, *, counts: bool = False
+) -> tuple[list[str], dict[str, Any]]:
+    """A drop-down input; its default is the first choice. ``counts``: it is marked with `COUNTS`."""
     names = list(choices)
-    return names, {"default": names[0], "tooltip": tooltip}
+    return names, {"default": names[0], "tooltip": tooltip, **({MARK: COUNTS} if counts else {})}
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:
@@ -70,45 +80,55 @@ def checked(name: str, value: Any, choices: Collection[str]) -> Any:
 SYNTAX_INPUT = menu(
     SYNTAXES,
     "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
+    counts=True,
 )
 SCHEME_INPUT = menu(
-    SCHEMES, "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
+    SCHEMES,
+    "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items()),
+    counts=True,
 )
 NORMALIZATION_INPUT = menu(
     NORMALIZATIONS,
     "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens counts "
     "no more than a short one.",
+    counts=True,
 )
 CHUNKING_INPUT = menu(
     CHUNKING_CHOICES,
     "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or the "
     "last comma. comfy segment, comfy word: between weighted segments, or between words.",
+    counts=True,
 )
 PADDING_INPUT = menu(
     PADDINGS,
     "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was "
     "trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are "
     "left out, so that the U-Net does not see them either.",
+    counts=True,
 )
 POOLED_INPUT = menu(
     POOLED,
     "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
     "masked_blend, blend it the same way. raw text: of the text as typed, as the compel library does.",
+    counts=True,
 )
 LAW_INPUT = menu(
     LAWS,
     "How several faded words share the result. nested: a word at 0 is gone, whatever the others weigh. compel: as the "
     "compel library; two words at 0 each survive by half.",
+    counts=True,
 )
 MASK_METHOD_INPUT = menu(
     MASK_METHODS,
     "What an absent word is. attention: hidden from all tokens. token: replaced by the filler. remove: deleted, "
     "what follows moves up.",
+    counts=True,
 )
 FILLER_INPUT = (
     "STRING",
     {
         "default": "+",
+        MARK: COUNTS,
         "tooltip": "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
     },
 )
@@ -118,6 +138,7 @@ COMMA_BACKTRACK_INPUT = (
         "default": 20,
         "min": 0,
         "max": 74,
+        MARK: COUNTS,
         "tooltip": "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
     },
 )

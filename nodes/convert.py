@@ -29,18 +29,24 @@ class WeightedCLIPConvert:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
+        sources = common.with_first("a1111", SYNTAXES)
         return {
             "required": {
                 "text": common.TEXT_INPUT,
-                "from": common.menu(common.with_first("a1111", SYNTAXES), "The syntax the prompt is in."),
+                "from": common.menu(sources, "The syntax the prompt is in.", counts=True),
                 "to": common.menu(TARGETS, "The syntax wanted."),
             }
         }
+
+    @staticmethod
+    def options(**syntaxes: str) -> EncodeOptions:
+        """How the prompt is read."""
+        return EncodeOptions(syntax=syntaxes["from"])
 
     def convert(self, text: str, **syntaxes: str) -> dict[str, Any]:
         """Convert; ``syntaxes`` holds ``from``, which is no name Python allows, and ``to``."""
         source, target = syntaxes["from"], syntaxes["to"]
         result = convert(text, source, target, default_tokenizer())
         report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
-        read = read_prompt(text, EncodeOptions(syntax=source), default_tokenizer())
+        read = read_prompt(text, self.options(**syntaxes), default_tokenizer())
         return node_result((result.text, report), [read._replace(issues=result.issues)])

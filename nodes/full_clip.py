@@ -11,6 +11,7 @@ from ..encoder.config import CROPS, Crop
 from ..encoder.contrastive import Over, probabilities, similarity
 from ..encoder.reranking import best
 from ..hosts.comfy_full import HostedClip, encode_images, encode_texts, load_hosted
+from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common
 from .load import DEVICES, DTYPES, files_in, path_of
@@ -45,6 +46,7 @@ SYNTAX_INPUT = common.menu(
     SYNTAXES,
     "How weights are written in the text. CLIP knows no weights: they are read and left out. none: every character is "
     "text.",
+    counts=True,
 )
 
 
@@ -124,6 +126,9 @@ class WeightedCLIPRerank:
                 "syntax": SYNTAX_INPUT,
             }
         }
+
+    options = staticmethod(text_options)
+    """How the text is read."""
 
     def rerank(
         self, clip_full: HostedClip, images: Tensor, text: str, keep: int, crop: Crop, syntax: str

@@ -44,12 +44,15 @@ class WeightedCLIPInspect:
             },
         }
 
+    options = EncodeOptions
+    """What the menus mean: they are named as its fields."""
+
     def inspect(self, text: str, syntax: str, chunking: str, clip: Any = None) -> dict[str, Any]:
         """Read the prompt and draw it."""
         from ..web.pictures import draw_tokens
 
         reader = next(iter(readers_of(clip).values()))
-        options = EncodeOptions(syntax=syntax, chunking=chunking)
+        options = self.options(syntax=syntax, chunking=chunking)
         read = read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
         data = view(read)
         picture = to_image(draw_tokens(data))

@@ -50,6 +50,11 @@ class WeightedCLIPLoadPromptLoras:
             }
         }
 
+    @staticmethod
+    def options() -> EncodeOptions:
+        """How the prompt is read."""
+        return EncodeOptions(syntax="a1111")
+
     def load(self, model: Any, clip: Any, text: str) -> dict[str, Any]:
         """Load them."""
         bare, tags = take_tags(text)
@@ -57,5 +62,5 @@ class WeightedCLIPLoadPromptLoras:
         loaded = load_loras(model, clip, loras)
         issues += loaded.issues
         lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.line for issue in issues)]
-        read = read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer())._replace(issues=tuple(issues))
+        read = read_prompt(text, self.options(), default_tokenizer())._replace(issues=tuple(issues))
         return node_result((loaded.model, loaded.clip, bare.text, "\n".join(lines)), [read])

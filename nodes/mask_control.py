@@ -39,6 +39,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
                     {
                         "multiline": True,
                         "default": "",
+                        common.MARK: common.COUNTS,
                         "tooltip": "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
                     },
                 ),
@@ -46,12 +47,14 @@ class WeightedCLIPMaskControl(common.EncodeNode):
                     HIDDEN_FROM,
                     "Who shall not see them. everything: no token, not even themselves. the phrases below: only those. "
                     "padding rows only: the rows behind the prompt, which the U-Net reads too.",
+                    counts=True,
                 ),
                 "from_phrases": (
                     "STRING",
                     {
                         "multiline": True,
                         "default": "",
+                        common.MARK: common.COUNTS,
                         "tooltip": "With the phrases below: those that shall not see the hidden ones, one a line.",
                     },
                 ),
@@ -59,6 +62,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
                     "BOOLEAN",
                     {
                         "default": True,
+                        common.MARK: common.COUNTS,
                         "label_on": "on, as trained",
                         "label_off": "off",
                         "tooltip": "On: a token sees only what stands before it, as CLIP was trained. Off: all of its "
@@ -69,23 +73,18 @@ class WeightedCLIPMaskControl(common.EncodeNode):
             }
         }
 
-    def encode(
-        self,
-        clip: Any,
-        text: str,
-        hide: str,
-        hidden_from: HiddenFrom,
-        from_phrases: str,
-        causal: bool,
-        padding: str,
-    ) -> dict[str, Any]:
-        """Encode with the mask, and draw it."""
-        from ..web.pictures import draw_encoding_masks
-
-        options = EncodeOptions(
+    @staticmethod
+    def options(hide: str, hidden_from: HiddenFrom, from_phrases: str, causal: bool, padding: str) -> EncodeOptions:
+        """What the inputs mean."""
+        return EncodeOptions(
             hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
         )
-        encoded = encode_text(clip, text, options)
+
+    def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the mask, and draw it; ``choices`` are the other inputs."""
+        from ..web.pictures import draw_encoding_masks
+
+        encoded = encode_text(clip, text, self.options(**choices))
         tower, prompt = next(iter(encoded.prompts.items()))
         variants = plan_prompt(prompt.read, readers_of(clip)[tower].tokenize).variants
         picture = to_image(draw_encoding_masks(prompt.read, variants))

@@ -72,6 +72,9 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
             },
         }
 
+    options = EncodeOptions
+    """What the menus mean: they are named as its fields."""
+
     def encode(
         self,
         clip: Any,
@@ -86,7 +89,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
         aesthetic_score: float = 6.0,
         **choices: Any,
     ) -> dict[str, Any]:
-        """Encode; ``choices`` are the menus, named as the fields of `EncodeOptions`."""
+        """Encode; ``choices`` are the menus."""
         towers = towers_of(clip)
         if "clip_g" not in towers:
             raise ValueError(
@@ -103,4 +106,4 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
         else:
             values |= {"crop_w": crop_w, "crop_h": crop_h, "target_width": target_width, "target_height": target_height}
         texts = {name: text_l if name == "clip_l" else text_g for name in towers}
-        return encoded_result(encode_text(clip, texts, EncodeOptions(**choices), values), issues)
+        return encoded_result(encode_text(clip, texts, self.options(**choices), values), issues)

@@ -39,9 +39,12 @@ class WeightedCLIPTextEncode(common.EncodeNode):
             }
         }
 
+    options = EncodeOptions
+    """What the menus mean: they are named as its fields."""
+
     def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode; ``choices`` are the menus, named as the fields of `EncodeOptions`."""
-        return encoded_result(encode_text(clip, text, EncodeOptions(**choices)))
+        """Encode; ``choices`` are the menus."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
 class WeightedCLIPMaskedBlend(common.EncodeNode):
@@ -60,7 +63,7 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
             "required": {
                 "clip": common.CLIP_INPUT,
                 "text": common.TEXT_INPUT,
-                "syntax": common.menu(BLEND_SYNTAXES, common.SYNTAX_INPUT[1]["tooltip"]),
+                "syntax": common.menu(BLEND_SYNTAXES, common.SYNTAX_INPUT[1]["tooltip"], counts=True),
                 "law": common.LAW_INPUT,
                 "mask_method": common.MASK_METHOD_INPUT,
                 "filler": common.FILLER_INPUT,
@@ -69,6 +72,11 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
             }
         }
 
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """What the inputs mean, which are named as the fields of `EncodeOptions`."""
+        return EncodeOptions(scheme="masked_blend", **choices)
+
     def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the scheme ``masked_blend``; ``choices`` are named as the fields of `EncodeOptions`."""
-        return encoded_result(encode_text(clip, text, EncodeOptions(scheme="masked_blend", **choices)))
+        """Encode with the scheme ``masked_blend``."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))

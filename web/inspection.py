@@ -2,7 +2,8 @@
 
 Nothing is encoded and no file is read. Of embeddings only the names are known, so each stands for one vector.
 
-Source: the request's fields are the nodes' widgets; the views are weighting/view.py's.
+Source: the views are weighting/view.py's. What the page asks is a node and its inputs, which the node itself translates
+(nodes/ruler.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodeOptions, ReadPrompt, read_prompt
@@ -54,6 +55,45 @@ class KnownNames:
     def find(self, name: str) -> list[None] | None:
         """One vector, as good as unknown, for a name that is known."""
         return [None] if name in self.known else None
+
+
+class RulerNode(NamedTuple):
+    """A node that the ruler may ask for."""
+
+    defaults: Mapping[str, Any]
+    """Inputs whose values may come with a request, and what they are where they do not."""
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """From those values to the fields of a request to `inspect`, but for the text."""
+
+
+def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
+    """What is asked of `inspect` for a prompt box of a node.
+
+    Args:
+        asked: An object with ``node``, the node's id; ``text``; and ``values``, an object with the node's inputs.
+        nodes: By id.
+
+    Returns:
+        The request, the types of its fields not looked at yet.
+
+    Raises:
+        RequestError: If it is not of this form, there is no such node, or an input of it cannot have that value.
+    """
+    if not isinstance(asked, dict) or asked.keys() != {"node", "text", "values"}:
+        raise RequestError('a request is an object with "node", a string "text" and "values"')
+    name, values = asked["node"], asked["values"]
+    if not isinstance(values, dict):
+        raise RequestError(f"values must be an object with the node's inputs, got {values!r:.80}")
+    node = nodes.get(name) if isinstance(name, str) else None
+    if node is None:
+        raise RequestError(f"node must be one of: {', '.join(nodes)}; got {name!r:.80}")
+    for value in values:
+        if value not in node.defaults:
+            raise RequestError(f"unknown value {value!r:.80}; {name} has: {', '.join(node.defaults) or 'none'}")
+    try:
+        return {**node.fields({**node.defaults, **values}), "text": asked["text"]}
+    except ValueError as error:
+        raise RequestError(str(error)) from error
 
 
 def inspect(request: object, embedding_names: Sequence[str] | None = None) -> dict[str, Any]:

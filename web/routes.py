@@ -8,9 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .inspection import RulerNode
 
 PATH = "/weighted_clip/inspect"
 MAX_AT_ONCE = 2
@@ -21,16 +25,24 @@ _threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-rul
 _running: set[Future[str]] = set()
 
 
-def add_routes() -> None:
-    """Add the route to the running server; does nothing where there is none."""
+def add_routes(nodes: Mapping[str, RulerNode]) -> None:
+    """Add the route to the running server; does nothing where there is none.
+
+    Args:
+        nodes: Those that the ruler may ask for, by id.
+    """
     # only a host that has loaded its server has one to add to; nothing is imported for it
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     if instance is not None:
-        instance.routes.post(PATH)(answer)
+
+        async def answer_request(request: Any) -> Any:
+            return await answer(request, nodes)
+
+        instance.routes.post(PATH)(answer_request)
 
 
-async def answer(request: Any) -> Any:
+async def answer(request: Any, nodes: Mapping[str, RulerNode]) -> Any:
     """Answer a request of aiohttp: the views, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
@@ -44,7 +56,7 @@ async def answer(request: Any) -> Any:
     if len(_running) >= MAX_AT_ONCE:
         return web.json_response({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, status=429)
     try:
-        views = await _start(body)
+        views = await _start(body, nodes)
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
     except ValueError as error:  # also what json and its codec raise, and a number of more digits than Python reads
@@ -52,18 +64,18 @@ async def answer(request: Any) -> Any:
     return web.json_response(text=views)
 
 
-def _start(body: bytes) -> asyncio.Future[str]:
+def _start(body: bytes, nodes: Mapping[str, RulerNode]) -> asyncio.Future[str]:
     """Read a request in a thread. One whose client has gone away counts until its thread has done."""
-    reading = _threads.submit(_read, body)
+    reading = _threads.submit(_read, body, nodes)
     _running.add(reading)
     reading.add_done_callback(_running.discard)
     return asyncio.wrap_future(reading)
 
 
-def _read(body: bytes) -> str:
-    from .inspection import as_json, inspect
+def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+    from .inspection import as_json, inspect, request_of
 
-    return as_json(inspect(json.loads(body), embedding_names()))
+    return as_json(inspect(request_of(json.loads(body), nodes), embedding_names()))
 
 
 def embedding_names() -> list[str]:

@@ -33,6 +33,11 @@ class TextFeatures(NamedTuple):
     """Its issues say what was left out."""
 
 
+def text_options(syntax: str) -> EncodeOptions:
+    """How a text to compare images with is read: without weights, chunks cut between words."""
+    return EncodeOptions(syntax=syntax, scheme="unweighted", chunking="comfy word")
+
+
 def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayout, encode: EncodeTexts) -> TextFeatures:
     """Read a text and encode it.
 
@@ -49,7 +54,7 @@ def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayou
     Raises:
         ValueError: If the syntax is unknown.
     """
-    read = read_prompt(text, EncodeOptions(syntax=syntax, scheme="unweighted", chunking="comfy word"), tokenize, layout)
+    read = read_prompt(text, text_options(syntax), tokenize, layout)
     chunks = read.chunks
     vectors = encode([chunk.plain_ids for chunk in chunks])
     issues: list[Issue] = []

@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import inspection, routes
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -31,7 +33,8 @@ from .disks import ROOT, environment
 from .test_threads import at_once
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
-BODY = json.dumps({"text": "a (red:1.3) cat"}).encode()
+NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
+BODY = json.dumps({"node": "WeightedCLIPTextEncode", "text": "a (red:1.3) cat", "values": {}}).encode()
 NUM_SLOW = 200
 
 
@@ -66,15 +69,15 @@ def test_an_error_in_the_routes_thread_is_the_hosts_to_tell_and_the_next_request
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
-        expected = await routes.answer(Request(BODY))
+        expected = await routes.answer(Request(BODY), NODES)
         assert expected[0] == 200
         for error in (RuntimeError("a bug"), MemoryError()):
             with monkeypatch.context() as patch:
                 patch.setattr(inspection, "read_prompt", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
                 with pytest.raises(type(error)) as caught:
-                    await routes.answer(Request(BODY))
+                    await routes.answer(Request(BODY), NODES)
             assert caught.value is error
-            assert await routes.answer(Request(BODY)) == expected
+            assert await routes.answer(Request(BODY), NODES) == expected
 
     served(work)
 
@@ -82,9 +85,9 @@ def test_an_error_in_the_routes_thread_is_the_hosts_to_tell_and_the_next_request
 def test_clients_that_never_finish_take_no_thread_and_keep_nobody_waiting() -> None:
     async def work() -> None:
         slow = [Request(BODY[: number % len(BODY)], is_whole=False) for number in range(NUM_SLOW)]
-        waiting = [asyncio.create_task(routes.answer(request)) for request in slow]
+        waiting = [asyncio.create_task(routes.answer(request, NODES)) for request in slow]
         for _ in range(3):
-            assert (await routes.answer(Request(BODY)))[0] == 200
+            assert (await routes.answer(Request(BODY), NODES))[0] == 200
         assert not any(task.done() for task in waiting)
         for number, (request, task) in enumerate(zip(slow, waiting, strict=True)):
             if number % 3 == 0:
@@ -98,7 +101,7 @@ def test_clients_that_never_finish_take_no_thread_and_keep_nobody_waiting() -> N
         kinds = [asyncio.CancelledError, ConnectionResetError, tuple]
         assert [type(result) for result in results] == [kinds[number % 3] for number in range(NUM_SLOW)]
         assert {result[0] for result in results[2::3]} == {200, 429}  # they all came in the same moment
-        assert (await routes.answer(Request(BODY)))[0] == 200
+        assert (await routes.answer(Request(BODY), NODES))[0] == 200
 
     served(work)
 
@@ -129,7 +132,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 def test_two_requests_are_read_at_a_time_and_others_are_told_to_ask_again(held: Held) -> None:
     async def work() -> None:
-        tasks = [asyncio.create_task(routes.answer(Request(BODY))) for _ in range(5)]
+        tasks = [asyncio.create_task(routes.answer(Request(BODY), NODES)) for _ in range(5)]
         done, reading = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         while len(done) < 3:
             more, reading = await asyncio.wait(reading, timeout=60, return_when=asyncio.FIRST_COMPLETED)
@@ -138,22 +141,22 @@ def test_two_requests_are_read_at_a_time_and_others_are_told_to_ask_again(held: 
         assert [task.result() for task in done] == [(429, {"error": "2 prompts are being read: ask again"})] * 3
         held.may_go_on.set()
         assert [(await task)[0] for task in reading] == [200, 200]
-        assert (await routes.answer(Request(BODY)))[0] == 200
+        assert (await routes.answer(Request(BODY), NODES))[0] == 200
 
     served(work)
 
 
 def test_requests_whose_clients_have_gone_are_counted_until_they_are_read(held: Held) -> None:
     async def work() -> None:
-        tasks = [asyncio.create_task(routes.answer(Request(BODY))) for _ in range(2)]
+        tasks = [asyncio.create_task(routes.answer(Request(BODY), NODES)) for _ in range(2)]
         while len(held.begun) < 2:
             await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert (await routes.answer(Request(BODY)))[0] == 429
+        assert (await routes.answer(Request(BODY), NODES))[0] == 429
         held.may_go_on.set()
-        while (status := (await routes.answer(Request(BODY)))[0]) == 429:
+        while (status := (await routes.answer(Request(BODY), NODES))[0]) == 429:
             await asyncio.sleep(0.01)
         assert status == 200
 
@@ -162,7 +165,7 @@ def test_requests_whose_clients_have_gone_are_counted_until_they_are_read(held: 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_whole() -> None:
     async def work() -> None:
-        status, _ = await routes.answer(Request(b"x" * (inspection.MAX_BYTES + 1), is_whole=False))
+        status, _ = await routes.answer(Request(b"x" * (inspection.MAX_BYTES + 1), is_whole=False), NODES)
         assert status == 413
 
     served(work)

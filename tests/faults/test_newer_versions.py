@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui import Settings, pasted
-from weighted_clip.web.inspection import RequestError, inspect
+from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.web.inspection import RequestError, inspect, request_of
 from weighted_clip.web.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import text_features
@@ -85,8 +86,7 @@ ASK = """
 import { pathToFileURL } from "node:url";
 const { ruleOf, requestsOf } = await import(pathToFileURL(process.argv[1]));
 const widgets = Object.entries(JSON.parse(process.argv[3])).map(([name, value]) => ({ name, value }));
-const node = { comfyClass: process.argv[2], widgets };
-console.log(requestsOf(node, ruleOf(node)).boxes[0].body);
+console.log(requestsOf({ widgets }, ruleOf(JSON.parse(process.argv[2]))).boxes[0].body);
 """
 
 
@@ -99,10 +99,11 @@ def test_the_ruler_shows_no_tokens_of_another_mode(name: str, widget: str, tmp_p
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
     widgets = {"text": "a cat", "comma_backtrack": 20, "steps": 20, "counter": "as written", widget: UNKNOWN}
-    command = ["node", "--input-type=module", "-e", ASK, str(tmp_path / "requests.js"), name, json.dumps(widgets)]
+    definition = json.dumps({"name": name, "input": NODE_CLASS_MAPPINGS[name].INPUT_TYPES()})
+    command = ["node", "--input-type=module", "-e", ASK, str(tmp_path / "requests.js"), definition, json.dumps(widgets)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     with pytest.raises(RequestError, match=r"must be one of: .*; got 'quantum'"):
-        inspect(json.loads(done.stdout))
+        inspect(request_of(json.loads(done.stdout), ruler_nodes(NODE_CLASS_MAPPINGS)))
 
 
 def test_parameters_of_an_image_keep_a_scheme_that_is_not_here_and_it_is_refused_by_name() -> None:

@@ -12,9 +12,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from weighted_clip import commands
+from weighted_clip import NODE_CLASS_MAPPINGS, commands
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.hosts.webui import Settings, infotext_key, pasted
+from weighted_clip.nodes.a1111 import EMPHASIS
+from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import routes
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS
@@ -24,6 +26,7 @@ from weighted_clip.weighting.schemes import SCHEMES
 from .drawing import Draw
 from .text_targets import CHOICES, STEPS
 
+NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 NAMES = ["style", "a", "bad hands", "sub/style.pt", "..pt"]
 CONFIG = TextConfig(hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
@@ -48,7 +51,7 @@ def post(body: bytes) -> tuple[int, dict[str, Any]]:
     )
     paths.get_filename_list = lambda kind: NAMES if kind == "embeddings" else []
     with patch.dict(sys.modules, {"aiohttp": aiohttp, "folder_paths": paths}):
-        return asyncio.run(routes.answer(Request(body)))
+        return asyncio.run(routes.answer(Request(body), NODES))
 
 
 def route(data: bytes) -> None:
@@ -57,6 +60,20 @@ def route(data: bytes) -> None:
     assert status in (200, 400, 413)
     assert json.dumps(answer, allow_nan=False)
     assert "views" in answer if status == 200 else answer["error"]
+
+
+def node(data: bytes) -> None:
+    """A request of a node, with values of its inputs that are allowed or any other."""
+    draw = Draw(data)
+    name = draw.pick([*NODES])
+    values: dict[str, Any] = {}
+    for _ in range(draw.number(4)):
+        value = draw.pick([*NODES[name].defaults, "spin"])
+        some = {**CHOICES, "steps": STEPS, "emphasis": [*EMPHASIS]}.get(value, ("style", True))
+        values[value] = draw.pick(some) if draw.number(3) else draw.value()
+    asked = {"node": name if draw.number(15) else draw.value(), "text": draw.rest(), "values": values}
+    status, answer = post(json.dumps(asked).encode())
+    assert status == 200 or (status == 400 and answer["error"])
 
 
 def request(data: bytes) -> None:
@@ -151,6 +168,7 @@ def infotext(data: bytes) -> None:
 FRONT_TARGETS = {
     "route": route,
     "request": request,
+    "node": node,
     "lab": lab,
     "command": command,
     "infotext": infotext,

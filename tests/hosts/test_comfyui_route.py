@@ -18,8 +18,15 @@ TEXT = "a (red:1.3) cat, [photo] and (dog)0.5 in a bowl"
 MAX_BYTES = 64 * 1024
 
 
-def ask(server: ComfyServer, path: str = PATHS[0], **request: Any) -> dict[str, Any]:
+def asked(text: str, **values: Any) -> dict[str, Any]:
+    """A request of the node for text, or of that for timed prompts."""
+    node = "WeightedCLIPA1111Encode" if "steps" in values else "WeightedCLIPTextEncode"
+    return {"node": node, "text": text, "values": values}
+
+
+def ask(server: ComfyServer, path: str = PATHS[0], *, text: str, **values: Any) -> dict[str, Any]:
     """The answer to a request that is answered, once the server has time for it."""
+    request = asked(text, **values)
     while (answered := server.request(path, request))[0] == 429:
         time.sleep(0.01)
     status, body = answered
@@ -45,7 +52,7 @@ def test_every_syntax_and_chunk_rule_is_answered(server: ComfyServer, path: str)
 
 
 def test_a_timed_prompt_has_a_view_for_each_text(server: ComfyServer) -> None:
-    answer = ask(server, text="a [cat:dog:0.5]", syntax="a1111", steps=10, counter="as written")
+    answer = ask(server, text="a [cat:dog:0.5]", steps=10, counter="as written")
     assert [view["steps"] for view in answer["views"]] == [[[1, 5]], [[6, 10]]]
 
 
@@ -68,18 +75,19 @@ def test_embeddings_are_known_by_name(server: ComfyServer) -> None:
         (b"[1]", 400, "text"),
         (b"{}", 400, "text"),
         (b"[" * 5000, 400, "deep"),
-        (b'{"text": 1}', 400, "text"),
-        (b'{"text": "a", "syntax": "nonsense"}', 400, "a1111"),
-        (b'{"text": "a", "nonsense": 1}', 400, "nonsense"),
-        (b'{"text": "a", "steps": 0}', 400, "steps"),
-        (b'{"text": "\\ud800"}', 400, "surrogate"),
+        (b'{"node": "nonsense", "text": "a", "values": {}}', 400, "WeightedCLIPTextEncode"),
+        (asked(1), 400, "text"),
+        (asked("a", syntax="nonsense"), 400, "a1111"),
+        (asked("a", nonsense=1), 400, "nonsense"),
+        (asked("a", steps=0), 400, "steps"),
+        (asked("\ud800"), 400, "surrogate"),
         (b'{"text": "' + b"a" * MAX_BYTES + b'"}', 413, str(MAX_BYTES)),
-        (b'{"text": "' + b"a," * 30_000 + b'"}', 400, "1024 KiB"),
+        (asked("a," * 30_000), 400, "1024 KiB"),
     ],
     ids=lambda value: repr(value)[:30],
 )
 def test_what_is_no_request_is_refused_in_words(
-    server: ComfyServer, path: str, body: bytes, status: int, words: str
+    server: ComfyServer, path: str, body: Any, status: int, words: str
 ) -> None:
     answered, text = server.request(path, body)
     answer = json.loads(text)
@@ -91,7 +99,7 @@ def test_what_is_no_request_is_refused_in_words(
 
 def test_other_sites_are_refused_as_for_the_hosts_own_routes(server: ComfyServer) -> None:
     own = {"Origin": f"http://127.0.0.1:{server.port}"}
-    for path, data in (*((path, {"text": "a"}) for path in PATHS), ("/queue", {})):
+    for path, data in (*((path, asked("a")) for path in PATHS), ("/queue", {})):
         assert server.request(path, data, own)[0] == 200
         assert server.request(path, data, {"Origin": "http://example.com"})[0] == 403
     assert server.request(PATHS[0])[0] in (404, 405)  # GET
@@ -108,7 +116,7 @@ def test_many_requests_at_once(server: ComfyServer) -> None:
 
 def test_of_long_requests_at_once_two_are_read_and_the_others_refused_in_words(server: ComfyServer) -> None:
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda _: server.request(PATHS[0], {"text": "a," * 30_000}), range(40)))
+        answers = list(pool.map(lambda _: server.request(PATHS[0], asked("a," * 30_000)), range(40)))
     messages = {status: json.loads(body)["error"] for status, body in answers}
     assert messages.keys() == {400, 429}
     assert messages[429] == "2 prompts are being read: ask again"

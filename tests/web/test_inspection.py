@@ -8,8 +8,25 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from weighted_clip import NODE_CLASS_MAPPINGS
+from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import routes
-from weighted_clip.web.inspection import MAX_ANSWER, MAX_BYTES, MAX_VIEWS, RequestError, as_json, inspect
+from weighted_clip.web.inspection import (
+    MAX_ANSWER,
+    MAX_BYTES,
+    MAX_VIEWS,
+    RequestError,
+    as_json,
+    inspect,
+    request_of,
+)
+
+NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
+
+
+def asked(text: object, node: object = "WeightedCLIPTextEncode", **values: object) -> dict:
+    """What the page asks."""
+    return {"node": node, "text": text, "values": values}
 
 
 def texts(request: dict, **options) -> list[str]:
@@ -107,11 +124,11 @@ def post(monkeypatch):
     paths.get_filename_list = lambda kind: ["sub/style.pt"] if kind == "embeddings" else []
     monkeypatch.setitem(routes.sys.modules, "aiohttp", aiohttp)
     monkeypatch.setitem(routes.sys.modules, "folder_paths", paths)
-    return lambda body: asyncio.run(routes.answer(Body(body)))
+    return lambda body: asyncio.run(routes.answer(Body(body), NODES))
 
 
 def test_the_route_answers_with_views(post) -> None:
-    status, answer = post(json.dumps({"text": "a style, embedding:sub/style", "chunking": "comfy segment"}).encode())
+    status, answer = post(json.dumps(asked("a style, embedding:sub/style", chunking="comfy segment")).encode())
     assert status == 200
     assert [token["embedding"] for token in answer["views"][0]["chunks"][0]["tokens"]][-1] == "sub/style[0]"
 
@@ -123,8 +140,24 @@ def test_the_route_answers_with_views(post) -> None:
         (b"no json", 400, "Expecting value"),
         (b'"\xff"', 400, "codec can't decode"),
         (b"[" * 60_000, 400, ""),
-        (b'{"text": "\\ud800"}', 400, "lone surrogate"),
-        (b'{"text": 1}', 400, 'a string "text"'),
+        (json.dumps(asked("\ud800")).encode(), 400, "lone surrogate"),
+        (json.dumps(asked(1)).encode(), 400, 'a string "text"'),
+        (b"[1]", 400, 'an object with "node", a string "text" and "values"'),
+        (b'{"text": "a"}', 400, 'an object with "node", a string "text" and "values"'),
+        (b'{"node": "WeightedCLIPInspect", "text": "a", "values": [1]}', 400, "values must be an object"),
+        (json.dumps(asked("a", "CLIPTextEncode")).encode(), 400, "node must be one of: WeightedCLIPTextEncode, "),
+        (json.dumps(asked("a", ["x"])).encode(), 400, "node must be one of: WeightedCLIPTextEncode, "),
+        (
+            json.dumps(asked("a", strict=True)).encode(),
+            400,
+            "unknown value 'strict'; WeightedCLIPTextEncode has: s",
+        ),
+        (json.dumps(asked("a", syntax="latin")).encode(), 400, "syntax must be one of: comfy, a1111"),
+        (json.dumps(asked("a", syntax=["comfy"])).encode(), 400, "syntax must be one of: comfy, a1111"),
+        (json.dumps(asked("a", "WeightedCLIPA1111Encode", emphasis="Loud")).encode(), 400, "emphasis must be one of"),
+        (json.dumps(asked("a", "WeightedCLIPA1111Encode", steps=0)).encode(), 400, "steps must be 1 to 10000"),
+        (json.dumps(asked("a", "WeightedCLIPA1111Encode", steps="1")).encode(), 400, "steps must be an integer"),
+        (json.dumps(asked("a", "WeightedCLIPMaskControl", causal=0)).encode(), 400, "is_causal must be true or false"),
         (b" " * (MAX_BYTES + 1), 413, "65536 bytes at most"),
     ],
 )
@@ -136,8 +169,8 @@ def test_the_route_refuses_with_a_message(post, body: bytes, status: int, messag
 
 def longest(unit: str, **options) -> dict:
     """A request as long as is allowed."""
-    room = MAX_BYTES - len(json.dumps({"text": "", **options}))
-    return {"text": unit * (room // len(json.dumps(unit)[1:-1])), **options}
+    room = MAX_BYTES - len(json.dumps(asked("", **options)))
+    return asked(unit * (room // len(json.dumps(unit)[1:-1])), **options)
 
 
 def test_the_longest_request_is_answered(post) -> None:
@@ -148,7 +181,7 @@ def test_the_longest_request_is_answered(post) -> None:
 
 
 ALTERNATING = "[" + "|".join(f"word{i}" for i in range(MAX_VIEWS + 5)) + "] "
-TIMED = {"syntax": "a1111", "steps": 50, "counter": "as written"}
+TIMED = {"node": "WeightedCLIPA1111Encode", "steps": 50, "counter": "as written"}
 
 
 @pytest.mark.parametrize("text", ["(cat:1.1) dog; " * 150, "森の中" * 100, "a," * 300])
@@ -167,8 +200,8 @@ def test_a_prompt_of_too_many_tokens_is_refused_in_words(post, unit: str) -> Non
 
 @pytest.mark.parametrize("count", [4000, 1500, 700])
 def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> None:
-    request = {"text": ALTERNATING + "a," * (count // 2), **TIMED}
-    whole = inspect(request)["views"]
+    request = asked(ALTERNATING + "a," * (count // 2), **TIMED)
+    whole = inspect(request_of(request, NODES))["views"]
     status, answer = post(json.dumps(request).encode())
     views = answer["views"]
     assert status == 200
@@ -181,26 +214,27 @@ def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> 
 
 def test_nothing_of_an_answer_is_made_on_the_servers_loop(post, monkeypatch) -> None:
     threads = []
+    body = json.dumps(asked("a cat")).encode()
     encode = json.JSONEncoder.encode
     monkeypatch.setattr(
         json.JSONEncoder, "encode", lambda self, data: threads.append(threading.get_ident()) or encode(self, data)
     )
-    body = b'{"text": "a cat"}'
     assert post(body)[0] == 200
     assert threads
     assert threading.get_ident() not in threads
 
 
-def test_the_route_is_added_to_a_server_and_to_nothing_else(monkeypatch) -> None:
+def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -> None:
     added = {}
     instance = SimpleNamespace(
         routes=SimpleNamespace(post=lambda path: lambda handler: added.setdefault(path, handler))
     )
     monkeypatch.setitem(routes.sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
-    routes.add_routes()
-    assert added == {"/weighted_clip/inspect": routes.answer}
+    routes.add_routes(NODES)
+    assert list(added) == ["/weighted_clip/inspect"]
+    assert asyncio.run(added["/weighted_clip/inspect"](Body(b"")))[0] == 400
     for server in (SimpleNamespace(), SimpleNamespace(PromptServer=SimpleNamespace())):  # no server, or not ComfyUI's
         monkeypatch.setitem(routes.sys.modules, "server", server)
-        routes.add_routes()
+        routes.add_routes(NODES)
     monkeypatch.delitem(routes.sys.modules, "server")
-    routes.add_routes()
+    routes.add_routes(NODES)

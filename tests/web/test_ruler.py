@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.inspection import inspect
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS
+from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.strip import Chip, strip_items, weight_text
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -34,6 +36,7 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,600"),
 )
 SECONDS = 180
+NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 NUM_REFUSED = 2
 """Requests that the server is too busy for."""
 THEMES = ("dark", "light", "solarized")
@@ -119,7 +122,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.num_running.append(len(self.running))
         status = 429 if len(self.asked) < NUM_REFUSED else 200
         self.asked.append((request["text"], status))
-        answer = json.dumps(inspect(request) if status == 200 else {"error": "ask again"}).encode()
+        answer = json.dumps(inspect(request_of(request, NODES)) if status == 200 else {"error": "ask again"}).encode()
         self.running.remove(request["text"])
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
@@ -142,7 +145,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     ]
     page = (HERE / "ruler" / "page.html").read_text(encoding="utf-8")
     page = page.replace("CASES", as_json(cases()))
-    page = page.replace("WEIGHTS", as_json({"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS}))
+    page = page.replace(
+        "WEIGHTS", as_json({"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS, "definitions": definitions()})
+    )
     handler = type("Handler", (_Handler,), {"page": page.encode(), "asked": [], "running": [], "num_running": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -166,6 +171,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     results = json.loads(found[1])
     assert results["errors"] == []
     yield {**results, "asked": handler.asked, "num_running": handler.num_running}
+
+
+def definitions() -> dict[str, Any]:
+    """Our nodes with a fixed list of inputs as ComfyUI's server describes them."""
+    return {
+        name: {"name": name, "input": node.INPUT_TYPES(), "output": list(node.RETURN_TYPES)}
+        for name, node in NODE_CLASS_MAPPINGS.items()
+        if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull")
+    }
 
 
 def as_json(data: Any) -> str:
@@ -360,9 +374,8 @@ def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
 
 def test_the_server_is_asked_once_for_what_is_typed_quickly(served: dict[str, Any]) -> None:
     node = served["node"]
-    assert node["typed"] == [
-        {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax", "text": "a cat"}
-    ]
+    values = {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax"}
+    assert node["typed"] == [{"node": "WeightedCLIPTextEncode", "text": "a cat", "values": values}]
     assert node["lastWins"]["chips"] == "a cat sat"
     assert node["numAskedUnchanged"] == 2
 
@@ -418,17 +431,16 @@ def test_two_boxes_have_a_group_each(served: dict[str, Any]) -> None:
 
 def test_what_each_node_asks(served: dict[str, Any]) -> None:
     node = served["node"]
-    assert node["a1111"]["body"] == {
-        **{"syntax": "a1111", "scheme": "a1111_no_norm", "chunking": "a1111", "comma_backtrack": 20},
-        **{"steps": 30, "counter": "as written", "text": "a "},
-    }
+    values = {"emphasis": "No norm", "comma_backtrack": 20, "padding": "attend"}
+    values |= {"steps": 30, "counter": "as written"}
+    assert node["a1111"]["body"] == {"node": "WeightedCLIPA1111Encode", "text": "a ", "values": values}
     assert "sigmas linked: exact after the run" in node["a1111"]["bar"]
-    phrases = {"hide": "cat", "hidden_from": "everything", "from_phrases": ""}
-    assert node["masks"] == {"syntax": "comfy", **phrases, "text": "a cat"}
-    chunks_as_features = {"scheme": "unweighted", "chunking": "comfy word"}
-    assert node["rerank"] == {"syntax": "a1111", **chunks_as_features, "text": "a (red:1.4) cat"}
-    assert node["unknown"] == {"text": "hi"}
-    assert node["foreign"] == [None, None, None]
+    values = {"hide": "cat", "hidden_from": "everything", "from_phrases": "", "causal": True}
+    assert node["masks"] == {"node": "WeightedCLIPMaskControl", "text": "a cat", "values": values}
+    asked = {"node": "WeightedCLIPRerank", "text": "a (red:1.4) cat", "values": {"syntax": "a1111"}}
+    assert node["rerank"] == asked
+    assert node["withRuler"] == list(NODES)
+    assert node["foreign"] == [None, None]
 
 
 def test_a_clip_of_another_family_is_named_before_the_run(served: dict[str, Any]) -> None:

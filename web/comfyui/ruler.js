@@ -19,6 +19,9 @@ const BUSY_TIME = 250;
 /** Off: nothing is asked and there are no chips; the problems still come after a run. */
 const SETTING = "WeightedCLIP.TokenRuler";
 
+/** The rules for our classes of nodes, by name. */
+const rules = new Map();
+
 /** The rulers of all nodes, by node. */
 const rulers = new Map();
 
@@ -109,9 +112,14 @@ app.registerExtension({
     }
   },
 
+  beforeRegisterNodeDef(nodeType, definition) {
+    const rule = ruleOf(definition);
+    if (rule) rules.set(rule.id, rule);
+  },
+
   nodeCreated(node) {
-    const rule = ruleOf(node);
-    if (rule) addRuler(node, rule);
+    const rule = rules.get(node.comfyClass);
+    if (rule?.texts.every((name) => node.widgets?.some((widget) => widget.name === name))) addRuler(node, rule);
   },
 
   /** Outputs that are back after another workflow was open. Only for the same text, as ids repeat between workflows. */

@@ -2,6 +2,7 @@
 import "/comfyui/ruler.js";
 import { app } from "/scripts/app.js";
 
+const definitions = JSON.parse(document.getElementById("weights").textContent).definitions;
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** A node on the page: a way to type, what its ruler shows, and every message that it has shown. */
@@ -17,6 +18,7 @@ function addNode(text) {
   };
   const graph = { links: {}, getNodeById: () => null };
   const node = { comfyClass: "WeightedCLIPLoadPromptLoras", widgets: [widget], inputs: [], graph, addDOMWidget };
+  app.extension.beforeRegisterNodeDef({}, definitions.WeightedCLIPLoadPromptLoras);
   app.extension.nodeCreated(Object.assign(node, { setDirtyCanvas: () => {} }));
   node.onAdded();
   const type = (value) => {

@@ -2,6 +2,10 @@
 import { NodeRuler } from "/comfyui/ruler/node_ruler.js";
 import { ruleOf } from "/comfyui/ruler/requests.js";
 
+const definitions = JSON.parse(document.getElementById("weights").textContent).definitions;
+/** The rule for a class of nodes, as ComfyUI's server describes it. */
+const ruleFor = (comfyClass) => ruleOf(definitions[comfyClass]);
+
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** A node with widgets of these values. */
@@ -20,7 +24,7 @@ function follow(node) {
       asked.push({ body: JSON.parse(body), answer, fail, signal });
       signal.addEventListener("abort", () => fail(new Error("aborted")));
     });
-  const ruler = new NodeRuler(node, ruleOf(node), { isOn: () => state.isOn, ask });
+  const ruler = new NodeRuler(node, ruleFor(node.comfyClass), { isOn: () => state.isOn, ask });
   document.body.append(ruler.drawing.element);
   const type = (text, name = "text") => {
     node.widgets.find((widget) => widget.name === name).value = text;
@@ -139,13 +143,9 @@ export async function nodeResults() {
   rerank.ruler.check();
   await wait(150);
   results.rerank = rerank.asked[0].body;
-  const unknown = follow(makeNode("WeightedCLIPOfTomorrow", { text: "hi", more: 1 }));
-  unknown.ruler.check();
-  await wait(150);
-  results.unknown = unknown.asked[0].body;
-  const foreign = [makeNode("CLIPTextEncode", { text: "" }), makeNode("WeightedCLIPLoad", { file: "" })];
-  foreign.push(makeNode("WeightedCLIPSimilarity", { texts: "one\ntwo" }));
-  results.foreign = foreign.map(ruleOf);
+  results.withRuler = Object.keys(definitions).filter(ruleFor);
+  const stock = { name: "CLIPTextEncode", input: { required: { text: ["STRING", { multiline: true }] } } };
+  results.foreign = [ruleOf(stock), ruleOf({ name: "Reroute" })];
   results.clip = await clipNotes();
   return results;
 }

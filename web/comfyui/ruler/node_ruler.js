@@ -32,7 +32,7 @@ export class NodeRuler {
 
   /**
    * @param {object} node The node.
-   * @param {object} rule As requests.js gives it.
+   * @param {import("./requests.js").Rule} rule The rule for its class.
    * @param {Host} host The page.
    */
   constructor(node, rule, host) {
@@ -56,7 +56,7 @@ export class NodeRuler {
   executed(views) {
     this.check();
     const { hasChoice, obstacle } = this.#read;
-    if (!this.#isOfThisText(views) && !hasChoice && !obstacle && !this.#rule.rewrites) return;
+    if (!this.#isOfThisText(views) && !hasChoice && !obstacle) return;
     this.#stop();
     this.#show({ sections: this.#labelled(views), isFromRun: true });
   }

@@ -1,0 +1,126 @@
+"""The ruler reads prompts as the nodes do: what it makes of a node's inputs is what the node itself makes of them."""
+
+from typing import Any
+
+import pytest
+import torch
+from weighted_clip import NODE_CLASS_MAPPINGS
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.nodes import full_clip
+from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.web.inspection import inspect, request_of
+from weighted_clip.weighting import reading
+from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkContext
+from weighted_clip.weighting.features import text_features
+from weighted_clip.weighting.options import EncodeOptions
+
+from .fake_comfy import FakeClip
+
+NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
+TEXT = "a (red:1.4) cat, [dog] and a [fox:owl:0.5] by (the sea:0.5), " * 8
+OTHERS = {"hide": "cat", "from_phrases": "the sea", "causal": False, "filler": "cat", "comma_backtrack": 3, "steps": 7}
+"""Other values of inputs that are no menus."""
+
+
+def inputs_of(name: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    types = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
+    return {**types["required"], **types.get("optional", {})}
+
+
+def choices() -> list[Any]:
+    """Every node as it is placed, and with each other value of each of its inputs that count."""
+    found: list[Any] = []
+    for name, node in NODES.items():
+        inputs = inputs_of(name)
+        changes: list[dict[str, Any]] = [{}]
+        for key in node.defaults:
+            kind = inputs[key][0]
+            changes += [{key: value} for value in (kind[1:] if isinstance(kind, list) else [OTHERS[key]])]
+        found += [pytest.param(name, change, id=f"{name} {change}") for change in changes]
+    return found
+
+
+def given_to(name: str, change: dict[str, Any]) -> dict[str, Any]:
+    """What the host gives to a node."""
+    links = {
+        "CLIP": FakeClip(towers=("clip_l", "clip_g") if "SDXL" in name else ("clip_l",)),
+        "IMAGE": torch.zeros(1, 8, 8, 3),
+    }
+    given: dict[str, Any] = {}
+    for key, (kind, options) in inputs_of(name).items():
+        if options.get("weighted_clip_ruler") == "prompt":
+            given[key] = TEXT
+        elif "default" in options:
+            given[key] = options["default"]
+        elif isinstance(kind, list):
+            given[key] = kind[0]
+        elif key not in ("sigmas", "model") or name == "WeightedCLIPLoadPromptLoras":
+            given[key] = links.get(kind.partition(",")[0])
+    return {**given, **change}
+
+
+@pytest.fixture
+def read_with(monkeypatch: pytest.MonkeyPatch) -> list[EncodeOptions]:
+    """The options of every prompt that is read."""
+    seen: list[EncodeOptions] = []
+    read = reading._read
+
+    def noted(text: str, options: EncodeOptions, context: ChunkContext) -> reading.ReadPrompt:
+        seen.append(options)
+        return read(text, options, context)
+
+    monkeypatch.setattr(reading, "_read", noted)
+    monkeypatch.setattr(full_clip, "encode_images", lambda clip, images, crop: torch.ones(1, 4))
+    monkeypatch.setattr(full_clip, "with_preview", lambda result, chart: result)
+    monkeypatch.setattr(
+        full_clip,
+        "encode_texts",
+        lambda clip, texts, syntax: [
+            text_features(text, syntax, default_tokenizer(), CLIP_L_LAYOUT, lambda ids: torch.ones(len(ids), 4))
+            for text in texts
+        ],
+    )
+    return seen
+
+
+@pytest.mark.parametrize(("name", "change"), choices())
+def test_the_ruler_reads_a_prompt_as_the_node_does(
+    name: str, change: dict[str, Any], read_with: list[EncodeOptions]
+) -> None:
+    node = NODE_CLASS_MAPPINGS[name]()
+    views = getattr(node, node.FUNCTION)(**given_to(name, change))["ui"]["weighted_clip"]
+    by_node = set(read_with)
+    read_with.clear()
+    request = request_of({"node": name, "text": TEXT, "values": change}, NODES)
+    shown = inspect(request)["views"]
+    assert set(read_with) == by_node
+    assert len(shown) == len(views)
+    for ours, theirs in zip(shown, views, strict=True):
+        # the node's own notes come with a run: of weights it leaves out, of encodings
+        keys = [key for key in ours if key != "issues"]
+        assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}
+
+
+def test_with_causality_off_the_ruler_does_not_say_that_a_phrase_is_unseen_anyway() -> None:
+    values = {"hide": "cat", "hidden_from": "the phrases below", "from_phrases": "red"}
+    for causal in (True, False):
+        asked = {"node": "WeightedCLIPMaskControl", "text": "a red cat", "values": {**values, "causal": causal}}
+        (view,) = inspect(request_of(asked, NODES))["views"]
+        assert [issue["code"] for issue in view["issues"]] == ["already-unseen"] * causal
+
+
+def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
+    marked = {
+        name: {
+            mark: [key for key, (_, options) in inputs_of(name).items() if options.get("weighted_clip_ruler") == mark]
+            for mark in ("prompt", "counts")
+        }
+        for name in NODE_CLASS_MAPPINGS
+        if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull")
+    }
+    assert {name for name, marks in marked.items() if marks["prompt"]} == set(NODES)
+    assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
+    assert marked["WeightedCLIPA1111Encode"]["counts"] == [
+        *("emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas"),
+    ]
+    assert marked["WeightedCLIPRerank"]["counts"] == ["syntax"]
