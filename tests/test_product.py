@@ -91,32 +91,6 @@ def test_every_node_and_all_that_goes_in_and_out_is_explained(node_id: str) -> N
     assert all(node.OUTPUT_TOOLTIPS)
 
 
-# ---- the ruler
-
-
-def ruler_rules() -> dict[str, str]:
-    """What the ruler has for each node, as JavaScript."""
-    script = (ROOT / "web" / "comfyui" / "ruler" / "requests.js").read_text(encoding="utf-8")
-    parts = re.split(r"^  (WeightedCLIP\w+): ", script.split("\nconst RULES = {\n")[1].split("\n};\n")[0], flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def test_the_ruler_has_a_rule_for_every_node_with_a_prompt() -> None:
-    with_prompt = {
-        node_id
-        for node_id in NODE_CLASS_MAPPINGS
-        if any(options.get("dynamicPrompts") for _, options in inputs_of(node_id).values())
-    }
-    assert ruler_rules().keys() == with_prompt
-
-
-def test_the_ruler_reads_widgets_that_exist() -> None:
-    for node_id, rule in ruler_rules().items():
-        (texts,) = re.findall(r"texts: (TEXT|\[.+?\])", rule)
-        names = {*re.findall(r'value\("(\w+)"\)', rule), *re.findall(r'"(\w+)"', texts.replace("TEXT", '"text"'))}
-        assert names <= widgets_of(node_id).keys(), node_id
-
-
 # ---- locales
 
 

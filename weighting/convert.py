@@ -101,7 +101,7 @@ class _Writer:
             raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
         self.target = target
         self.syntax = SYNTAXES[target]
-        self.write_text = write
+        self.write_form = write
         self.tokenize = tokenize
         self.issues: list[Issue] = []
 
@@ -157,7 +157,7 @@ class _Writer:
         # a sign in compel's brackets must stand before a word: a space behind it would end the word
         glued = re.sub(r"([+-]) (?=\w)", r"\1", spaced)
         for form in (text, spaced, glued):
-            yield from self.write_text(form, weight)
+            yield from self.write_form(form, weight)
 
     def _read(self, candidate: str) -> list[tuple[object, float]]:
         return [(token.id, token.weight) for token in _tokens(self.syntax.parse(candidate), self.tokenize)]
