@@ -69,7 +69,18 @@ def test_a_pack_in_a_read_only_folder_works_without_a_home_and_writes_nothing(we
     nowhere = {name: "/nonexistent" for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")}
     given = environment(PYTHONPATH=str(place), **nowhere)
     given.pop("PYTHONDONTWRITEBYTECODE")
-    command = [sys.executable, "-c", PACK, "encode", "a (red:1.3) cat", "--weights", str(weights), "--out", "out"]
+    command = [
+        sys.executable,
+        "-c",
+        PACK,
+        "encode",
+        "a (red:1.3) cat",
+        "--weights",
+        str(weights),
+        "--figures",
+        "--out",
+        "out",
+    ]
     with read_only(place):
         done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
