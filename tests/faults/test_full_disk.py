@@ -70,7 +70,7 @@ class Disk:
 
 
 def encode(weights: Path, out: Path, *arguments: str) -> int:
-    return main(["encode", "a (red:1.3) cat", "--weights", str(weights), "--out", str(out), *arguments])
+    return main(["encode", "a (red:1.3) cat", "--weights", str(weights), "--out", str(out), "--figures", *arguments])
 
 
 def test_the_old_file_is_whole_and_alone_after_a_full_disk(disk: Disk) -> None:
