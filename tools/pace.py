@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def rows() -> dict[str, Callable[[], Any]]:
         return runs.ours(encoder, texts.fresh(prompt, choices["syntax"]), **choices)
 
     def read(syntax: str) -> Callable[[], Any]:
-        options, sequence = encoding.EncodeOptions(syntax=syntax), texts.fresh(texts.FOUR_DOWN, syntax)
+        options, sequence = (
+            encoding.EncodeOptions(syntax=syntax),
+            cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000)),
+        )
         return lambda: [view(encoding.read_prompt(next(sequence), options, tokenize)) for _ in range(TEXTS_READ)]
 
     one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
@@ -71,7 +75,9 @@ def work(root: Path, threads: int) -> None:
     with torch.no_grad():
         known = rows()
         print("\t".join(known), flush=True)
-        for line in iter(sys.stdin.readline, "\n"):
+        for line in sys.stdin:
+            if not line.strip():
+                break
             start = time.perf_counter()
             known[line.strip()]()
             print(time.perf_counter() - start, flush=True)
