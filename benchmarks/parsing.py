@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .page import milliseconds, table
 from .texts import TEXTS, text_of
-from .timing import best_time, growth
+from .timing import best_time, growth, without_collector
 
 SYNTAXES = ("a1111", "comfy", "compel")
 
@@ -42,7 +39,7 @@ def parse_block(scale: ParseScale) -> str:
         for name in TEXTS:
             texts = [text_of(name, syntax, length) for length in scale.lengths]
             times = [_parse_time(syntax, text, scale) for text in texts]
-            with _no_collector():
+            with without_collector():
                 middle, long = (_parse_time(syntax, text, scale) for text in texts[1:])
             found = growths[f"{syntax}, {name}"] = (growth(middle, long, factor), growth(times[1], times[2], factor))
             rows.append([syntax, name, *map(milliseconds, times), *(f"{exponent:.2f}" for exponent in found)])
@@ -58,15 +55,3 @@ def _parse_time(syntax: str, text: str, scale: ParseScale) -> float:
     from ..weighting.syntax import parse
 
     return best_time(lambda: parse(text, syntax), seconds=scale.seconds, repetitions=scale.repetitions)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Without Python's search for unreachable cycles, which looks at every object that a long text becomes."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

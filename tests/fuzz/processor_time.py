@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
+
+from weighted_clip.benchmarks.timing import without_collector
 
 KIB = 1024
 TINY = (*range(12, 64, 4), *range(64, 512, 16))
@@ -45,7 +45,7 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) ->
 
     Sizes ascend, so that what is quadratic or worse is found before it takes long.
     """
-    with _no_collection():
+    with without_collector():
         before = seconds(call, text(TINY[0]))
         for short, long in pairwise((*TINY, *sizes)):
             after, most = seconds(call, text(long)), MOST * long / short
@@ -61,21 +61,9 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) ->
 def may_grow_too_fast(call: Call, text: MakeText) -> bool:
     """Whether a call should be measured at full length: told at an eighth of it and of its cost."""
     quadratic_floor = FLOOR / (SIZES[-1] // PROBE[1]) ** 2
-    with _no_collection():
+    with without_collector():
         short, long = (seconds(call, text(size)) for size in PROBE)
         if long < quadratic_floor or long < LIKELY * short:
             return False
         short, long = (seconds(call, text(size), REPEATS) for size in PROBE)
         return long > LIKELY * short
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the garbage collector, which comes when it likes."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
