@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import log2
 from typing import Any
 
 from weighted_clip.benchmarks.timing import without_collector
@@ -18,42 +19,45 @@ LIKELY = 5.0
 """Times as long for four times as much: what takes 3.2 times as long for twice as much at the full length
 does this here."""
 SIZES = (8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB)
-MOST = 1.5
-"""How much faster than a text its time may grow: threefold for twice as much, where four would be quadratic."""
 FLOOR = 0.02
 """Seconds; what takes less is not judged: its growth cannot be told from the clock's."""
-REPEATS = 4
-"""Measurements of what looks too slow, before it is said to be."""
+REPEATS = 8
+"""Times that what looks too slow is measured again before it is said to be."""
 
 Call = Callable[[str], Any]
 MakeText = Callable[[int], str]
 """Makes a text of about as many characters."""
 
 
-def seconds(call: Call, text: str, repeats: int = 1) -> float:
-    """Processor time of a call, of all threads of this process; the least of some calls."""
-    taken: list[float] = []
-    for _ in range(repeats):
-        began = time.process_time()
-        call(text)
-        taken.append(time.process_time() - began)
-    return min(taken)
+def most_growth(short: int, long: int) -> float:
+    """How much longer a longer text may take: threefold for twice as much, where four would be quadratic."""
+    times = long / short
+    return max(1.5 * times, times ** log2(3))
+
+
+def seconds(call: Call, text: str) -> float:
+    """Processor time of a call, of all threads of this process."""
+    began = time.process_time()
+    call(text)
+    return time.process_time() - began
 
 
 def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) -> str:
-    """Where the time of a call grows more than `MOST` times as fast as its text; empty if it never does.
+    """Where the time of a call grows more than `most_growth` for its text; empty if it never does.
 
-    Sizes ascend, so that what is quadratic or worse is found before it takes long.
+    Sizes ascend, so that what is quadratic or worse is found before it takes long. What looks so is measured again, a
+    short and a long text in turn: a processor that is slower for a while is so for both.
     """
     with without_collector():
         before = seconds(call, text(TINY[0]))
         for short, long in pairwise((*TINY, *sizes)):
-            after, most = seconds(call, text(long)), MOST * long / short
+            after, most = seconds(call, text(long)), most_growth(short, long)
+            repeats = REPEATS
+            while after > FLOOR and after > most * before and repeats:
+                before, after = min(before, seconds(call, text(short))), min(after, seconds(call, text(long)))
+                repeats -= 1
             if after > FLOOR and after > most * before:
-                before = min(before, seconds(call, text(short), REPEATS))
-                after = min(after, seconds(call, text(long), REPEATS))
-                if after > FLOOR and after > most * before:
-                    return f"{short:,} characters take {before:.3f} s, {long:,} take {after:.3f} s"
+                return f"{short:,} characters take {before:.3f} s, {long:,} take {after:.3f} s"
             before = after
     return ""
 
@@ -63,7 +67,10 @@ def may_grow_too_fast(call: Call, text: MakeText) -> bool:
     quadratic_floor = FLOOR / (SIZES[-1] // PROBE[1]) ** 2
     with without_collector():
         short, long = (seconds(call, text(size)) for size in PROBE)
-        if long < quadratic_floor or long < LIKELY * short:
-            return False
-        short, long = (seconds(call, text(size), REPEATS) for size in PROBE)
-        return long > LIKELY * short
+        for _ in range(REPEATS):
+            if long < quadratic_floor or long < LIKELY * short:
+                return False
+            short, long = (
+                min(least, seconds(call, text(size))) for least, size in zip((short, long), PROBE, strict=True)
+            )
+    return long > LIKELY * short
