@@ -141,8 +141,8 @@ def measure(
     Yields:
         Name of the section, as in the page's markers, and its Markdown.
     """
-    from ..encoder.checkpoint import seeded_text_model
     from ..encoder.config import TextConfig
+    from ..encoder.files.checkpoint import seeded_text_model
 
     def model() -> TextModel:
         return seeded_text_model(TextConfig(**scale.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]

@@ -68,8 +68,8 @@ def image_block(sizes: dict[str, int], *, batch: int, num_images: int, side: int
     """
     import torch
 
-    from ..encoder.checkpoint import seeded_vision_model
     from ..encoder.config import VisionConfig
+    from ..encoder.files.checkpoint import seeded_vision_model
 
     about = (
         f"Measured on {datetime.datetime.now(datetime.timezone.utc).date()} with torch {torch.__version__} on "
@@ -235,8 +235,8 @@ def print_memory(job: str) -> None:
     """
     import torch
 
-    from ..encoder.checkpoint import seeded_vision_model
     from ..encoder.config import VisionConfig
+    from ..encoder.files.checkpoint import seeded_vision_model
     from ..encoder.full_clip import FullClip
     from ..encoder.reranking import MEMORY_BUDGET, image_features
 

@@ -15,7 +15,7 @@ from .timing import Run, compare, times_in_turn
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..encoder.memory import ChunkKey
+    from ..encoder.remember import ChunkKey
     from ..encoder.text_model import TextModel
     from ..weighting.scheme_api import EncodeFn
 
@@ -156,7 +156,7 @@ class _Counted:
 
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Any:
         from ..encoder.masks import check_mask
-        from ..encoder.memory import chunk_keys
+        from ..encoder.remember import chunk_keys
 
         if mask is not None:
             mask = check_mask(mask, len(ids), len(ids[0])).expand(len(ids), len(ids[0]), len(ids[0]))

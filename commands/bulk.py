@@ -225,7 +225,7 @@ def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:
 
 def _embeddings_digest(folders: Sequence[Path]) -> str:
     """Of the names and bytes of every embedding that a prompt can name; empty where there are none."""
-    from ..encoder.textual_inversion import SUFFIX
+    from ..encoder.files.textual_inversion import SUFFIX
 
     digest = hashlib.sha256()
     for folder in folders:

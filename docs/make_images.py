@@ -33,12 +33,12 @@ if "weighted_clip" not in sys.modules:  # load the package by path, whatever the
     spec.loader.exec_module(package)
 
 import torch
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
-from weighted_clip.encoder.memory import chunk_keys
 from weighted_clip.encoder.prefix import share
+from weighted_clip.encoder.remember import chunk_keys
 from weighted_clip.encoder.reranking import best, image_features
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .config import OPENCLIP_H, TextConfig
-from .memory import default_bytes
 from .prefix import PrefixTextEncoder
+from .remember import default_bytes
 from .text_model import TextEncoder, TextModel
 
 

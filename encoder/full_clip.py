@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .checkpoint import load_weights
 from .config import Activation
-from .tensor_file import CheckpointError, open_tensor_file
+from .files.checkpoint import load_weights
+from .files.tensor_file import CheckpointError, open_tensor_file
 from .text_model import TextModel
 from .vision_model import VisionModel
 

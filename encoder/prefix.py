@@ -25,7 +25,7 @@ from torch.nn import functional
 from .config import TextConfig
 from .layers import Block
 from .masks import causal_mask, check_mask
-from .memory import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
+from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
 from .text_model import Encoding, TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from .config import TextConfig
+from .files.overflow import overflow
 from .layers import Encoder
 from .masks import causal_mask, check_mask
-from .overflow import overflow
 
 
 class TextOutput(NamedTuple):

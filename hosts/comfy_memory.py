@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..encoder.masks import causal_mask, check_mask
-from ..encoder.memory import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
+from ..encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
 from ..weighting.embeddings import TokenId
 from ..weighting.plan import Rows
 from ..weighting.scheme_api import EncodeFn

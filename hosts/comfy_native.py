@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..encoder.checkpoint import LoadReport, load_text_models
 from ..encoder.config import TextConfig
 from ..encoder.families import Family, encoders_for
+from ..encoder.files.checkpoint import LoadReport, load_text_models
 from ..encoder.text_model import TextEncoder
 from ..weighting.embeddings import Embeddings
 from ..weighting.encode import EncodeOptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..encoder.memory import DEFAULT_MEBIBYTES
+from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.padding import PADDINGS

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..encoder.memory import DEFAULT_MEBIBYTES, MEBIBYTE
+from ..encoder.remember import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..hosts.comfy_native import NativeClip, load_native
 from . import common
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.checkpoint import seeded_text_model
 from ..encoder.config import CLIP_L
+from ..encoder.files.checkpoint import seeded_text_model
 from ..encoder.text_model import Encoding, TextEncoder, TextModel
 from ..weighting.embeddings import Embeddings
 from ..weighting.encoders import Encoders

@@ -22,8 +22,8 @@ from weighted_clip.benchmarks.texts import (
 )
 from weighted_clip.benchmarks.timing import times_in_turn
 from weighted_clip.benchmarks.tokenizing import token_block
-from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextModel
 

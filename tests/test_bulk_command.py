@@ -21,8 +21,8 @@ from weighted_clip.commands import bulk_encoder, bulk_report, main
 from weighted_clip.commands.bulk_encoder import WINDOW_CHUNKS, BulkEncoder
 from weighted_clip.commands.processes import Place, device_for, place_of
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines, shards
-from weighted_clip.encoder.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import shards as shard_files

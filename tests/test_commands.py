@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.commands import main
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 ROOT = Path(__file__).resolve().parents[1]
 L = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=128)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from weighted_clip import Encoders
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 from weighted_clip.commands import main
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 from .test_rerank_command import weights as clip  # noqa: F401
 

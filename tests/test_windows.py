@@ -23,10 +23,10 @@ import torch
 from safetensors.torch import save_file
 from weighted_clip.commands import main
 from weighted_clip.commands.bulk import check_name
-from weighted_clip.encoder.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
-from weighted_clip.encoder.textual_inversion import read_embedding_file
 from weighted_clip.hosts.comfy_loras import load_loras
 from weighted_clip.web import routes
 from weighted_clip.web.lab import server

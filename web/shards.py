@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
 
-from ..encoder.safetensors_file import opened
+from ..encoder.files.safetensors_file import opened
 from .export import save_tensors
 from .files import written_whole
 

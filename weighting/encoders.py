@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..encoder.checkpoint import load_text_models
 from ..encoder.families import encoders_for
+from ..encoder.files.checkpoint import load_text_models
 from ..encoder.text_model import TextModel
 from .asking import Check, ask, different_asks
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt

@@ -2,7 +2,7 @@
 
 import pytest
 from safetensors.torch import save_file
-from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 from .fake_comfy import CONFIG, install
 

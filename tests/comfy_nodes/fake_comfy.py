@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.checkpoint import load_text_models
 from weighted_clip.encoder.config import TOWERS
+from weighted_clip.encoder.files.checkpoint import load_text_models
 
 from .conftest import random_ids
 from .files import write

@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder import memory, prefix
-from weighted_clip.encoder.checkpoint import seeded_text_model
+from weighted_clip.encoder import prefix
+from weighted_clip.encoder import remember as memory
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import MaskError
-from weighted_clip.encoder.memory import ChunkKey
 from weighted_clip.encoder.prefix import PrefixTextEncoder, bytes_per_chunk, num_shared, share
+from weighted_clip.encoder.remember import ChunkKey
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.embeddings import EmbeddingVector

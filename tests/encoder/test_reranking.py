@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.contrastive import similarity
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.full_clip import FullClip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.reranking import MAX_BATCH, MEMORY_BUDGET, best, bytes_per_image, image_features
@@ -165,7 +165,7 @@ spec = importlib.util.spec_from_file_location(
 sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["weighted_clip"])
 from PIL import Image
-from weighted_clip.encoder.checkpoint import seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.full_clip import FullClip
 from weighted_clip.encoder.reranking import bytes_per_image, image_features

@@ -8,9 +8,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from weighted_clip.encoder.files.textual_inversion import (
+    MAX_VECTORS,
+    MAX_WIDTH,
+    EmbeddingFileError,
+    read_embedding_file,
+)
 from weighted_clip.encoder.masks import padding_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.encoder.textual_inversion import MAX_VECTORS, MAX_WIDTH, EmbeddingFileError, read_embedding_file
 from weighted_clip.parity.transformers_reference import transformers_text_model
 
 from ..libraries import library

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import inspection, routes
 from weighted_clip.web.lab.native import NativeLabModel, Settings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.memory import num_bytes
+from weighted_clip.encoder.remember import num_bytes
 from weighted_clip.hosts import comfy
 from weighted_clip.hosts.comfy_memory import memory_of
 from weighted_clip.weighting.encode import EncodeOptions

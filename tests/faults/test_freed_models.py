@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 from weighted_clip.encoder import prefix
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts import comfy

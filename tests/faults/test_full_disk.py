@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from weighted_clip.benchmarks import page as benchmarks_page
 from weighted_clip.commands import main
 from weighted_clip.commands.rerank import _copy
-from weighted_clip.encoder.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.nodes import results
 from weighted_clip.parity import figures
 from weighted_clip.parity import page as parity_page

@@ -111,11 +111,11 @@ def test_a_lack_of_memory_is_said_without_a_traceback(monkeypatch: pytest.Monkey
         def fail(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("weighted_clip.encoder.checkpoint.load_text_models", fail)
+        monkeypatch.setattr("weighted_clip.encoder.files.checkpoint.load_text_models", fail)
         assert main(["encode", "a cat", "--weights", str(weights)]) == 1
         message = capsys.readouterr().err
         assert message.startswith("weighted-clip: there is not enough memory (")
         assert str(error) in message
-    monkeypatch.setattr("weighted_clip.encoder.checkpoint.load_text_models", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("weighted_clip.encoder.files.checkpoint.load_text_models", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # a fault of ours is shown as one
         main(["encode", "a cat", "--weights", str(weights)])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder import safetensors_file, tensor_file
-from weighted_clip.encoder.checkpoint import CheckpointError, load_text_models
+from weighted_clip.encoder.files import safetensors_file, tensor_file
+from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_models
+from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
-from weighted_clip.encoder.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import MAX_VIEWS, inspect

@@ -22,8 +22,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load, save_file
 from weighted_clip.benchmarks.page import table
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.web.pictures.changes import GUTTER
 from weighted_clip.web.pictures.style import MARGIN
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.checkpoint import load_text_model
+from weighted_clip.encoder.files.checkpoint import load_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui import INFOTEXT, Settings, arm, infotext_key, pasted

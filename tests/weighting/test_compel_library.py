@@ -4,8 +4,8 @@ import random
 
 import pytest
 import torch
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from weighted_clip.encoder.checkpoint import seeded_text_model
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.families import encoders_for
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import (
     transformers_projected_model,

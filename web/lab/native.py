@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from ...encoder.checkpoint import load_text_models, seeded_text_model
 from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
-from ...encoder.refusals import Refusals
-from ...encoder.tensor_file import open_tensor_file
+from ...encoder.files.checkpoint import load_text_models, seeded_text_model
+from ...encoder.files.refusals import Refusals
+from ...encoder.files.tensor_file import open_tensor_file
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Check, Encoders

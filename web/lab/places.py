@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...encoder.tensor_file import CheckpointError, open_tensor_file
+from ...encoder.files.tensor_file import CheckpointError, open_tensor_file
 
 MODEL_FOLDERS = ("text_encoders", "clip", "text_encoder", "checkpoints", "Stable-diffusion")
 """Where the hosts keep files with text encoders, those with nothing else first."""

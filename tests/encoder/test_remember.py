@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from weighted_clip.encoder.memory import MEBIBYTE, VARIABLE, Memory, chunk_keys, default_bytes, state_of
+from weighted_clip.encoder.remember import MEBIBYTE, VARIABLE, Memory, chunk_keys, default_bytes, state_of
 
 KIB = torch.zeros(256)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .config import TOWERS
+from ..config import TOWERS
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shape of the tensor behind each key of a file."""

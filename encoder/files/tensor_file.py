@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from .config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
+from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
 from .layouts import (
     CLASS_NAME,
     PATCH_NAME,

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
+from ..config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
+from ..text_model import TextModel
+from ..vision_model import VisionModel
 from .layouts import PROJECTION_NAME, FoundTower
 from .overflow import overflow
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
-from .text_model import TextModel
-from .vision_model import VisionModel
 
 Model = TypeVar("Model", bound=nn.Module)
 

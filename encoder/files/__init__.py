@@ -1,0 +1,1 @@
+"""CLIP in safetensors files: every layout in use, read, checked and refused."""
