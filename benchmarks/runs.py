@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..encoder.text_model import TextEncoder, TextModel
     from ..weighting.encoders import Encoders
-    from ..weighting.scheme_api import EncodeFn
+    from ..weighting.schemes.api import EncodeFn
 
 TRANSFORMERS = "transformers"
 MEMORY_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..encoder.remember import ChunkKey
     from ..encoder.text_model import TextModel
-    from ..weighting.scheme_api import EncodeFn
+    from ..weighting.schemes.api import EncodeFn
 
 TYPED, GRID, FADED = "last word of 3 chunks typed", "prompts with 40 tokens alike", "four words down"
 PAIR, TIMES = "positive and negative", "four texts of a timed prompt"
@@ -129,7 +129,7 @@ def _together_rows(model: TextModel, scale: SharingScale) -> list[list[str]]:
 
 def timed() -> Iterator[list[str]]:
     """The texts of a timed prompt, again and again with another first word."""
-    from ..weighting.schedule import read_timed
+    from ..weighting.timed.schedule import read_timed
 
     for source in fresh(TIMED, "a1111"):
         yield [text.text for text in read_timed(source, TIMED_STEPS).branches[0].texts]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..weighting.encode import EncodeOptions, ReadPrompt
     from ..weighting.encoders import EncodedTowers, Encoders
-    from ..weighting.plan import Rows
+    from ..weighting.schemes.plan import Rows
 
 WINDOW_CHUNKS = 64
 """Prompts are encoded together as soon as they have this many chunks."""
@@ -40,7 +40,7 @@ class BulkEncoder:
         Raises:
             ValueError: For a prompt that is refused in strict mode.
         """
-        from ..weighting.plan import Rows
+        from ..weighting.schemes.plan import Rows
 
         for line, encoded in enumerate(self._in_windows(self._read(texts, first, report)), first):
             saved = Rows(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))

@@ -27,8 +27,8 @@ def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
     from ..weighting.options import EOS_ROWS
     from ..weighting.padding import PADDINGS
-    from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
-    from ..weighting.schemes import SCHEMES
+    from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+    from ..weighting.schemes.table import SCHEMES
 
     encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures; or a file of prompts")
     add_reading_options(encode, is_text_needed=False)
@@ -66,7 +66,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     from ..web.export import write_conditioning
     from ..web.files import written_whole
     from ..weighting.encoders import Encoders
-    from ..weighting.plan import Rows
+    from ..weighting.schemes.plan import Rows
     from ..weighting.view import counted, token_table
 
     towers, source = encoders_of(arguments)

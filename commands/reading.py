@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add them to the parser's commands."""
     from ..weighting.convert import TARGETS
-    from ..weighting.schedule import COUNTERS
     from ..weighting.syntax import SYNTAXES
+    from ..weighting.timed.schedule import COUNTERS
 
     inspect = commands.add_parser("inspect", help="show tokens, weights, chunks and problems")
     add_reading_options(inspect)
@@ -83,7 +83,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
-    from ..weighting.schedule import read_timed, runs
+    from ..weighting.timed.schedule import read_timed, runs
 
     prompt = read_timed(text_of(arguments), arguments.steps)
     for number, branch in enumerate(prompt.branches, 1):

@@ -50,9 +50,9 @@ from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.masks import mask_tensor, variant_mask
-from weighted_clip.weighting.plan import versions_of_first
-from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.plan import versions_of_first
+from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.towers import Reader
 from weighted_clip.weighting.view import view
 

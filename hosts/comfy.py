@@ -25,8 +25,8 @@ from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import TokenId
 from ..weighting.encode import EncodedPrompt, EncodeOptions
 from ..weighting.encoders import Encoders, Prepared
-from ..weighting.plan import Rows
-from ..weighting.scheme_api import EncodeFn
+from ..weighting.schemes.api import EncodeFn
+from ..weighting.schemes.plan import Rows
 from ..weighting.towers import Reader
 from .comfy_embeddings import HostEmbeddings
 from .comfy_memory import memory_of, with_recall

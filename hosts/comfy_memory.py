@@ -19,8 +19,8 @@ from torch import Tensor
 from ..encoder.masks import causal_mask, check_mask
 from ..encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
 from ..weighting.embeddings import TokenId
-from ..weighting.plan import Rows
-from ..weighting.scheme_api import EncodeFn
+from ..weighting.schemes.api import EncodeFn
+from ..weighting.schemes.plan import Rows
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..weighting.encode import EncodeOptions
-from ..weighting.schedule import Counter, TimedPrompt, runs
+from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from .comfy import Conditioning, Encoded, encode_texts
 from .comfy_timing import Timing
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from ..encoder.masks import causal_mask, check_mask
 from ..weighting.chunks import ChunkLayout
 from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ..weighting.plan import Rows
-from ..weighting.scheme_api import EncoderError
+from ..weighting.schemes.api import EncoderError
+from ..weighting.schemes.plan import Rows
 from ..weighting.towers import Reader
 from .tokenizing import HostTokenize
 

@@ -10,7 +10,7 @@ from ..hosts.comfy import is_stable_diffusion
 from ..hosts.comfy_timed import encode_timed
 from ..hosts.comfy_timing import timing_of, uniform_timing
 from ..weighting.encode import EncodeOptions
-from ..weighting.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
 from .results import timed_result
 

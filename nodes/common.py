@@ -13,8 +13,8 @@ from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.padding import PADDINGS
-from ..weighting.scheme_api import LAWS, MASK_METHODS, POOLED
-from ..weighting.schemes import SCHEMES
+from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+from ..weighting.schemes.table import SCHEMES
 from ..weighting.syntax import SYNTAXES
 
 CATEGORY = "Weighted CLIP"

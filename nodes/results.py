@@ -17,8 +17,8 @@ from ..hosts.comfy_timed import TimedEncoded
 from ..hosts.comfy_timing import Timing
 from ..weighting.encode import EncodedPrompt, ReadPrompt
 from ..weighting.prompt import Issue
-from ..weighting.schedule import Counter, TimedPrompt, runs
-from ..weighting.timed_view import TimedRead, timed_reads, timed_view
+from ..weighting.timed.schedule import Counter, TimedPrompt, runs
+from ..weighting.timed.view import TimedRead, timed_reads, timed_view
 from ..weighting.view import counted, token_table, view
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
         counter: How they are counted.
 
     Returns:
-        ComfyUI's result, with a view of each text (weighting/timed_view.py).
+        ComfyUI's result, with a view of each text (weighting/timed/view.py).
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()

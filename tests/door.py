@@ -7,8 +7,8 @@ from weighted_clip.weighting.asking import ask
 from weighted_clip.weighting.chunks import TokenChunk, Tokenize
 from weighted_clip.weighting.encode import EncodedPrompt, ReadPrompt
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.scheme_api import EncodeFn, SchemeOptions, Weighted
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.api import EncodeFn, SchemeOptions, Weighted
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 

@@ -95,9 +95,9 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.weighting.embedding_folder import EmbeddingFolder
     from weighted_clip.weighting.encode import EncodeOptions, read_prompt
     from weighted_clip.weighting.extra_networks import read_loras, take_tags
-    from weighted_clip.weighting.schedule import read_timed
-    from weighted_clip.weighting.schemes import SCHEMES
+    from weighted_clip.weighting.schemes.table import SCHEMES
     from weighted_clip.weighting.syntax import SYNTAXES
+    from weighted_clip.weighting.timed.schedule import read_timed
 
     tiny = TextConfig(hidden_dim=64, num_layers=2, num_heads=1, mlp_dim=128, projection_dim=64)
     model = random_model(LabSettings((folder / "embeddings",)), config=tiny)

@@ -115,7 +115,7 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
         "embeddings moved": 4,
     }
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
-    from weighted_clip.weighting.schemes import SCHEMES
+    from weighted_clip.weighting.schemes.table import SCHEMES
 
     without_reference = {
         "lpw",

@@ -33,7 +33,7 @@ from weighted_clip.web.lab import server
 from weighted_clip.web.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
-from weighted_clip.weighting.plan import Rows
+from weighted_clip.weighting.schemes.plan import Rows
 
 from .encoder.files import hugging_face, write
 from .encoder.test_vision_model import vision_tensors

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..weighting.options import EncodeOptions
-    from ..weighting.plan import Rows
+    from ..weighting.schemes.plan import Rows
 
 
 def write_conditioning(path: Path, rows: Rows, text: str, options: EncodeOptions, about: Mapping[str, str]) -> None:

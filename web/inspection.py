@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodeOptions, ReadPrompt, read_prompt
-from ..weighting.schedule import COUNTERS, read_timed
-from ..weighting.timed_view import read_standing, standing_texts, timed_view
+from ..weighting.timed.schedule import COUNTERS, read_timed
+from ..weighting.timed.view import read_standing, standing_texts, timed_view
 from ..weighting.view import view
 
 MAX_BYTES = 64 * 1024

@@ -25,7 +25,7 @@ from .files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..weighting.plan import Rows
+    from ..weighting.schemes.plan import Rows
 
 FORMAT_NAME = "weighted-clip shard"
 FORMAT = f"{FORMAT_NAME} 1"

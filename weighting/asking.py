@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 
 from .masks import mask_tensor
-from .plan import Ask, Call, Plan, Rows, Variant
-from .scheme_api import EncodeFn, Encoding
+from .schemes.api import EncodeFn, Encoding
+from .schemes.plan import Ask, Call, Plan, Rows, Variant
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
 from .padding import padding_visible
-from .plan import Plan, Rows, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
-from .scheme_api import Place, SchemeOptions, Weighted, all_places
-from .schemes import SCHEMES
-from .sections import plan_sections
+from .schemes.api import Place, SchemeOptions, Weighted, all_places
+from .schemes.plan import Plan, Rows, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
+from .schemes.sections import plan_sections
+from .schemes.table import SCHEMES
 
 __all__ = [
     "CHUNKING_CHOICES",

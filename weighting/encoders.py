@@ -22,8 +22,8 @@ from ..encoder.text_model import TextModel
 from .asking import Check, ask, different_asks
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
-from .plan import Plan, Rows, Variant, gathered
-from .scheme_api import EncodeFn
+from .schemes.api import EncodeFn
+from .schemes.plan import Plan, Rows, Variant, gathered
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..encoder.masks import causal_mask
-from .plan import Variant, Visible
+from .schemes.plan import Variant, Visible
 
 
 def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:

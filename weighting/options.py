@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
-from .scheme_api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
-from .schemes import SCHEMES
+from .schemes.api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
+from .schemes.table import SCHEMES
 from .syntax import SYNTAXES
 
 EosRows = Literal["own", "first", "mean"]

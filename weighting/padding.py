@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
-from .plan import Visible, VisibleFn, both
-from .scheme_api import hide_nothing
+from .schemes.api import hide_nothing
+from .schemes.plan import Visible, VisibleFn, both
 
 PADDINGS = ("attend", "mask", "mask EOS too", "drop")
 """What becomes of padding, default first. The encoder may see all of it, as Stable Diffusion was trained; or none of

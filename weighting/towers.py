@@ -21,7 +21,7 @@ from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
-from .plan import Rows
+from .schemes.plan import Rows
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node

@@ -12,12 +12,12 @@ from weighted_clip.web.inspection import inspect
 from weighted_clip.web.pictures.strip import strip_items
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.editing import edits_of, read_editing
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.extra_networks import tag_issues, take_tags
-from weighted_clip.weighting.schedule import read_timed, split_and
 from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.timed.editing import edits_of, read_editing
+from weighted_clip.weighting.timed.schedule import read_timed, split_and
 from weighted_clip.weighting.view import token_table, view
 
 from .front_targets import NAMES

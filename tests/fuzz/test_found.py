@@ -23,7 +23,7 @@ from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.embedding_folder import MAX_DEPTH, EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.schedule import read_timed
+from weighted_clip.weighting.timed.schedule import read_timed
 
 from .drawing import Draw
 from .files import Header, checkpoint_header, shard_header

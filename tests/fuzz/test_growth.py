@@ -12,9 +12,9 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, inspect
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.schedule import read_timed
 from weighted_clip.weighting.syntax import SYNTAXES, parse
-from weighted_clip.weighting.timed_view import timed_reads
+from weighted_clip.weighting.timed.schedule import read_timed
+from weighted_clip.weighting.timed.view import timed_reads
 
 from .text_targets import Embeddings
 

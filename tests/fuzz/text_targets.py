@@ -11,7 +11,6 @@ from typing import Any
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
 from weighted_clip.weighting.chunks import ChunkLayout, fragment_tokens
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.encode import CHUNKING_CHOICES, MAX_ISSUES, MAX_WEIGHT, EncodeOptions, read_prompt
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
@@ -19,10 +18,11 @@ from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import EOS_ROWS, HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
-from weighted_clip.weighting.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES, parse
-from weighted_clip.weighting.timed_view import timed_reads, timed_view
+from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
+from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
+from weighted_clip.weighting.timed.view import timed_reads, timed_view
 from weighted_clip.weighting.view import token_table, view
 
 from .drawing import Draw

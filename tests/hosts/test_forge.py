@@ -21,7 +21,7 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt
 from .comfy_server import CHECKPOINT

@@ -62,7 +62,7 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.schedule import COUNTERS, read_timed, runs
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.towers import Reader, layout_of
 
 

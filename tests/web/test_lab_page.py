@@ -28,7 +28,7 @@ from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.encode import EncodeOptions
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from .chromium import running_chromium
 from .lab_in_browser import LabPage

@@ -25,7 +25,7 @@ from weighted_clip.web.lab.study import HEADERS, chunk_of, read, token_rows
 from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions
 from weighted_clip.weighting.options import HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt
 

@@ -16,7 +16,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui import INFOTEXT, Settings, arm, infotext_key, pasted
 from weighted_clip.hosts.webui_engines import Engine, WebUIError, engines_of
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt
 from . import fake_webui as fake

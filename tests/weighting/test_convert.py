@@ -11,8 +11,8 @@ from weighted_clip.weighting.chunks import fragment_tokens
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.extra_networks import take_tags
 from weighted_clip.weighting.prompt import Break
-from weighted_clip.weighting.schedule import split_and
 from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.timed.schedule import split_and
 
 PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "conversion_prompts.json").read_text(encoding="utf-8"))
 TOKENIZE = default_tokenizer()

@@ -15,7 +15,7 @@ from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import normalize
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.prompt import PromptError
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
 

@@ -12,7 +12,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 from ..door import encode_prompt, encode_prompts

@@ -11,12 +11,12 @@ from weighted_clip.weighting import encoders as door
 from weighted_clip.weighting.encode import EncodeOptions, plan_prompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.masks import mask_tensor
-from weighted_clip.weighting.plan import Variant, both
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.plan import Variant, both
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 ROOT = Path(__file__).parents[2]
-SCHEME_FILES = [ROOT / "weighting" / name for name in ("schemes.py", "masked_blend.py", "replacing.py", "sections.py")]
+SCHEME_FILES = [ROOT / "weighting" / "schemes" / f"{name}.py" for name in ("table", "blend", "replace", "sections")]
 WEB_FILES = sorted((ROOT / "web").rglob("*.py"))
 ASKING = {"EncodeFn", "ask", "asking", "PrefixTextEncoder"}
 """Names with which one could ask an encoder. Pages go through `Encoders`, to which they may hand a `TextEncoder`."""

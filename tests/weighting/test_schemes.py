@@ -14,8 +14,8 @@ from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
-from weighted_clip.weighting.scheme_api import LAWS, MASK_METHODS, SchemeOptions
-from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.api import LAWS, MASK_METHODS, SchemeOptions
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import apply_scheme, encode_prompt
 from ..libraries import needs_masked_kernel

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.reading import placed
-from weighted_clip.weighting.schedule import read_timed
+from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 
 OPTIONS = EncodeOptions(syntax="a1111", scheme="a1111")

@@ -9,8 +9,8 @@ import gradio as gr
 
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.padding import PADDINGS
-from ...weighting.scheme_api import LAWS, MASK_METHODS
-from ...weighting.schemes import SCHEMES
+from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 
 _MENUS = {

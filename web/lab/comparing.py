@@ -15,8 +15,8 @@ from torch import Tensor
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Check
-from ...weighting.scheme_api import EncoderError
-from ...weighting.schemes import SCHEMES
+from ...weighting.schemes.api import EncoderError
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ...weighting.view import counted
 from ..pictures.change_axes import RowChange, SchemeRow

@@ -21,8 +21,8 @@ import gradio as gr
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
-from ...weighting.scheme_api import EncoderError
-from ...weighting.schemes import SCHEMES
+from ...weighting.schemes.api import EncoderError
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES
 from . import markup, study

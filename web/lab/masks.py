@@ -20,7 +20,7 @@ from ...weighting.encode import ReadPrompt, plan_prompt
 from ...weighting.hiding import phrases_visible
 from ...weighting.masks import mask_tensor
 from ...weighting.padding import padding_visible
-from ...weighting.plan import VisibleFn
+from ...weighting.schemes.plan import VisibleFn
 from ..pictures.figures import SHOWN_PADDING, mask_labels
 from ..pictures.masks import draw_mask, draw_masks
 from .study import chunk_of

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Check
-from ...weighting.scheme_api import EncoderError
+from ...weighting.schemes.api import EncoderError
 from ...weighting.towers import Reader
 
 

@@ -16,8 +16,8 @@ from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import HIDDEN_FROM
 from ...weighting.padding import PADDINGS
-from ...weighting.scheme_api import LAWS, MASK_METHODS
-from ...weighting.schemes import SCHEMES
+from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from .handlers import FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
 from .markup import NOT_YET

@@ -18,7 +18,7 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import ReadPrompt
 from ...weighting.masks import variant_mask
-from ...weighting.plan import Variant, versions_of_first
+from ...weighting.schemes.plan import Variant, versions_of_first
 from .masks import draw_mask_rows, draw_masks
 from .style import ThemeName
 

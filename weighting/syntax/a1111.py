@@ -25,9 +25,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..editing import edits_of, read_editing
 from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
-from ..schedule import AND_WORD
+from ..timed.editing import edits_of, read_editing
+from ..timed.schedule import AND_WORD
 from .record import Syntax, decimal
 
 ROUND_FACTOR = 1.1

@@ -1,4 +1,4 @@
-/** What the ruler says in words of a view (weighting/view.py, weighting/timed_view.py). */
+/** What the ruler says in words of a view (weighting/view.py, weighting/timed/view.py). */
 
 /** How many times of a text that comes and goes are listed. */
 const MAX_RUNS = 4;

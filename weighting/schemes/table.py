@@ -1,6 +1,6 @@
 """How weights act on hidden states: one plan for each scheme, and the table that every menu and page reads.
 
-Notation in scheme_api.py. Rows of weight exactly 1 are copies of C in every scheme that works row by row.
+Notation in api.py. Rows of weight exactly 1 are copies of C in every scheme that works row by row.
 
 Source: docs/weighting.md, "Schemes"; each function names the program it equals.
 """
@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .chunks import TokenChunk
-from .masked_blend import masked_blend
-from .plan import Plan, Rows
-from .prompt import Issue, Span
-from .replacing import adv_compel, comfy_plus_plus, down_weight
-from .scheme_api import (
+from ..chunks import TokenChunk
+from ..prompt import Issue, Span
+from .api import (
     DEFAULT_OPTIONS,
     SchemeOptions,
     Weighted,
@@ -28,6 +25,9 @@ from .scheme_api import (
     weighted_rows,
     weights_of,
 )
+from .blend import masked_blend
+from .plan import Plan, Rows
+from .replace import adv_compel, comfy_plus_plus, down_weight
 
 if TYPE_CHECKING:
     from torch import Tensor

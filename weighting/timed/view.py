@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .prompt import Fragment, Issue
-from .reading import ReadPrompt, placed
+from ..prompt import Fragment, Issue
+from ..reading import ReadPrompt, placed
+from ..view import view
 from .schedule import Counter, TimedPrompt, runs
-from .view import view
 
 
 class StandingText(NamedTuple):

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .chunks import Token, TokenChunk
-from .plan import LazyVariants, Plan, Rows, Variant, both, chained
-from .prompt import Issue
-from .scheme_api import (
+from ..chunks import Token, TokenChunk
+from ..prompt import Issue
+from .api import (
     DEFAULT_OPTIONS,
     SchemeOptions,
     Weighted,
@@ -28,6 +27,7 @@ from .scheme_api import (
     weights_of,
     whole_prompt,
 )
+from .plan import LazyVariants, Plan, Rows, Variant, both, chained
 
 LEAST_WEIGHT = 1e-5
 """compel's law takes weights below this for this, so that its tangent stays finite."""

@@ -11,11 +11,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from .chunking import ChunkedSection
-from .chunks import TokenChunk, close_chunk
+from ..chunking import ChunkedSection
+from ..chunks import TokenChunk, close_chunk
+from ..prompt import Issue, Span
+from .api import Place, SchemeOptions, Weighted
 from .plan import Plan, Rows, Variant, chained
-from .prompt import Issue, Span
-from .scheme_api import Place, SchemeOptions, Weighted
 
 
 def plan_sections(

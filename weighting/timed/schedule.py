@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
+from ..extra_networks import Tag, tag_issues, take_tags
+from ..prompt import Fragment, Issue, Piece, Span, shortened
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
-from .extra_networks import Tag, tag_issues, take_tags
-from .prompt import Fragment, Issue, Piece, Span, shortened
 
 Counter = Literal["as the WebUI counts", "as written"]
 COUNTERS: tuple[Counter, ...] = get_args(Counter)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, overload
 
-from .chunks import TokenChunk
-from .embeddings import TokenId
+from ..chunks import TokenChunk
+from ..embeddings import TokenId
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .chunks import TokenChunk
-from .masked_blend import fold_blend, nested_blend, plan_blend, reweighted, without
+from ..chunks import TokenChunk
+from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, weighted_rows
+from .blend import fold_blend, nested_blend, plan_blend, reweighted, without
 from .plan import LazyVariants, Plan, Rows, Variant, chained
-from .scheme_api import DEFAULT_OPTIONS, SchemeOptions, Weighted, weighted_rows
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
-from .embeddings import TokenId
+from ..chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
+from ..embeddings import TokenId
+from ..prompt import Issue
 from .plan import Plan, Rows, Variant, Visible, VisibleFn
-from .prompt import Issue
 
 if TYPE_CHECKING:
     from torch import Tensor
