@@ -95,7 +95,7 @@ def open_native(pack: ModuleType, job: dict[str, Any]) -> Any:
     """Our own encoder, managed by the host, on the same file."""
     import torch
 
-    host = importlib.import_module(f"{pack.__name__}.hosts.comfy_native")
+    host = importlib.import_module(f"{pack.__name__}.hosts.comfy.native")
     return host.load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
@@ -104,7 +104,7 @@ def new_memory(pack: ModuleType, clips: dict[str, Any], way: str) -> Any:
     if way == "host":
         return clips["host"]
     if way == "memory":
-        memory = importlib.import_module(f"{pack.__name__}.hosts.comfy_memory")
+        memory = importlib.import_module(f"{pack.__name__}.hosts.comfy.memory")
         return memory.with_memory(clips["host"], MEBIBYTES)
     families = importlib.import_module(f"{pack.__name__}.encoder.families")
     models = {name: encoder.model for name, encoder in clips["native"].encoders.items()}
@@ -113,7 +113,7 @@ def new_memory(pack: ModuleType, clips: dict[str, Any], way: str) -> Any:
 
 def ours(pack: ModuleType, clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
     """What our nodes call."""
-    host = importlib.import_module(f"{pack.__name__}.hosts.comfy")
+    host = importlib.import_module(f"{pack.__name__}.hosts.comfy.clip")
     chosen = importlib.import_module(f"{pack.__name__}.weighting.encode").EncodeOptions(**options)
     return lambda: host.encode_text(clip, next(texts), chosen).conditioning[0][0]
 

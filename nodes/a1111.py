@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy import is_stable_diffusion
-from ..hosts.comfy_timed import encode_timed
-from ..hosts.comfy_timing import timing_of, uniform_timing
+from ..hosts.comfy.clip import is_stable_diffusion
+from ..hosts.comfy.timed import encode_timed
+from ..hosts.comfy.timing import timing_of, uniform_timing
 from ..weighting.encode import EncodeOptions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common

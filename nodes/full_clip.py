@@ -10,7 +10,7 @@ from torch import Tensor
 from ..encoder.config import CROPS, Crop
 from ..encoder.contrastive import Over, probabilities, similarity
 from ..encoder.reranking import best
-from ..hosts.comfy_full import HostedClip, encode_images, encode_texts, load_hosted
+from ..hosts.comfy.full_clip import HostedClip, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common

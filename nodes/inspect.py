@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import readers_of
+from ..hosts.comfy.clip import readers_of
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.view import token_table, view
 from . import common

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..encoder.remember import DEFAULT_MEBIBYTES, MEBIBYTE
-from ..hosts.comfy_native import NativeClip, load_native
+from ..hosts.comfy.native import NativeClip, load_native
 from . import common
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
-from ..hosts.comfy_loras import load_loras
+from ..hosts.comfy.loras import load_loras
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.extra_networks import read_loras, take_tags
 from . import common

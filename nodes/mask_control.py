@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import encode_text, readers_of
+from ..hosts.comfy.clip import encode_text, readers_of
 from ..weighting.encode import EncodeOptions, plan_prompt
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common

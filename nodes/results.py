@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..hosts.comfy import Encoded
-from ..hosts.comfy_timed import TimedEncoded
-from ..hosts.comfy_timing import Timing
+from ..hosts.comfy.clip import Encoded
+from ..hosts.comfy.timed import TimedEncoded
+from ..hosts.comfy.timing import Timing
 from ..weighting.encode import EncodedPrompt, ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import encode_text, towers_of
+from ..hosts.comfy.clip import encode_text, towers_of
 from ..weighting.encode import EncodeOptions
 from ..weighting.prompt import Issue, Span
 from . import common

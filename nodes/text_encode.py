@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy import encode_text
+from ..hosts.comfy.clip import encode_text
 from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common

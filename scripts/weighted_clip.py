@@ -21,7 +21,7 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-webui, webui_lab = (import_module(f"{NAME}.hosts.{module}") for module in ("webui", "webui_lab"))
+webui, webui_lab = (import_module(f"{NAME}.hosts.webui.{module}") for module in ("swap", "lab"))
 accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
 
 

@@ -27,7 +27,7 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
-from weighted_clip.hosts.comfy_loras import load_loras
+from weighted_clip.hosts.comfy.loras import load_loras
 from weighted_clip.web import routes
 from weighted_clip.web.lab import server
 from weighted_clip.web.shards import ShardHead, read_head, read_shards, shard_path, write_shard

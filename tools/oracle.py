@@ -11,7 +11,6 @@ encoder that users get, whose last digits depend on how many chunks it is given 
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
 import random
@@ -23,7 +22,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-from states import PACKAGE, ROOT, checked_out, load_package
+from states import PACKAGE, ROOT, checked_out, load_package, part
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "syntax": ("comfy", "a1111", "compel", "none"),
@@ -124,9 +123,9 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
 
     torch.set_num_threads(threads)
     load_package(root)
-    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
+    encoding = part("weighting.encode")
     encode = _encoder(is_batched=is_batched)
-    tokenize = importlib.import_module(f"{PACKAGE}.encoder.tokenizer").default_tokenizer()
+    tokenize = part("encoder.tokenizer").default_tokenizer()
     run = _door()
     results: list[Any] = []
     for job in json.loads(jobs.read_text(encoding="utf-8")):
@@ -143,13 +142,13 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
 def _encoder(*, is_batched: bool) -> Any:
     import torch
 
-    config = importlib.import_module(f"{PACKAGE}.encoder.config").TextConfig
-    seeded = importlib.import_module(f"{PACKAGE}.encoder.checkpoint").seeded_text_model
+    config = part("encoder.config").TextConfig
+    seeded = part("encoder.files.checkpoint").seeded_text_model
     model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
     if is_batched:
-        families = importlib.import_module(f"{PACKAGE}.encoder.families")
+        families = part("encoder.families")
         return families.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
-    text_model = importlib.import_module(f"{PACKAGE}.encoder.text_model")
+    text_model = part("encoder.text_model")
     encoder = text_model.TextEncoder(model)
 
     def one_by_one(ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
@@ -166,8 +165,8 @@ def _door() -> Any:
     """What encodes prompts in that state of the code."""
     if not importlib.util.find_spec(f"{PACKAGE}.weighting.encoders"):
         return _old_door()
-    encoders = importlib.import_module(f"{PACKAGE}.weighting.encoders")
-    towers = importlib.import_module(f"{PACKAGE}.weighting.towers")
+    encoders = part("weighting.encoders")
+    towers = part("weighting.towers")
 
     def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
         door = encoders.Encoders(
@@ -184,9 +183,9 @@ def _door() -> Any:
 
 
 def _old_door() -> Any:
-    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
-    batching = importlib.import_module(f"{PACKAGE}.weighting.batching")
-    together = importlib.import_module(f"{PACKAGE}.weighting.together")
+    encoding = part("weighting.encode")
+    batching = part("weighting.batching")
+    together = part("weighting.together")
 
     def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
         if way == "alone":
@@ -200,7 +199,7 @@ def _old_door() -> Any:
 
 def _same_length(reads: Any) -> Any:
     """The texts of one image, as the WebUI gives them: all with the same number of chunks and of rows kept."""
-    towers = importlib.import_module(f"{PACKAGE}.weighting.towers")
+    towers = part("weighting.towers")
     longest = max(map(towers.num_chunks, reads))
     reads = [towers.padded(read, longest) for read in reads]
     if reads[0].kept is None:

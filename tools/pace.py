@@ -9,7 +9,6 @@ ratio above 1 means that the working tree is slower. The interval is that of the
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import os
 import statistics
@@ -21,7 +20,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from states import PACKAGE, ROOT, checked_out, load_package
+from states import ROOT, checked_out, load_package, part
 
 STUDENT = {8: 2.306, 9: 2.262, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
 """97.5 % quantiles of Student's distribution, by degrees of freedom."""
@@ -30,12 +29,12 @@ TEXTS_READ = 200
 
 def rows() -> dict[str, Callable[[], Any]]:
     """What is timed, by name; each call does the next prompt of a sequence that no memory has seen."""
-    runs = importlib.import_module(f"{PACKAGE}.benchmarks.runs")
-    texts = importlib.import_module(f"{PACKAGE}.benchmarks.texts")
-    model = importlib.import_module(f"{PACKAGE}.encoder.checkpoint").seeded_text_model()
-    encoding = importlib.import_module(f"{PACKAGE}.weighting.encode")
-    view = importlib.import_module(f"{PACKAGE}.weighting.view").view
-    tokenize = importlib.import_module(f"{PACKAGE}.encoder.tokenizer").default_tokenizer()
+    runs = part("benchmarks.runs")
+    texts = part("benchmarks.texts")
+    model = part("encoder.files.checkpoint").seeded_text_model()
+    encoding = part("weighting.encode")
+    view = part("weighting.view").view
+    tokenize = part("encoder.tokenizer").default_tokenizer()
 
     def ours(prompt: str, memory: int | None = None, **choices: str) -> Callable[[], Any]:
         encoder = runs.native(model) if memory is None else runs.native(model, memory)

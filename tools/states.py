@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -9,9 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "weighted_clip"
+FORMER = {"encoder.files.checkpoint": "encoder.checkpoint"}
+"""Modules that older states of the code have elsewhere."""
 
 
 @contextmanager
@@ -34,3 +38,12 @@ def load_package(root: Path) -> None:
     assert spec.loader is not None
     module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+
+
+def part(name: str) -> Any:
+    """A module of the package that is loaded, wherever this state of the code has it."""
+    former = FORMER.get(name, name)
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"{PACKAGE}.{former}")

@@ -60,7 +60,7 @@ class VersionMask(NamedTuple):
 class Encoders:
     """Text towers, and what reads prompts for them.
 
-    >>> from ..encoder.checkpoint import seeded_text_model
+    >>> from ..encoder.files.checkpoint import seeded_text_model
     >>> from ..encoder.config import TextConfig
     >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
     >>> encoders = Encoders.of_models({"clip_l": model})

@@ -52,6 +52,6 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 def ours(job: dict[str, Any], clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """What our nodes make of the prompt with this CLIP."""
     load_pack(job)
-    host = importlib.import_module(f"{PACK}.hosts.comfy")
+    host = importlib.import_module(f"{PACK}.hosts.comfy.clip")
     choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
     return host.encode_text(clip, prompt, choices).conditioning[0][0]

@@ -56,7 +56,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 def ours(job: dict[str, Any], engine: Any, options: dict[str, Any], prompt: str) -> Any:
     """What our script makes of the prompt with this engine."""
     load_pack(job)
-    webui = importlib.import_module(f"{PACK}.hosts.webui")
+    webui = importlib.import_module(f"{PACK}.hosts.webui.swap")
     choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
     with webui.swapped(webui.engines_of(SimpleNamespace(text_processing_engine=engine)), choices):
         return engine([prompt])

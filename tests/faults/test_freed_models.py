@@ -14,8 +14,8 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts import comfy
-from weighted_clip.hosts.comfy_memory import memory_of
+from weighted_clip.hosts.comfy import clip as comfy
+from weighted_clip.hosts.comfy.memory import memory_of
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..comfy_nodes import fake_comfy

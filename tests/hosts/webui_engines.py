@@ -196,9 +196,9 @@ def stock(model: Any, texts: tuple[str, ...]) -> dict[str, torch.Tensor]:
 
 def weighted(model: Any, texts: tuple[str, ...], **choices: Any) -> dict[str, torch.Tensor]:
     """What we make of them."""
-    engines = ours("hosts.webui_engines").engines_of(model)
+    engines = ours("hosts.webui.engines").engines_of(model)
     options = ours("weighting.encode").EncodeOptions(**{"syntax": "a1111", "quirks": True, **choices})
-    with ours("hosts.webui").swapped(engines, options):
+    with ours("hosts.webui.swap").swapped(engines, options):
         return stock(model, texts)
 
 
@@ -228,7 +228,7 @@ def compare_refusal(model: Any) -> None:
     for choices in HIDING:
         try:
             weighted(model, TEXTS, **choices)
-        except ours("hosts.webui_engines").WebUIError as error:
+        except ours("hosts.webui.engines").WebUIError as error:
             assert "open_clip" in str(error), error
         else:
             raise AssertionError(f"{choices} was not refused")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui import Settings, arm
-from weighted_clip.hosts.webui_engines import METHODS
-from weighted_clip.hosts.webui_lab import run_in_queue
+from weighted_clip.hosts.webui.engines import METHODS
+from weighted_clip.hosts.webui.lab import run_in_queue
+from weighted_clip.hosts.webui.swap import Settings, arm
 
 from ..faults.injection import ERRORS, FailingAt, failure, num_operations
 from . import fake_webui as fake

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui_engines import WebUIError
-from weighted_clip.hosts.webui_lab import LoadedModel, base_options, run_in_queue
+from weighted_clip.hosts.webui.engines import WebUIError
+from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
 from weighted_clip.weighting.encode import EncodeOptions
 
 from . import fake_webui as fake
@@ -92,5 +92,5 @@ def test_page_reads_as_the_script_does(host_options: SimpleNamespace, monkeypatc
     host_options.comma_padding_backtrack = 5
     options = base_options()
     assert (options.syntax, options.scheme, options.quirks, options.comma_backtrack) == ("a1111", "a1111", True, 5)
-    monkeypatch.setattr("weighted_clip.hosts.webui_lab.find_spec", lambda name: object())
+    monkeypatch.setattr("weighted_clip.hosts.webui.lab.find_spec", lambda name: object())
     assert base_options().comma_backtrack == 20

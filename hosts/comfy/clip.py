@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..encoder.config import TOWERS
-from ..encoder.masks import check_mask
-from ..encoder.tokenizer import default_tokenizer
-from ..weighting.asking import Check
-from ..weighting.chunks import ChunkLayout
-from ..weighting.embeddings import TokenId
-from ..weighting.encode import EncodedPrompt, EncodeOptions
-from ..weighting.encoders import Encoders, Prepared
-from ..weighting.schemes.api import EncodeFn
-from ..weighting.schemes.plan import Rows
-from ..weighting.towers import Reader
-from .comfy_embeddings import HostEmbeddings
-from .comfy_memory import memory_of, with_recall
-from .comfy_native import NativeClip, encode_native
-from .tokenizing import HostTokenize
+from ...encoder.config import TOWERS
+from ...encoder.masks import check_mask
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.asking import Check
+from ...weighting.chunks import ChunkLayout
+from ...weighting.embeddings import TokenId
+from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.encoders import Encoders, Prepared
+from ...weighting.schemes.api import EncodeFn
+from ...weighting.schemes.plan import Rows
+from ...weighting.towers import Reader
+from ..tokenizing import HostTokenize
+from .embeddings import HostEmbeddings
+from .memory import memory_of, with_recall
+from .native import NativeClip, encode_native
 
 logger = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..weighting.asking import Check
-from ..weighting.embeddings import EmbeddingVector
-from ..weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
-from ..weighting.encoders import Encoders, Prepared
-from ..weighting.towers import read_together
-from .webui_engines import METHODS, Engine, WebUIError, engines_of, host_option
+from ...weighting.asking import Check
+from ...weighting.embeddings import EmbeddingVector
+from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encoders import Encoders, Prepared
+from ...weighting.towers import read_together
+from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..weighting.prompt import Issue, Span
+from ...weighting.prompt import Issue, Span
 
 PercentToSigma = Callable[[float], float]
 """Part of the way, 0 to 1, to the noise level there; falling."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..weighting.encode import EncodeOptions
-from ..weighting.timed.schedule import Counter, TimedPrompt, runs
-from .comfy import Conditioning, Encoded, encode_texts
-from .comfy_timing import Timing
+from ...weighting.encode import EncodeOptions
+from ...weighting.timed.schedule import Counter, TimedPrompt, runs
+from .clip import Conditioning, Encoded, encode_texts
+from .timing import Timing
 
 
 class TimedEncoded(NamedTuple):

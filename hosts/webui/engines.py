@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.masks import causal_mask, check_mask
-from ..weighting.chunks import ChunkLayout
-from ..weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ..weighting.schemes.api import EncoderError
-from ..weighting.schemes.plan import Rows
-from ..weighting.towers import Reader
-from .tokenizing import HostTokenize
+from ...encoder.masks import causal_mask, check_mask
+from ...weighting.chunks import ChunkLayout
+from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
+from ...weighting.schemes.api import EncoderError
+from ...weighting.schemes.plan import Rows
+from ...weighting.towers import Reader
+from ..tokenizing import HostTokenize
 
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""

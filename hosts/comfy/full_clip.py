@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.config import Crop
-from ..encoder.full_clip import FullClip, load_full_clip
-from ..encoder.reranking import image_features
-from ..encoder.tokenizer import default_tokenizer
-from ..weighting.features import TextFeatures, text_features
-from ..weighting.towers import layout_of
-from .comfy_native import managed
+from ...encoder.config import Crop
+from ...encoder.full_clip import FullClip, load_full_clip
+from ...encoder.reranking import image_features
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.features import TextFeatures, text_features
+from ...weighting.towers import layout_of
+from .native import managed
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from ..encoder.config import TextConfig
-from ..encoder.families import Family, encoders_for
-from ..encoder.files.checkpoint import LoadReport, load_text_models
-from ..encoder.text_model import TextEncoder
-from ..weighting.embeddings import Embeddings
-from ..weighting.encode import EncodeOptions
-from ..weighting.encoders import EncodedTowers, Encoders
-from ..weighting.towers import Reader, native_readers
-from .comfy_embeddings import HostEmbeddings
+from ...encoder.config import TextConfig
+from ...encoder.families import Family, encoders_for
+from ...encoder.files.checkpoint import LoadReport, load_text_models
+from ...encoder.text_model import TextEncoder
+from ...weighting.embeddings import Embeddings
+from ...weighting.encode import EncodeOptions
+from ...weighting.encoders import EncodedTowers, Encoders
+from ...weighting.towers import Reader, native_readers
+from .embeddings import HostEmbeddings
 
 
 @dataclass(frozen=True)

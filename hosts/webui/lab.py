@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from ..encoder.tokenizer import default_tokenizer
-from ..weighting.asking import Check
-from ..weighting.encode import EncodedPrompt, EncodeOptions
-from ..weighting.towers import Reader
-from .webui import swapped
-from .webui_engines import FORGE_BACKTRACK, WebUIError, engines_of, host_option
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.asking import Check
+from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.towers import Reader
+from .engines import FORGE_BACKTRACK, WebUIError, engines_of, host_option
+from .swap import swapped
 
 
 class LoadedModel:

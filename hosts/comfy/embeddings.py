@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..weighting.embeddings import EmbeddingError
+from ...weighting.embeddings import EmbeddingError
 
 
 @dataclass(frozen=True)

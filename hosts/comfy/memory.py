@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.masks import causal_mask, check_mask
-from ..encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
-from ..weighting.embeddings import TokenId
-from ..weighting.schemes.api import EncodeFn
-from ..weighting.schemes.plan import Rows
+from ...encoder.masks import causal_mask, check_mask
+from ...encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
+from ...weighting.embeddings import TokenId
+from ...weighting.schemes.api import EncodeFn
+from ...weighting.schemes.plan import Rows
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from ..weighting.extra_networks import LoraTag
-from ..weighting.prompt import Issue
+from ...weighting.extra_networks import LoraTag
+from ...weighting.prompt import Issue
 
 
 class LoadedLoras(NamedTuple):

@@ -1,0 +1,1 @@
+"""ComfyUI: its CLIP as an encoder, and what hangs on it."""

@@ -1,0 +1,1 @@
+"""A1111, Forge and Forge Classic: their text encoders, swapped for one generation."""
