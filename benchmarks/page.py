@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..web.files import written_whole
+from ..output.files import written_whole
 from .timing import Ratio
 
 PAGE = Path(__file__).resolve().parents[1] / "BENCHMARKS.md"

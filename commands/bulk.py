@@ -28,7 +28,7 @@ from .reading import options_of
 
 if TYPE_CHECKING:
     from ..encoder.text_model import TextEncoder
-    from ..web.shards import ShardHead
+    from ..output.shards import ShardHead
 
 SHARD_SIZE = 256
 """Prompts in a file, unless told otherwise: 60 MB for CLIP-L in float32 if each fits one chunk."""
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _encode_shards(
     lines: PromptLines, encoder: BulkEncoder, report: Report, folder: Path, about: Mapping[str, str], *, overwrite: bool
 ) -> None:
-    from ..web.shards import ShardHead, shard_path, write_shard
+    from ..output.shards import ShardHead, shard_path, write_shard
 
     for first, texts in shards(lines, report.size, report.place):
         path, head = shard_path(folder, first), ShardHead(first, texts, about)
@@ -168,7 +168,7 @@ def _is_written(path: Path, head: ShardHead, *, overwrite: bool = False) -> bool
     Raises:
         ValueError: If it was made otherwise, or cannot be read, and is not to be replaced.
     """
-    from ..web.shards import ShardError, read_head
+    from ..output.shards import ShardError, read_head
 
     if not path.exists():
         return False
@@ -191,8 +191,8 @@ def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, over
 
     Such a shard is of another size, or of more lines. With ``overwrite`` it is removed, by the first process.
     """
-    from ..web.files import TEMPORARY_SUFFIX
-    from ..web.shards import shard_files
+    from ..output.files import TEMPORARY_SUFFIX
+    from ..output.shards import shard_files
 
     for first, path in shard_files(folder, TEMPORARY_SUFFIX):
         if place.owns(first // size):

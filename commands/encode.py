@@ -63,8 +63,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _encode_one(arguments: argparse.Namespace) -> int:
-    from ..web.export import write_conditioning
-    from ..web.files import written_whole
+    from ..output.export import write_conditioning
+    from ..output.files import written_whole
     from ..weighting.encoders import Encoders
     from ..weighting.schemes.plan import Rows
     from ..weighting.view import counted, token_table

@@ -210,7 +210,7 @@ def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: boo
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
-    from ..web.files import written_whole
+    from ..output.files import written_whole
 
     width = len(str(len(ranked)))
     targets = [(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked]
@@ -241,7 +241,7 @@ class _Files(Sequence["Image.Image"]):
 def _chart(
     file: Path, paths: Sequence[Path], scores: Sequence[float], order: Sequence[int], keep: int, text: str
 ) -> None:
-    from ..web.files import written_whole
+    from ..output.files import written_whole
     from ..web.pictures import draw_ranking
 
     names = [path.stem for path in paths]

@@ -45,8 +45,8 @@ def write_figures(hidden: Mapping[str, Tensor], versions: Mapping[str, str]) -> 
         hidden: By ``subject key/number of the prompt``.
         versions: By reference, in words.
     """
-    from ..web.export import save_tensors
-    from ..web.files import written_whole
+    from ..output.export import save_tensors
+    from ..output.files import written_whole
 
     DATA.parent.mkdir(parents=True, exist_ok=True)
     metadata = {**versions, "prompts": digest_of_prompts()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..web.files import written_whole
+from ..output.files import written_whole
 from .report import Absence, Result, table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parity-schemes.md"

@@ -317,7 +317,19 @@ def test_damaged_files_are_read_or_refused_in_words(kind: str, options: dict[str
 
 
 def test_pictures_are_opened_in_one_place_only() -> None:
-    parts = ("benchmarks", "commands", "docs", "encoder", "hosts", "nodes", "parity", "scripts", "web", "weighting")
+    parts = (
+        "benchmarks",
+        "commands",
+        "docs",
+        "encoder",
+        "hosts",
+        "nodes",
+        "output",
+        "parity",
+        "scripts",
+        "web",
+        "weighting",
+    )
     files = [path for part in parts for path in (ROOT / part).rglob("*.py")]
     calls = [
         path.relative_to(ROOT).as_posix()

@@ -21,10 +21,10 @@ from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.nodes import results
+from weighted_clip.output.export import write_conditioning
+from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.parity import figures
 from weighted_clip.parity import page as parity_page
-from weighted_clip.web.export import write_conditioning
-from weighted_clip.web.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
@@ -278,7 +278,7 @@ def test_a_kill_while_writing_leaves_the_old_file_and_the_next_run_cleans_up(tmp
     path = tmp_path / "prompt.safetensors"
     write_conditioning(path, ROWS, "old", EncodeOptions(), {})
     before = path.read_bytes()
-    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "web" / "files.py")]
+    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "output" / "files.py")]
     assert subprocess.run(command, env=environment(), check=False).returncode == -signal.SIGKILL
     left = path.with_name(path.name + TEMPORARY_SUFFIX)
     assert [entry.read_bytes() for entry in left.iterdir()] == [b"half"]

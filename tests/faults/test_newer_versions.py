@@ -13,8 +13,8 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.swap import Settings, pasted
 from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.output.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.web.inspection import RequestError, inspect, request_of
-from weighted_clip.web.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import text_features
 from weighted_clip.weighting.schemes.table import SCHEMES

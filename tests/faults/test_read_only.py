@@ -10,7 +10,7 @@ import pytest
 import torch
 from weighted_clip.commands import main
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.web.files import written_whole
+from weighted_clip.output.files import written_whole
 
 from .disks import ROOT, environment, read_only, snapshot
 

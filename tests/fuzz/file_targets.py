@@ -13,7 +13,7 @@ from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_models
 from weighted_clip.encoder.files.textual_inversion import MAX_VECTORS, EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
-from weighted_clip.web.shards import ShardError, read_shards
+from weighted_clip.output.shards import ShardError, read_shards
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError
 

@@ -15,9 +15,9 @@ from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_mo
 from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.output.shards import ShardError, read_shards
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import MAX_VIEWS, inspect
-from weighted_clip.web.shards import ShardError, read_shards
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.embedding_folder import MAX_DEPTH, EmbeddingFolder

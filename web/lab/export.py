@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...output.export import write_conditioning
 from ...weighting.options import EncodeOptions
 from ...weighting.towers import joined
-from ..export import write_conditioning
 from .model import LabError, LabModel
 
 

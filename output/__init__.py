@@ -1,0 +1,1 @@
+"""Bytes written whole or not at all: exports and shards."""
