@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="every fourth prompt only")
     parser.add_argument(
-        "--write", action="store_true", help="also write docs/parity-schemes.md and tests/parity_data of this checkout"
+        "--write",
+        action="store_true",
+        help="also write docs/evidence/parity-schemes.md and tests/parity_data of this checkout",
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/parity-schemes.md."""
+"""Writes docs/evidence/parity-schemes.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ..output.files import written_whole
 from .report import Absence, Result, table
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "parity-schemes.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "parity-schemes.md"
 
 HEAD = """\
 # Parity of every scheme, measured

@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HELP = ROOT / "web" / "comfyui" / "docs"
 LOCALES = ROOT / "locales"
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
-PAGES = [path for folder in (ROOT, ROOT / "docs", HELP) for path in sorted(folder.glob("*.md"))]
+PAGES = [
+    path for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "evidence", HELP) for path in sorted(folder.glob("*.md"))
+]
 WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 
 CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]

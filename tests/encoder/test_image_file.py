@@ -320,7 +320,7 @@ def test_pictures_are_opened_in_one_place_only() -> None:
     parts = (
         "benchmarks",
         "commands",
-        "docs",
+        "tools",
         "encoder",
         "hosts",
         "nodes",

@@ -1,6 +1,6 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
-With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes docs/parity.md.
+With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes docs/evidence/parity.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Collects what the host tests measured and writes docs/parity.md."""
+"""Collects what the host tests measured and writes docs/evidence/parity.md."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "parity.md"
 
 
 @dataclass

@@ -72,7 +72,7 @@ SUBJECTS = {
     "check_timed_texts_are_encoded_together": "Remember Encodings: a timed prompt in one batch, with one by one",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
-"""What a check compares, in the words of docs/parity.md."""
+"""What a check compares, in the words of docs/evidence/parity.md."""
 REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if "native" in check or "masked_keys" in check} | {
     "check_and_guides_as_the_webui_does": "at most 5e-5",
     "check_a_clip_that_remembers_gives_what_it_gives_without": "at most 1e-5",

@@ -1,4 +1,4 @@
-"""Writes docs/long-life.md, the part of one run at a time, so that runs can be repeated one by one."""
+"""Writes docs/evidence/long-life.md, the part of one run at a time, so that runs can be repeated one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weighted_clip.benchmarks.page import table
 
 from .course import MEBIBYTE, Growth, Point, growth, tenths
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "long-life.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "long-life.md"
 VARIABLE = "WEIGHTED_CLIP_WRITE_LONG"
 
 HEAD = """\

@@ -1,7 +1,7 @@
 r"""Draw the pictures of the documentation with the pack's own drawing code.
 
 Run it with a Python that has the requirements, for example the one that ``run.py`` makes:
-``.venv/bin/python docs/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites ``docs/images/*.png`` and
+``.venv/bin/python tools/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites ``docs/images/*.png`` and
 the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
 """
 
