@@ -10,9 +10,9 @@ from ..parity.transformers_reference import transformers_text_model, transformer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..encoder.encoding import EncodeFn
     from ..encoder.text_model import TextEncoder, TextModel
     from ..weighting.encoders import Encoders
-    from ..weighting.schemes.api import EncodeFn
 
 TRANSFORMERS = "transformers"
 MEMORY_BYTES = 64 * 2**20

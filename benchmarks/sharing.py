@@ -15,9 +15,9 @@ from .timing import Run, compare, times_in_turn
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..encoder.encoding import EncodeFn
     from ..encoder.remember import ChunkKey
     from ..encoder.text_model import TextModel
-    from ..weighting.schemes.api import EncodeFn
 
 TYPED, GRID, FADED = "last word of 3 chunks typed", "prompts with 40 tokens alike", "four words down"
 PAIR, TIMES = "positive and negative", "four texts of a timed prompt"

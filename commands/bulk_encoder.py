@@ -10,9 +10,9 @@ from .bulk_report import Report
 if TYPE_CHECKING:
     import torch
 
+    from ..encoder.encoding import Encoding
     from ..weighting.encode import EncodeOptions, ReadPrompt
     from ..weighting.encoders import EncodedTowers, Encoders
-    from ..weighting.schemes.plan import Rows
 
 WINDOW_CHUNKS = 64
 """Prompts are encoded together as soon as they have this many chunks."""
@@ -26,7 +26,7 @@ class BulkEncoder:
         self.options = options
         self.dtype = dtype
 
-    def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Rows]:
+    def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Encoding]:
         """Encode prompts.
 
         Args:
@@ -40,10 +40,10 @@ class BulkEncoder:
         Raises:
             ValueError: For a prompt that is refused in strict mode.
         """
-        from ..weighting.schemes.plan import Rows
+        from ..encoder.encoding import Encoding
 
         for line, encoded in enumerate(self._in_windows(self._read(texts, first, report)), first):
-            saved = Rows(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
+            saved = Encoding(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
             problems = [issue.line for prompt in encoded.prompts.values() for issue in prompt.read.issues]
             if not (saved.hidden.isfinite().all() and saved.pooled.isfinite().all()):
                 problems.append(f"Some of its numbers are too large for {self.dtype}, or not finite.")

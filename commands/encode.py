@@ -63,10 +63,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _encode_one(arguments: argparse.Namespace) -> int:
+    from ..encoder.encoding import Encoding
     from ..output.export import write_conditioning
     from ..output.files import written_whole
     from ..weighting.encoders import Encoders
-    from ..weighting.schemes.plan import Rows
     from ..weighting.view import counted, token_table
 
     towers, source = encoders_of(arguments)
@@ -99,7 +99,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:  # files are put there when all are written
         for path, picture in files.items():
             picture.save(stack.enter_context(written_whole(path)))
-        write_conditioning(tensors, Rows(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
+        write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
     show("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
 

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .config import TextConfig
+from .encoding import Encoding
 from .layers import Block
 from .masks import causal_mask, check_mask
 from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
-from .text_model import Encoding, TextEncoder, TextModel, first_eos
+from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
 """What the states of one batch may take; larger calls are divided."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import TextConfig
+from .encoding import Encoding
 from .files.overflow import overflow
 from .layers import Encoder
 from .masks import causal_mask, check_mask
@@ -181,15 +182,6 @@ def first_eos(ids: Tensor, eos_id: int) -> Tensor:
     """
     is_eos = ids == eos_id
     return torch.where(is_eos.any(-1), is_eos.int().argmax(-1), ids.shape[1] - 1)
-
-
-class Encoding(NamedTuple):
-    """What an encode function returns for a list of chunks."""
-
-    hidden: Tensor
-    """``[chunks, s, d]``: hidden states of the chosen layer."""
-    pooled: Tensor
-    """``[chunks, d or p]``: pooled vectors, projected if the encoder was asked to."""
 
 
 class TextEncoder:

@@ -14,18 +14,17 @@ from .files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..weighting.options import EncodeOptions
-    from ..weighting.schemes.plan import Rows
+    from ..encoder.encoding import Encoding
 
 
-def write_conditioning(path: Path, rows: Rows, text: str, options: EncodeOptions, about: Mapping[str, str]) -> None:
+def write_conditioning(path: Path, rows: Encoding, text: str, options: object, about: Mapping[str, str]) -> None:
     """Write hidden states and pooled vector, whole or not at all.
 
     Args:
         path: Of the file; one that is there is replaced.
-        rows: The prompt's conditioning, as `weighting.towers.joined` gives it.
+        rows: The prompt's conditioning, ``[1, rows, dim]`` and ``[1, pooled_dim]``.
         text: The prompt.
-        options: How it was read and weighted; each field becomes an entry of the metadata.
+        options: How it was read and weighted, a dataclass; each field becomes an entry of the metadata.
         about: Further entries, such as where the weights come from.
 
     Raises:

@@ -25,7 +25,7 @@ from .files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..weighting.schemes.plan import Rows
+    from ..encoder.encoding import Encoding
 
 FORMAT_NAME = "weighted-clip shard"
 FORMAT = f"{FORMAT_NAME} 1"
@@ -110,7 +110,7 @@ def shard_files(folder: Path, suffix: str = "") -> Iterator[tuple[int, Path]]:
                 yield int(match[1]), Path(entry.path)
 
 
-def write_shard(path: Path, head: ShardHead, rows: Sequence[Rows]) -> None:
+def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
     """Write a shard beside its place and, when it is whole and on the disk, put it there.
 
     Args:

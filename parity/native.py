@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..encoder.config import CLIP_L
+from ..encoder.encoding import Encoding
 from ..encoder.files.checkpoint import seeded_text_model
-from ..encoder.text_model import Encoding, TextEncoder, TextModel
+from ..encoder.text_model import TextEncoder, TextModel
 from ..weighting.embeddings import Embeddings
 from ..weighting.encoders import Encoders
 from ..weighting.towers import native_readers

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from weighted_clip.commands import main
 from weighted_clip.commands.bulk import check_name
 from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
@@ -33,7 +34,6 @@ from weighted_clip.web import routes
 from weighted_clip.web.lab import server
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
-from weighted_clip.weighting.schemes.plan import Rows
 
 from .encoder.files import hugging_face, write
 from .encoder.test_vision_model import vision_tensors
@@ -257,7 +257,7 @@ def test_a_read_embedding_does_not_hold_its_file(tmp_path: Path) -> None:
 
 def test_read_prompts_do_not_hold_their_shard(tmp_path: Path) -> None:
     path = shard_path(tmp_path, 0)
-    write_shard(path, ShardHead(0, ("a",), {}), [Rows(torch.ones(3, 4), torch.zeros(4))])
+    write_shard(path, ShardHead(0, ("a",), {}), [Encoding(torch.ones(3, 4), torch.zeros(4))])
     head, lines = read_head(path), list(read_shards(tmp_path))
     assert not is_held(path)
     assert head.texts == ("a",)

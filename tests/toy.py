@@ -1,7 +1,7 @@
 """The toy encoder of the case files: ten lines that any implementation can repeat, in float64."""
 
 import torch
-from weighted_clip.encoder.text_model import Encoding
+from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.weighting.chunks import Token, TokenChunk
 
 EOS = 49407

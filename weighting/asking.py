@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import torch
 
+from ..encoder.encoding import EncodeFn, Encoding
 from .masks import mask_tensor
-from .schemes.api import EncodeFn, Encoding
-from .schemes.plan import Ask, Call, Plan, Rows, Variant
+from .schemes.plan import Ask, Call, Plan, Variant
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def different_asks(variants: Sequence[Variant], limit: int) -> int:
 
 def _answers(
     variants: Sequence[Variant], encode: EncodeFn, max_chunks: int, keeps_calls: bool, check: Check | None
-) -> Iterator[Rows]:
+) -> Iterator[Encoding]:
     """The answers for each variant, encoded when they are first needed and let go after their last use."""
     numbers: dict[Ask, int] = {}
     wanted: list[list[int]] = []
@@ -63,13 +63,13 @@ def _answers(
     asks = list(numbers)
     left = Counter(number for some, call in zip(wanted, calls, strict=True) if call is None for number in some)
     waiting = _waiting(wanted, calls)
-    known: dict[int, Rows] = {}
+    known: dict[int, Encoding] = {}
 
     def run(some: Sequence[int]) -> Encoding:
         if check is not None:
             check()
         encoding = _encoded([asks[number] for number in some], encode)
-        rows = map(Rows, encoding.hidden, encoding.pooled)
+        rows = map(Encoding, encoding.hidden, encoding.pooled)
         known.update((number, row) for number, row in zip(some, rows, strict=True) if left[number])
         return encoding
 
@@ -80,11 +80,11 @@ def _answers(
             end = next((i for i in range(index + 1, len(calls)) if calls[i] != "goes on"), len(calls))
             encoding = run([number for part in wanted[index:end] for number in part])
             sizes = [len(part) for part in wanted[index:end]]
-            yield from map(Rows, encoding.hidden.split(sizes), encoding.pooled.split(sizes))
+            yield from map(Encoding, encoding.hidden.split(sizes), encoding.pooled.split(sizes))
             continue
         while any(number not in known for number in some):
             run(_batch(waiting, asks, max_chunks))
-        yield Rows(*map(torch.stack, zip(*(known[number] for number in some), strict=True)))
+        yield Encoding(*map(torch.stack, zip(*(known[number] for number in some), strict=True)))
         left.subtract(some)
         for number in some:
             if not left[number]:

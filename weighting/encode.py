@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..encoder.encoding import Encoding
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
@@ -18,7 +19,7 @@ from .padding import padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places
-from .schemes.plan import Plan, Rows, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
+from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES
 
@@ -139,7 +140,7 @@ def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptio
     """One chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
     plan = SCHEMES[scheme].plan(column, options)  # a scheme that needs nothing but the rows themselves
 
-    def combine(results: Iterator[Rows]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> Weighted:
         rows = next(results)
         weighted = plan.combine(iter([rows]))
         return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.families import encoders_for
 from ..encoder.files.checkpoint import load_text_models
 from ..encoder.text_model import TextModel
 from .asking import Check, ask, different_asks
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
-from .schemes.api import EncodeFn
-from .schemes.plan import Plan, Rows, Variant, gathered
+from .schemes.plan import Plan, Variant, gathered
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 16
@@ -137,7 +137,7 @@ class Encoders:
         configs = {name: encoder.config for name, encoder in encoders.items()}
         return cls(native_readers(configs, in_folders(embeddings)), encoders)
 
-    def __call__(self, text: str | Mapping[str, str], **choices: Any) -> Rows:
+    def __call__(self, text: str | Mapping[str, str], **choices: Any) -> Encoding:
         """Encode one prompt.
 
         Args:
@@ -151,7 +151,7 @@ class Encoders:
             As `prepare`.
         """
         encoded = self.prepare([text], **choices).run()[0]
-        return Rows(encoded.hidden, encoded.pooled)
+        return Encoding(encoded.hidden, encoded.pooled)
 
     def prepare(
         self, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions | None = None, **choices: Any

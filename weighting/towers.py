@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ..encoder.config import TextConfig
+from ..encoder.encoding import Encoding
 from ..encoder.tokenizer import default_tokenizer
 from .chunking import ChunkedSection
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
@@ -21,7 +22,6 @@ from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
-from .schemes.plan import Rows
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def padded(read: ReadPrompt, count: int) -> ReadPrompt:
     return read._replace(sections=sections, kept=None if read.kept is None else rows_kept(sections))
 
 
-def joined(encoded: Mapping[str, EncodedPrompt]) -> Rows:
+def joined(encoded: Mapping[str, EncodedPrompt]) -> Encoding:
     """The towers' rows side by side, and the pooled vector that image models take.
 
     Args:
@@ -164,4 +164,4 @@ def joined(encoded: Mapping[str, EncodedPrompt]) -> Rows:
         tower, which in SDXL is CLIP-G's.
     """
     prompts = list(encoded.values())
-    return Rows(torch.cat([prompt.hidden for prompt in prompts], dim=-1), prompts[-1].pooled)
+    return Encoding(torch.cat([prompt.hidden for prompt in prompts], dim=-1), prompts[-1].pooled)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...encoder.config import TOWERS
+from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import check_mask
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.asking import Check
@@ -25,8 +26,6 @@ from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import TokenId
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
-from ...weighting.schemes.api import EncodeFn
-from ...weighting.schemes.plan import Rows
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .embeddings import HostEmbeddings
@@ -293,10 +292,10 @@ def _intermediate_device() -> torch.device:
 def _encode_fn(tower: Any) -> EncodeFn:
     """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
 
-    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         tokens = [[_host_id(token) for token in chunk] for chunk in ids]
         if mask is None and is_causal:
-            return Rows(*tower.encode(tokens)[:2])
+            return Encoding(*tower.encode(tokens)[:2])
         if mask is not None:
             mask = check_mask(mask, len(tokens), len(tokens[0]))
         # ComfyUI 0.3.64 has no execution device of its own
@@ -319,7 +318,7 @@ def _encode_fn(tower: Any) -> EncodeFn:
             )
         hidden = last if tower.layer == "last" else intermediate
         pooled = projected if tower.return_projected_pooled else unprojected
-        return Rows(hidden.float(), pooled.float())
+        return Encoding(hidden.float(), pooled.float())
 
     return encode
 

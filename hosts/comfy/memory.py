@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
 from ...weighting.embeddings import TokenId
-from ...weighting.schemes.api import EncodeFn
-from ...weighting.schemes.plan import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -88,21 +87,21 @@ def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
     if memory is None:
         return encode
 
-    def remembering(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+    def remembering(
+        ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
+    ) -> Encoding:
         scope = _scope(tower, patcher)
         if scope is None:
-            encoding = encode(ids, mask, is_causal=is_causal)
-            return Rows(encoding.hidden, encoding.pooled)
+            return encode(ids, mask, is_causal=is_causal)
         length = len(ids[0])
         if mask is not None:
             mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
         keys = chunk_keys(ids, mask, is_causal=is_causal)
 
-        def missing(rows: list[int]) -> Rows:
-            encoding = encode([ids[row] for row in rows], _hiding(mask, rows, is_causal), is_causal=is_causal)
-            return Rows(encoding.hidden, encoding.pooled)
+        def missing(rows: list[int]) -> Encoding:
+            return encode([ids[row] for row in rows], _hiding(mask, rows, is_causal), is_causal=is_causal)
 
-        return Rows(*recalled(memory, scope, keys, missing, lambda: _scope(tower, patcher) == scope))
+        return Encoding(*recalled(memory, scope, keys, missing, lambda: _scope(tower, patcher) == scope))
 
     return remembering
 

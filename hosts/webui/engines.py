@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ...weighting.schemes.api import EncoderError
-from ...weighting.schemes.plan import Rows
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 
@@ -125,7 +124,9 @@ class Engine:
         layout = ChunkLayout(owner.chunk_length + 2, owner.id_start, owner.id_end, owner.id_pad, owner.comma_token)
         return Reader(HostTokenize(weakref.ref(owner), _host_ids), layout, _HostEmbeddings(self.database, self.tower))
 
-    def __call__(self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Rows:
+    def __call__(
+        self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
+    ) -> Encoding:
         """Encode chunks: an `EncodeFn`. Pooled vectors are the host's, or zeros ``[chunks, 1]`` where it has none."""
         tokens = torch.tensor([[plain_id(token) for token in chunk] for chunk in ids])
         # the host takes them away during each pass
@@ -133,7 +134,7 @@ class Engine:
         with self._masked(mask, len(ids), tokens.shape[1], is_causal=is_causal):
             hidden = self.owner.encode_with_transformers(self._placed(tokens))
         pooled = getattr(hidden, "pooled", None)
-        return Rows(hidden, hidden.new_zeros(len(ids), 1) if pooled is None else pooled)
+        return Encoding(hidden, hidden.new_zeros(len(ids), 1) if pooled is None else pooled)
 
     def _placed(self, tokens: Tensor) -> Tensor:
         """Token ids where the host's encoder wants them."""

@@ -19,6 +19,7 @@ from weighted_clip.benchmarks import page as benchmarks_page
 from weighted_clip.commands import main
 from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.nodes import results
 from weighted_clip.output.export import write_conditioning
@@ -29,14 +30,13 @@ from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.encode import EncodeOptions
-from weighted_clip.weighting.schemes.plan import Rows
 
 from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
-ROWS = Rows(torch.ones(1, 77, 64), torch.ones(1, 64))
+ROWS = Encoding(torch.ones(1, 77, 64), torch.ones(1, 64))
 KIB = 1024
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import Encoding
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.comparing import Comparison, compare, draw_comparison
 from weighted_clip.web.lab.export import export

@@ -16,7 +16,7 @@ from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 ROOT = Path(__file__).parents[2]
-SCHEME_FILES = [ROOT / "weighting" / "schemes" / f"{name}.py" for name in ("table", "blend", "replace", "sections")]
+SCHEME_FILES = sorted((ROOT / "weighting" / "schemes").glob("*.py"))
 WEB_FILES = sorted((ROOT / "web").rglob("*.py"))
 ASKING = {"EncodeFn", "ask", "asking", "PrefixTextEncoder"}
 """Names with which one could ask an encoder. Pages go through `Encoders`, to which they may hand a `TextEncoder`."""
@@ -42,7 +42,7 @@ def encodings_asked_for(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             given = {keyword.arg for keyword in node.keywords}
-            is_maker = isinstance(node.func, ast.Name) and node.func.id in ("EncodeOptions", "Variant", "replace")
+            is_maker = isinstance(node.func, ast.Name) and node.func.id in ("EncodeOptions", "Variant", "Ask", "replace")
             ids = any(
                 isinstance(part, ast.Attribute) and part.attr == "ids" for one in node.args for part in ast.walk(one)
             )

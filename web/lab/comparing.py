@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ...encoder.encoding import EncoderError
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Check
-from ...weighting.schemes.api import EncoderError
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ...weighting.view import counted

@@ -18,10 +18,10 @@ from typing import Any
 
 import gradio as gr
 
+from ...encoder.encoding import EncoderError
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
-from ...weighting.schemes.api import EncoderError
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES

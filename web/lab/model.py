@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from ...encoder.encoding import EncoderError
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Check
-from ...weighting.schemes.api import EncoderError
 from ...weighting.towers import Reader
 
 

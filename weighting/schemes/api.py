@@ -10,52 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from ...encoder.encoding import Encoding
 from ..chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
-from ..embeddings import TokenId
 from ..prompt import Issue
-from .plan import Plan, Rows, Variant, Visible, VisibleFn
+from .plan import Plan, Variant, Visible, VisibleFn
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class EncoderError(RuntimeError):
-    """An encoder that cannot do what it is asked, or is not there; the message tells its user what to do."""
-
-
-class Encoding(Protocol):
-    """What an encode function returns."""
-
-    @property
-    def hidden(self) -> Tensor:
-        """``[chunks, 77, dim]``, float."""
-        ...
-
-    @property
-    def pooled(self) -> Tensor:
-        """``[chunks, pooled_dim]``, float."""
-        ...
-
-
-class EncodeFn(Protocol):
-    """All that weighting knows of a model: token ids and masks in, hidden states and pooled vectors out."""
-
-    def __call__(
-        self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
-    ) -> Encoding:
-        """Encode chunks.
-
-        Args:
-            ids: 77 ids for each chunk.
-            mask: Bool ``[chunks, 1 or 77, 77]``, True = may be attended, on top of causality; None: nothing hidden.
-            is_causal: Whether a position is kept from seeing later ones.
-
-        Returns:
-            One row for each chunk, in order.
-        """
-        ...
 
 
 def hide_nothing(chunk: TokenChunk) -> Visible:
@@ -145,7 +108,9 @@ def empty_prompt(options: SchemeOptions) -> Variant:
     return Variant((chunk,), (None,), "the empty prompt", is_aside=True, call="goes on")
 
 
-def plan_rows(chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Rows], Weighted]) -> Plan[Weighted]:
+def plan_rows(
+    chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Encoding], Weighted]
+) -> Plan[Weighted]:
     """The plan of a scheme that needs nothing but C."""
     return Plan((whole_prompt(chunks, options),), lambda rows: fold(next(rows)))
 
@@ -157,7 +122,7 @@ def plan_with_empty(
     if not has_weights(chunks):
         return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
-    def combine(results: Iterator[Rows]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> Weighted:
         rows, empty = next(results), next(results)
         hidden = move(rows.hidden, empty.hidden[0], weights_of(chunks, rows.hidden))
         return weighted_rows(hidden, rows.pooled[:1])

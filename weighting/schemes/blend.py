@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...encoder.encoding import Encoding
 from ..chunks import Token, TokenChunk
 from ..prompt import Issue
 from .api import (
@@ -27,7 +28,7 @@ from .api import (
     weights_of,
     whole_prompt,
 )
-from .plan import LazyVariants, Plan, Rows, Variant, both, chained
+from .plan import LazyVariants, Plan, Variant, both, chained
 
 LEAST_WEIGHT = 1e-5
 """compel's law takes weights below this for this, so that its tangent stays finite."""
@@ -177,7 +178,7 @@ def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
     return Plan(variants, lambda rows: weighted_rows(*fold_blend(blend, rows, options)[1]))
 
 
-def fold_blend(blend: Blend, results: Iterator[Rows], options: SchemeOptions) -> tuple[Rows, Rows]:
+def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions) -> tuple[Encoding, Encoding]:
     """Sum encodings as they come.
 
     Args:
@@ -203,7 +204,7 @@ def fold_blend(blend: Blend, results: Iterator[Rows], options: SchemeOptions) ->
         pooled = share * rows.pooled[:1] if pooled is None else pooled + share * rows.pooled[:1]
     assert hidden is not None, "shares sum to 1"
     assert pooled is not None, "shares sum to 1"
-    return whole, Rows(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
+    return whole, Encoding(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
 
 
 def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:

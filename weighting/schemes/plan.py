@@ -10,26 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Generic, Literal, NamedTuple, TypeVar, overload
 
+from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
 from ..embeddings import TokenId
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 T = TypeVar("T")
 Result = TypeVar("Result")
-
-
-class Rows(NamedTuple):
-    """What an encoder answers for some chunks."""
-
-    hidden: Tensor
-    """``[chunks, 77, dim]``, float."""
-    pooled: Tensor
-    """``[chunks, pooled_dim]``, float."""
-
 
 Visible = bytes | None
 """Which positions of a chunk may be attended, a byte 0 or 1 for each: 77 for all queries alike, or 77 x 77, query after
@@ -82,8 +70,8 @@ class Plan(Generic[T]):
 
     variants: Sequence[Variant]
     """In the order in which they are folded."""
-    combine: Callable[[Iterator[Rows]], T]
-    """Takes one `Rows` for each variant. Holds no more of them than it needs, and can be called again."""
+    combine: Callable[[Iterator[Encoding]], T]
+    """Takes one `Encoding` for each variant. Holds no more of them than it needs, and can be called again."""
 
     def then(self, function: Callable[[T], Result]) -> Plan[Result]:
         """The same plan with something done to its result."""
@@ -127,7 +115,7 @@ def versions_of_first(variants: Sequence[Variant]) -> list[Variant]:
 def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
     """Several plans as one, for all their results in order."""
 
-    def combine(rows: Iterator[Rows]) -> list[T]:
+    def combine(rows: Iterator[Encoding]) -> list[T]:
         return [plan.combine(rows) for plan in plans]
 
     return Plan(chained([plan.variants for plan in plans]), combine)

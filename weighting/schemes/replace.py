@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
 from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, weighted_rows
 from .blend import fold_blend, nested_blend, plan_blend, reweighted, without
-from .plan import LazyVariants, Plan, Rows, Variant, chained
+from .plan import LazyVariants, Plan, Variant, chained
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -48,7 +49,7 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
         word, weight = raised[index]
         return without(plain, rows_of(word), f"without a word at {weight:g}", options)
 
-    def combine(results: Iterator[Rows]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> Weighted:
         whole, (hidden, pooled) = fold_blend(blend, results, options)
         for (word, weight), rows in zip(raised, results, strict=False):  # further results belong to others
             is_word = hidden.new_tensor(rows_of(word)).bool().unsqueeze(-1)  # [chunks, 77, 1]

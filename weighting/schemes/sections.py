@@ -11,11 +11,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from ...encoder.encoding import Encoding
 from ..chunking import ChunkedSection
 from ..chunks import TokenChunk, close_chunk
 from ..prompt import Issue, Span
 from .api import Place, SchemeOptions, Weighted
-from .plan import Plan, Rows, Variant, chained
+from .plan import Plan, Variant, chained
 
 
 def plan_sections(
@@ -45,7 +46,7 @@ def plan_sections(
     blank = close_chunk([], options.layout)
     empty = Variant((blank,), (options.visible_in(blank),), "the empty prompt", is_aside=True)
 
-    def combine(rows: Iterator[Rows]) -> Weighted:
+    def combine(rows: Iterator[Encoding]) -> Weighted:
         results = [[one.combine(rows) for one in some] for some in plans]
         return _joined(sections, results, next(rows).hidden[0], options)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
 from ..prompt import Issue, Span
 from .api import (
@@ -26,7 +27,7 @@ from .api import (
     weights_of,
 )
 from .blend import masked_blend
-from .plan import Plan, Rows
+from .plan import Plan
 from .replace import adv_compel, comfy_plus_plus, down_weight
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
     kept = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
     kept = [0, *kept, len(places) - 1]
 
-    def fold(rows: Rows) -> Weighted:
+    def fold(rows: Encoding) -> Weighted:
         every = weighted_rows(rows.hidden, rows.pooled[:1])
         hidden = every.hidden[:, kept]
         issues: tuple[Issue, ...] = ()
@@ -92,7 +93,7 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
 def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``L + (C - L) w`` with L the last row of the chunk. Equals diffusers' lpw pipeline for SDXL."""
 
-    def fold(rows: Rows) -> Weighted:
+    def fold(rows: Encoding) -> Weighted:
         hidden = lerp(rows.hidden, rows.hidden[:, -1:], weights_of(chunks, rows.hidden))
         return weighted_rows(hidden, rows.pooled[:1])
 
@@ -135,7 +136,7 @@ def _plan_with_mean_restored(
     if not has_weights(chunks):
         return unweighted(chunks, options)
 
-    def fold(rows: Rows) -> Weighted:
+    def fold(rows: Encoding) -> Weighted:
         hidden, issues = _with_mean_of(_scaled(rows.hidden, chunks), rows.hidden, mean)
         return weighted_rows(hidden, rows.pooled[:1], issues)
 
