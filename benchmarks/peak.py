@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..encoder.config import TextConfig
     from ..encoder.text_model import TextModel
 
-BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "encoder.prefix.linear"
+BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "encoder.linear.linear"
 NATIVE, EXACT = "native encoder", "ours, bit for bit"
 HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ours")
 
@@ -33,7 +33,7 @@ def peak_block(model: TextModel, *, side: int, repetitions: int) -> str:
     import torch
     from torch import nn
 
-    from ..encoder.prefix import linear
+    from ..encoder.linear import linear
     from ..encoder.text_model import TextEncoder
 
     theirs = transformers_of(model)

@@ -7,24 +7,24 @@ positions that differ go through each layer as one matrix, and attention alone i
 
 The result differs from full passes by rounding, as matrices of other shapes are multiplied, on a CPU by other kernels.
 
-Source: docs/performance.md, "Shared prefixes" and "On a CPU".
+Source: docs/performance.md, "Shared prefixes".
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from .config import TextConfig
 from .encoding import Encoding
 from .layers import Block
+from .linear import layer_norm, linear, rounded_up
 from .masks import causal_mask, check_mask
 from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
 from .text_model import TextEncoder, TextModel, first_eos
@@ -127,7 +127,10 @@ class PrefixTextEncoder(TextEncoder):
         shared = share(keys, [key for key, _ in trunks])
         known = [entry for _, entry in trunks]
         nodes = torch.tensor(shared.nodes, device=device)  # [b, s]
-        rows, places = torch.tensor(_rounded_up(shared), device=device).unbind(1)  # [n] each
+        fresh = shared.fresh
+        if len(fresh) < tokens.numel():  # whole chunks come in few different numbers anyway
+            fresh = fresh + fresh[-1:] * (rounded_up(len(fresh)) - len(fresh))
+        rows, places = torch.tensor(fresh, device=device).unbind(1)  # [n] each
         mix = _Mixer(shared, nodes, rows, places, mask, is_causal=keys[0].is_causal)
 
         embedded = model.embeddings(tokens, vectors)[rows, places]
@@ -148,11 +151,11 @@ class PrefixTextEncoder(TextEncoder):
             attempt.put((scope, keys[row]), (*entry, last[nodes[row]], chosen[nodes[row]]))
 
         ends = nodes[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
-        pooled = _norm(last[ends], model.final_layer_norm)
+        pooled = layer_norm(last[ends], model.final_layer_norm)
         if self.projected and model.text_projection is not None:
             pooled = linear(pooled, model.text_projection)
         result = chosen[nodes]  # [b, s, d]
-        return self.widened(_norm(result, model.final_layer_norm) if self.final_norm else result, pooled)
+        return self.widened(layer_norm(result, model.final_layer_norm) if self.final_norm else result, pooled)
 
     def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> list[tuple[ChunkKey, tuple[Tensor, ...]]]:
         """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""
@@ -239,21 +242,6 @@ def num_shared(one: ChunkKey, other: ChunkKey) -> int:
     return next((place for place, (key, its_key) in pairs if key != its_key), len(one.positions))
 
 
-def _rounded_up(shared: Shared) -> list[tuple[int, int]]:
-    """The new states, the last one several times, so that there are few different numbers of them.
-
-    For each shape that it meets, oneDNN makes code and keeps it: 0.6 MiB, for up to 1024 shapes.
-
-    >>> [len(_rounded_up(Shared([[0] * 77] * 9, [(0, 0)] * count, 0))) for count in (1, 20, 65, 130, 300)]
-    [8, 24, 72, 144, 320]
-    """
-    count = len(shared.fresh)
-    if count == sum(map(len, shared.nodes)):  # whole chunks, of which there are few different numbers anyway
-        return shared.fresh
-    step = max(8, 2 ** (count.bit_length() - 4))
-    return shared.fresh + shared.fresh[-1:] * (-count % step)
-
-
 class _Mixer:
     """Attention of new states: each looks at all of its chunk, new or known."""
 
@@ -290,54 +278,9 @@ def _run_block(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first."""
     attention, mlp = block.self_attn, block.mlp
-    normed = _norm(hidden, block.layer_norm1)
+    normed = layer_norm(hidden, block.layer_norm1)
     q, k, v = (linear(normed, layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
     if past:
         k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
     hidden = hidden + linear(mix(q, k, v, attention.num_heads), attention.out_proj)
-    return hidden + linear(mlp.activation(linear(_norm(hidden, block.layer_norm2), mlp.fc1)), mlp.fc2), (k, v)
-
-
-def _norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
-    """Layer norm in the type of the states, whatever the weights are stored in."""
-    weight, bias = layer.weight.to(hidden.dtype), layer.bias.to(hidden.dtype)
-    return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
-
-
-LONGEST_SUM = 2048
-"""Products that oneDNN may add up, so that the encoder stays within 1e-5 of PyTorch's own."""
-
-_IS_X86 = platform.machine() in ("x86_64", "AMD64")
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-_ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
-
-
-def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """``x W^T + b`` in the type of the weights, or in float32 on a CPU without arithmetic of that type.
-
-    In float32 on an x86 CPU by oneDNN, which uses the widest instructions of any processor. PyTorch takes MKL by
-    itself, which is less than half as fast on AMD's; but it adds long sums in shorter parts, so they are left to it.
-    See BENCHMARKS.md.
-
-    Args:
-        x: ``[n, in]``.
-        layer: The weights.
-
-    Returns:
-        ``[n, out]``.
-    """
-    weight, bias = layer.weight, cast("Tensor | None", layer.bias)
-    if _ONEDNN is None or weight.device.type != "cpu":
-        return functional.linear(x.to(weight.dtype), weight, bias)
-    if weight.dtype in _lacking():
-        weight, bias = weight.float(), None if bias is None else bias.float()
-    if weight.dtype == torch.float32 and weight.shape[1] <= LONGEST_SUM:
-        return _ONEDNN._linear_pointwise(x.float(), weight, bias, "none", [], "")
-    return functional.linear(x.to(weight.dtype), weight, bias)
-
-
-@lru_cache(maxsize=1)
-def _lacking() -> set[torch.dtype]:
-    """The types that this x86 CPU has no fast arithmetic for."""
-    tests = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    return {dtype for dtype, name in tests.items() if not getattr(_ONEDNN, name, bool)()}  # bool() is False
+    return hidden + linear(mlp.activation(linear(layer_norm(hidden, block.layer_norm2), mlp.fc1)), mlp.fc2), (k, v)

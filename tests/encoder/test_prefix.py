@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder import prefix
+from weighted_clip.encoder import linear, prefix
 from weighted_clip.encoder import remember as memory
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
@@ -306,7 +306,7 @@ def test_low_precision_is_near_float32(dtype: torch.dtype, tolerance: float) -> 
 
 def test_types_that_the_processor_lacks_are_widened(monkeypatch: pytest.MonkeyPatch) -> None:
     model = seeded_text_model(TINY).to(torch.bfloat16)
-    monkeypatch.setattr(prefix, "_lacking", lambda: {torch.bfloat16})
+    monkeypatch.setattr(linear, "_lacking", lambda: {torch.bfloat16})
     found = PrefixTextEncoder(model)([CHUNK]).hidden
     assert_close = torch.testing.assert_close
     assert_close(found, TextEncoder(model.float())([CHUNK]).hidden, atol=2e-2, rtol=0)
