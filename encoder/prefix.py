@@ -25,8 +25,8 @@ from .config import TextConfig
 from .encoding import Encoding
 from .layers import Block
 from .linear import layer_norm, linear, rounded_up
-from .masks import causal_mask, check_mask
-from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, recalled, state_of
+from .masks import causal_mask
+from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
 from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
@@ -70,36 +70,15 @@ class PrefixTextEncoder(TextEncoder):
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks; as `TextEncoder`, to within rounding."""
-        length = len(ids[0])
-        if mask is not None:
-            mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
-        keys, scope = chunk_keys(ids, mask, is_causal=is_causal), self._scope()
+        return remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
+
+    def _encode(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
+        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
-        attempt = self.trunks.attempt()
-
-        def encode(rows: list[int]) -> Encoding:
-            batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-            with self._own_types():
-                parts = [
-                    self._run(
-                        scope,
-                        [keys[row] for row in batch],
-                        [ids[row] for row in batch],
-                        None if mask is None else mask[batch],
-                        attempt,
-                    )
-                    for batch in batches
-                ]
-            return Encoding(*map(torch.cat, zip(*parts, strict=True)))
-
-        def is_unchanged() -> bool:
-            is_same = self._scope() == scope
-            if not is_same:
-                attempt.undo()
-            return is_same
-
-        with attempt:
-            return Encoding(*recalled(self.encodings, scope, keys, encode, is_unchanged))
+        batches = [slice(start, start + size) for start in range(0, len(ids), size)]
+        with self._own_types():
+            parts = [self._run(ids[part], None if mask is None else mask[part], is_causal, attempt) for part in batches]
+        return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
     def _own_types(self) -> AbstractContextManager[Any]:
         """No autocast by a caller: what is remembered shall not depend on it."""
@@ -110,20 +89,14 @@ class PrefixTextEncoder(TextEncoder):
         """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
         return state_of(self.model), self.clip_skip, self.final_norm, self.projected
 
-    def _run(
-        self,
-        scope: Hashable,
-        keys: Sequence[ChunkKey],
-        ids: Sequence[Sequence[Any]],
-        mask: Tensor | None,
-        attempt: Attempt[tuple[Hashable, ChunkKey]],
-    ) -> Encoding:
-        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
+    def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
+        """Encode chunks at once; as `_encode`."""
         model = self.model
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
         tokens = torch.tensor(plain, dtype=torch.long, device=device)
-        trunks = self._trunks(scope, keys)
+        keys = chunk_keys(ids, mask, is_causal=is_causal)
+        trunks = self._trunks(attempt.scope, keys)
         shared = share(keys, [key for key, _ in trunks])
         known = [entry for _, entry in trunks]
         nodes = torch.tensor(shared.nodes, device=device)  # [b, s]
@@ -131,7 +104,7 @@ class PrefixTextEncoder(TextEncoder):
         if len(fresh) < tokens.numel():  # whole chunks come in few different numbers anyway
             fresh = fresh + fresh[-1:] * (rounded_up(len(fresh)) - len(fresh))
         rows, places = torch.tensor(fresh, device=device).unbind(1)  # [n] each
-        mix = _Mixer(shared, nodes, rows, places, mask, is_causal=keys[0].is_causal)
+        mix = _Mixer(shared, nodes, rows, places, mask, is_causal=is_causal)
 
         embedded = model.embeddings(tokens, vectors)[rows, places]
         hidden = embedded if embedded.dtype == torch.float64 else embedded.float()  # [n, d]
@@ -148,7 +121,7 @@ class PrefixTextEncoder(TextEncoder):
         last = torch.cat([*(entry[-2] for entry in known), hidden])
         chosen = torch.cat([*(entry[-1] for entry in known), chosen])
         for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it stays longest
-            attempt.put((scope, keys[row]), (*entry, last[nodes[row]], chosen[nodes[row]]))
+            attempt.put(self.trunks, keys[row], (*entry, last[nodes[row]], chosen[nodes[row]]))
 
         ends = nodes[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
         pooled = layer_norm(last[ends], model.final_layer_norm)

@@ -20,6 +20,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .encoding import EncodeFn, Encoding
+from .masks import check_mask
+
 MEBIBYTE = 2**20
 VARIABLE = "WEIGHTED_CLIP_MEMORY_MB"
 DEFAULT_MEBIBYTES = 64
@@ -87,10 +90,6 @@ class Memory(Generic[Key]):
                 self._count()
                 raise
 
-    def attempt(self) -> Attempt[Key]:
-        """A way to remember that is undone if what follows fails; to be used as a context."""
-        return Attempt(self)
-
     def keys(self) -> list[Key]:
         """Of all entries, the last used last."""
         with self._lock:
@@ -109,27 +108,29 @@ class Memory(Generic[Key]):
         self.num_bytes -= num_bytes(self._entries.pop(key, ()))
 
 
-class Attempt(Generic[Key]):
-    """Remembers what is made on the way to something, and forgets it if that is not reached.
+class Attempt:
+    """What a call remembers on its way; forgotten if the call fails.
 
     So what failed, for lack of memory or by an interrupt, leaves nothing of its own: done again, it gives the same to
     the bit. What had to make room for it is gone all the same.
     """
 
-    def __init__(self, memory: Memory[Key]) -> None:
-        self._memory = memory
-        self._keys: list[Key] = []
+    def __init__(self, scope: Hashable) -> None:
+        self.scope = scope
+        """What the call's numbers depend on beside the chunks; part of every key."""
+        self._puts: list[tuple[Memory[Any], Hashable]] = []
 
-    def put(self, key: Key, entry: tuple[Tensor, ...]) -> None:
+    def put(self, memory: Memory[Any], key: Hashable, entry: tuple[Tensor, ...]) -> None:
         """Remember, for now."""
-        self._keys.append(key)
-        self._memory.put(key, entry)
+        self._puts.append((memory, (self.scope, key)))
+        memory.put((self.scope, key), entry)
 
     def undo(self) -> None:
         """Forget what was put."""
-        self._memory.forget(self._keys)
+        for memory, key in self._puts:
+            memory.forget([key])
 
-    def __enter__(self) -> Attempt[Key]:
+    def __enter__(self) -> Attempt:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -137,37 +138,49 @@ class Attempt(Generic[Key]):
             self.undo()
 
 
-def recalled(
+def remembering(
+    encode: Callable[[Sequence[Sequence[Any]], Tensor | None, bool, Attempt], Encoding],
     memory: Memory[tuple[Hashable, ChunkKey]],
-    scope: Hashable,
-    keys: Sequence[ChunkKey],
-    encode: Callable[[list[int]], Iterable[Tensor]],
-    is_unchanged: Callable[[], bool],
-) -> list[Tensor]:
-    """Encodings of chunks, those that are remembered and those that have to be made.
+    scope: Callable[[], Hashable],
+) -> EncodeFn:
+    """An encode function that asks another one only for chunks that it does not remember.
 
     Args:
-        memory: Where they are remembered.
-        scope: What they depend on beside the chunks.
-        keys: Of the chunks.
-        encode: Encodes the chunks of some indices, in order, no two of them equal: tensors with a row for each.
-        is_unchanged: Whether the scope still holds, asked when they are encoded. Otherwise nothing is remembered, as
-            another thread has moved the weights or changed them, and nobody knows which of them were used.
+        encode: Encodes chunks by ids, mask ``[chunks, s, s]`` and causality, no two of them equal. Whatever it
+            remembers itself goes into the attempt.
+        memory: Where encodings are remembered.
+        scope: What encodings depend on beside the chunks, asked before and after. If it changes meanwhile nothing is
+            remembered, as another thread has moved the weights or changed them, and nobody knows which of them were
+            used. None: that cannot be told, so all chunks are encoded as they are given, and nothing is remembered.
 
     Returns:
-        Tensors with a row for each chunk.
+        The function, which raises MaskError for a mask that does not fit.
     """
-    found = {key: memory.get((scope, key)) for key in keys}
-    missing = {key: index for index, key in reversed(list(enumerate(keys))) if found[key] is None}
-    indices = sorted(missing.values())
-    made = {keys[index]: tuple(rows) for index, *rows in zip(indices, *encode(indices), strict=True)} if indices else {}
-    found |= made
-    if made and memory.max_bytes and is_unchanged():
-        with memory.attempt() as attempt:
-            for key, rows in made.items():
-                attempt.put((scope, key), tuple(row.clone() for row in rows))
-    entries = [entry for entry in map(found.get, keys) if entry is not None]
-    return [torch.stack(rows) for rows in zip(*entries, strict=True)]
+
+    def recalling(ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
+        with Attempt(scope()) as attempt:
+            if attempt.scope is None:
+                return encode(ids, mask, is_causal, attempt)
+            length = len(ids[0])
+            if mask is not None:
+                mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
+            keys = chunk_keys(ids, mask, is_causal=is_causal)
+            found = {key: memory.get((attempt.scope, key)) for key in keys}
+            missing = {key: row for row, key in reversed(list(enumerate(keys))) if found[key] is None}
+            rows = sorted(missing.values())
+            if rows:
+                made = encode([ids[row] for row in rows], None if mask is None else mask[rows], is_causal, attempt)
+                new = dict(zip([keys[row] for row in rows], zip(*made, strict=True), strict=True))
+                found |= new
+                if memory.max_bytes and scope() != attempt.scope:
+                    attempt.undo()
+                elif memory.max_bytes:
+                    for key, entry in new.items():
+                        attempt.put(memory, key, tuple(one.clone() for one in entry))
+        entries = [entry for entry in map(found.get, keys) if entry is not None]
+        return Encoding(*(torch.stack(rows) for rows in zip(*entries, strict=True)))
+
+    return recalling
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:

@@ -39,7 +39,7 @@ def test_only_the_empty_prompt_of_a_fresh_prompt_is_remembered() -> None:
     encoder = native(seeded_text_model(TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)))
     asked: list[int] = []
     run_of = encoder._run
-    encoder._run = lambda scope, keys, *rest: asked.append(len(keys)) or run_of(scope, keys, *rest)
+    encoder._run = lambda ids, *rest: asked.append(len(ids)) or run_of(ids, *rest)
     run = ours(encoder, fresh(PROMPTS["one word up"], "comfy"))
     assert [run().shape for _ in range(3)] == [(1, 77, 64)] * 3
     assert asked == [2, 1, 1]  # the prompt and the empty one, then the prompt

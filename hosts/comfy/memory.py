@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...encoder.encoding import EncodeFn, Encoding
-from ...encoder.masks import causal_mask, check_mask
-from ...encoder.remember import MEBIBYTE, ChunkKey, Memory, chunk_keys, recalled, state_of
+from ...encoder.masks import causal_mask
+from ...encoder.remember import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
 from ...weighting.embeddings import TokenId
 
 logger = logging.getLogger(__name__)
@@ -87,30 +88,17 @@ def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
     if memory is None:
         return encode
 
-    def remembering(
-        ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
-    ) -> Encoding:
-        scope = _scope(tower, patcher)
-        if scope is None:
-            return encode(ids, mask, is_causal=is_causal)
-        length = len(ids[0])
-        if mask is not None:
-            mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
-        keys = chunk_keys(ids, mask, is_causal=is_causal)
+    def visible(ids: Sequence[Sequence[TokenId]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
+        mask = mask if attempt.scope is None else _hiding(mask, is_causal)
+        return encode(ids, mask, is_causal=is_causal)
 
-        def missing(rows: list[int]) -> Encoding:
-            return encode([ids[row] for row in rows], _hiding(mask, rows, is_causal), is_causal=is_causal)
-
-        return Encoding(*recalled(memory, scope, keys, missing, lambda: _scope(tower, patcher) == scope))
-
-    return remembering
+    return remembering(visible, memory, partial(_scope, tower, patcher))
 
 
-def _hiding(mask: Tensor | None, rows: list[int], is_causal: bool) -> Tensor | None:
-    """The mask of some chunks, or None if it hides nothing from them: the host has another way for that."""
+def _hiding(mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """The mask, or None if it hides nothing: the host has another way for that."""
     if mask is None:
         return None
-    mask = mask[rows]
     hidden = ~mask & causal_mask(mask.shape[-1]).to(mask.device) if is_causal else ~mask
     return mask if bool(hidden.any()) else None
 

@@ -250,7 +250,7 @@ def test_large_calls_are_divided(tiny: TextModel, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         PrefixTextEncoder,
         "_run",
-        lambda self, scope, keys, *rest: calls.append(len(keys)) or run(self, scope, keys, *rest),
+        lambda self, ids, *rest: calls.append(len(ids)) or run(self, ids, *rest),
     )
     ids, mask = variants(8)
     assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny, max_bytes=0)), [*ids, ids[0]], torch.cat([mask, mask[:1]]))
