@@ -42,7 +42,12 @@ def encodings_asked_for(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             given = {keyword.arg for keyword in node.keywords}
-            is_maker = isinstance(node.func, ast.Name) and node.func.id in ("EncodeOptions", "Variant", "Ask", "replace")
+            is_maker = isinstance(node.func, ast.Name) and node.func.id in (
+                "EncodeOptions",
+                "Variant",
+                "Ask",
+                "replace",
+            )
             ids = any(
                 isinstance(part, ast.Attribute) and part.attr == "ids" for one in node.args for part in ast.walk(one)
             )

@@ -77,6 +77,11 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     return plan_blend(nested_blend(floored, options), options).then(lambda result: result._replace(issues=issues))
 
 
+def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """`masked_blend` by the law ``compel`` with the method ``attention``. Equals compel 2.5.1."""
+    return masked_blend(chunks, replace(options, law="compel", mask_method="attention"))
+
+
 def reweighted(chunk: TokenChunk, weight_of: Callable[[Token], float]) -> TokenChunk:
     """The chunk with another weight for each token."""
     return replace(chunk, tokens=tuple(token._replace(weight=weight_of(token)) for token in chunk.tokens))

@@ -1,0 +1,162 @@
+"""Schemes that work row by row: each moves or scales the rows of a word, and rows of weight exactly 1 are copies of C.
+
+Notation in api.py.
+
+Source: docs/weighting.md, "Schemes"; each function names the program it equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...encoder.encoding import Encoding
+from ..chunks import TokenChunk
+from ..prompt import Issue, Span
+from .api import (
+    DEFAULT_OPTIONS,
+    SchemeOptions,
+    Weighted,
+    all_places,
+    has_weights,
+    lerp,
+    plan_rows,
+    plan_with_empty,
+    weighted_rows,
+    weights_of,
+)
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
+    first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
+    issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.place),)
+    return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1], issues))
+
+
+def comfy(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``E + (C - E) w``: rows move along the line from the empty prompt. Equals ComfyUI 0.29.0.
+
+    E is encoded in the same batch, last, and only if a weight differs from 1, as the host does.
+    """
+    return plan_with_empty(chunks, options, lerp)
+
+
+def a1111_no_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``C w``: rows are scaled. Equals A1111's emphasis mode ``No norm``."""
+    return plan_rows(chunks, options, lambda rows: weighted_rows(_scaled(rows.hidden, chunks), rows.pooled[:1]))
+
+
+def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``C w``, then each chunk is rescaled to its former mean. Equals A1111's emphasis mode ``Original``.
+
+    The mean is over all 77 rows and features of one chunk, signed, so every row of the chunk is scaled by one number.
+    """
+    return _plan_with_mean_restored(chunks, options, _mean_of_each)
+
+
+def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
+    return _plan_with_mean_restored(chunks, options, _mean)
+
+
+def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
+
+    Equals diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n chunks give ``75 n + 2`` rows: the
+    first keeps its BOS, the last its row 76.
+    """
+    length = options.layout.length
+    places = all_places(len(chunks), length)
+    kept = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
+    kept = [0, *kept, len(places) - 1]
+
+    def fold(rows: Encoding) -> Weighted:
+        every = weighted_rows(rows.hidden, rows.pooled[:1])
+        hidden = every.hidden[:, kept]
+        issues: tuple[Issue, ...] = ()
+        if has_weights(chunks):
+            scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[kept]
+            hidden, issues = _with_mean_of(scaled, hidden, _mean)
+        return Weighted(hidden, every.pooled, [places[row] for row in kept], issues)
+
+    return plan_rows(chunks, options, fold)
+
+
+def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``L + (C - L) w`` with L the last row of the chunk. Equals diffusers' lpw pipeline for SDXL."""
+
+    def fold(rows: Encoding) -> Weighted:
+        hidden = lerp(rows.hidden, rows.hidden[:, -1:], weights_of(chunks, rows.hidden))
+        return weighted_rows(hidden, rows.pooled[:1])
+
+    return plan_rows(chunks, options, fold)
+
+
+def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """Moves a row by the part of the empty prompt's row that points its way. Equals prompt-control 3.0.0-beta.9.
+
+    With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else
+    ``C - (1 - w) P``. There is a jump just above 1; it is the reference's.
+    """
+
+    def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
+        along = (empty * hidden).sum(-1, keepdim=True) / (hidden * hidden).sum(-1, keepdim=True) * hidden
+        along = along.nan_to_num(nan=0.0)
+        moved = (hidden + weights * along).where(weights.abs() > 1.0, hidden - (1.0 - weights) * along)
+        moved = empty.where(weights == 0.0, moved)
+        return hidden.where(weights == 1.0, moved)
+
+    return plan_with_empty(chunks, options, move)
+
+
+def _scaled(hidden: Tensor, chunks: Sequence[TokenChunk]) -> Tensor:
+    return hidden * weights_of(chunks, hidden)
+
+
+SMALL_MEAN = 1e-4
+"""A mean smaller than this part of the mean absolute value is too near zero to divide by with confidence."""
+
+
+def _plan_with_mean_restored(
+    chunks: Sequence[TokenChunk], options: SchemeOptions, mean: Callable[[Tensor], Tensor]
+) -> Plan[Weighted]:
+    if not has_weights(chunks):
+        return unweighted(chunks, options)
+
+    def fold(rows: Encoding) -> Weighted:
+        hidden, issues = _with_mean_of(_scaled(rows.hidden, chunks), rows.hidden, mean)
+        return weighted_rows(hidden, rows.pooled[:1], issues)
+
+    return plan_rows(chunks, options, fold)
+
+
+def _mean_of_each(hidden: Tensor) -> Tensor:
+    """The mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as A1111 does, so that the last digits agree."""
+    import torch  # not above: commands that encode nothing read the table of schemes
+
+    return torch.stack([chunk.mean() for chunk in hidden]).view(-1, 1, 1)
+
+
+def _mean(hidden: Tensor) -> Tensor:
+    """The mean of everything."""
+    return hidden.mean()
+
+
+def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
+    """Scaled rows brought to the mean of the plain ones, and an issue where that mean is too near zero."""
+    before, after = mean(plain), mean(scaled)
+    small = after.abs() < SMALL_MEAN * mean(scaled.abs())
+    # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
+    ratio = (before / after).masked_fill(after == 0, 1.0)
+    if not bool(small.any()):
+        return scaled * ratio, ()
+    message = (
+        "The mean of the weighted rows is nearly zero, so restoring the former mean multiplies them by "
+        f"{float(ratio.abs().max()):.3g}. Choose a1111_no_norm, or other weights."
+    )
+    return scaled * ratio, (Issue("unstable-mean", message, Span(0, 0)),)
