@@ -112,7 +112,7 @@ def _pictures(read: ReadPrompt, tokenize: Tokenize) -> dict[str, Image.Image]:
 
     return {
         "tokens": pictures.draw_tokens(view(read)),
-        "masks": pictures.draw_encoding_masks(read, plan_prompt(read, tokenize).variants),
+        "masks": pictures.draw_encoding_masks(read, plan_prompt(read, tokenize).variants()),
     }
 
 

@@ -86,7 +86,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
 
         encoded = encode_text(clip, text, self.options(**choices))
         tower, prompt = next(iter(encoded.prompts.items()))
-        variants = plan_prompt(prompt.read, readers_of(clip)[tower].tokenize).variants
+        variants = plan_prompt(prompt.read, readers_of(clip)[tower].tokenize).variants()
         picture = to_image(draw_encoding_masks(prompt.read, variants))
         result = encoded_result(encoded)
         conditioning, report = result["result"]

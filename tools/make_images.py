@@ -122,7 +122,7 @@ def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image
     """The masks under which masked_blend encodes a prompt with faded words; a title for each encoding."""
     prompt = read(text, "masked_blend")
     labels = pictures.mask_labels(prompt.chunks[0], text)
-    versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants)
+    versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants())
     rows = [(title, variant_mask(version, LENGTH)[0]) for title, version in zip(titles, versions, strict=False)]
     if is_column:
         lines = [("", [row]) for row in rows]
@@ -237,7 +237,7 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
     prompt = read_prompt(text, options, default_tokenizer())
     (chunk,) = prompt.chunks
-    mask = variant_mask(plan_prompt(prompt, default_tokenizer()).variants[0], LENGTH)[0]
+    mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
     labels = pictures.mask_labels(chunk, text)
     return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
 
@@ -329,7 +329,7 @@ def remembered_chunks() -> Image.Image:
 def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
     """The encodings that a masked blend takes, and which of their states are computed anew."""
     found = read(text, scheme="masked_blend")
-    variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants)
+    variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants())
     ids = [chunk.ids for variant in variants for chunk in variant.chunks]
     mask = mask_tensor([visible for variant in variants for visible in variant.visible], LENGTH)
     fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)

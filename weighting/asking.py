@@ -6,7 +6,7 @@ Source: docs/performance.md, "Plans".
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -37,10 +37,10 @@ def ask(
     Returns:
         The plan's result.
     """
-    return plan.combine(_answers(plan.variants, encode, max_chunks, keeps_calls, check))
+    return plan.combine(_answers(plan.variants(), encode, max_chunks, keeps_calls, check))
 
 
-def different_asks(variants: Sequence[Variant], limit: int) -> int:
+def different_asks(variants: Iterable[Variant], limit: int) -> int:
     """How many different encodings some variants take; at most one more than the limit, where counting ends."""
     found: set[Ask] = set()
     for variant in variants:
@@ -51,7 +51,7 @@ def different_asks(variants: Sequence[Variant], limit: int) -> int:
 
 
 def _answers(
-    variants: Sequence[Variant], encode: EncodeFn, max_chunks: int, keeps_calls: bool, check: Check | None
+    variants: Iterable[Variant], encode: EncodeFn, max_chunks: int, keeps_calls: bool, check: Check | None
 ) -> Iterator[Encoding]:
     """The answers for each variant, encoded when they are first needed and let go after their last use."""
     numbers: dict[Ask, int] = {}

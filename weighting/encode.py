@@ -19,7 +19,7 @@ from .padding import padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places
-from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, chained, gathered, uncausal
+from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES
 
@@ -89,8 +89,8 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
 def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
     ids = [token_id for token_id, _, _ in tokenize(read.prompt.source)][: read.layout.capacity]
     raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
-    variants = chained([plan.variants, [Variant((raw,), (None,), "the text as typed", is_aside=True)]])
-    return Plan(variants, lambda rows: plan.combine(rows)._replace(pooled=next(rows).pooled))
+    typed = Variant((raw,), (None,), "the text as typed", is_aside=True)
+    return plan.then_with(typed, lambda weighted, rows: weighted._replace(pooled=rows.pooled))
 
 
 def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:

@@ -9,7 +9,7 @@ Source: docs/performance.md, "Plans".
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,7 +219,7 @@ class Prepared:
         """What was read, by tower."""
         self._encoders = encoders
         self._counts: dict[str, list[int]] = {}
-        self._variants: dict[str, list[Sequence[Variant]]] = {}
+        self._variants: dict[str, list[Callable[[], Iterable[Variant]]]] = {}
         self._plans: dict[str, Plan[list[EncodedPrompt]]] = {}
         for name, some in reads.items():
             plans = [plan_prompt(read, encoders.readers[name].tokenize) for read in some]
@@ -242,7 +242,7 @@ class Prepared:
         return [
             [
                 VersionMask(variant.title, variant_mask(variant, read.layout.length))
-                for variant in variants
+                for variant in variants()
                 if not variant.is_aside
             ]
             for variants, read in zip(self._variants[name], reads, strict=True)
@@ -281,7 +281,7 @@ class Prepared:
 
     def _counted(self, plan: Plan[Any]) -> int:
         most = self._encoders.max_encodings
-        count = different_asks(plan.variants, most)
+        count = different_asks(plan.variants(), most)
         if count > most:
             raise TooManyEncodings(
                 f"This takes more than {most:,} different encodings, as the scheme encodes the prompt anew for its "

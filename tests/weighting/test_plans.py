@@ -79,7 +79,7 @@ def test_a_plan_is_made_without_tensors_and_modules(scheme: str, monkeypatch: py
     for owner, name in ((torch.nn.Module, "__call__"), (torch, "tensor"), (torch, "zeros"), (torch, "ones")):
         monkeypatch.setattr(owner, name, refuse)
     plan = plan_prompt(read, default_tokenizer())
-    variants = list(plan.variants)
+    variants = list(plan.variants())
     assert all(isinstance(variant, Variant) and variant.title for variant in variants)
     assert variants[0].chunks[0].ids == read.chunks[0].ids
 

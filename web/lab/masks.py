@@ -132,7 +132,7 @@ def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
     causal = causal_mask(read.layout.length)
     own = chunk_masks(read, chunk)[-1][2][0]
     found: dict[bytes, Tensor] = {}
-    for variant in plan_prompt(_around(read, chunk), _one_token).variants:
+    for variant in plan_prompt(_around(read, chunk), _one_token).variants():
         for its_chunk, visible in zip(variant.chunks, variant.visible, strict=True):
             mask = mask_tensor([visible], read.layout.length)
             if mask is not None and its_chunk.ids == chunk.ids:

@@ -5,7 +5,7 @@ Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import torch
@@ -104,7 +104,7 @@ def draw_figure_masks(
     return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
 
 
-def draw_encoding_masks(read: ReadPrompt, variants: Sequence[Variant], *, theme: ThemeName = "light") -> Image.Image:
+def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
     """Draw what the positions of a prompt's first chunk may attend in each of its encodings.
 
     Args:

@@ -112,7 +112,7 @@ def plan_rows(
     chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Encoding], Weighted]
 ) -> Plan[Weighted]:
     """The plan of a scheme that needs nothing but C."""
-    return Plan((whole_prompt(chunks, options),), lambda rows: fold(next(rows)))
+    return Plan(lambda: [whole_prompt(chunks, options)], lambda rows: fold(next(rows)))
 
 
 def plan_with_empty(
@@ -127,7 +127,7 @@ def plan_with_empty(
         hidden = move(rows.hidden, empty.hidden[0], weights_of(chunks, rows.hidden))
         return weighted_rows(hidden, rows.pooled[:1])
 
-    return Plan((whole_prompt(chunks, options), empty_prompt(options)), combine)
+    return Plan(lambda: [whole_prompt(chunks, options), empty_prompt(options)], combine)
 
 
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:

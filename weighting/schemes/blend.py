@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
@@ -28,7 +29,7 @@ from .api import (
     weights_of,
     whole_prompt,
 )
-from .plan import LazyVariants, Plan, Variant, both, chained
+from .plan import Plan, Variant, both
 
 LEAST_WEIGHT = 1e-5
 """compel's law takes weights below this for this, so that its tangent stays finite."""
@@ -37,15 +38,12 @@ LEAST_WEIGHT = 1e-5
 class Blend(NamedTuple):
     """Encodings that are mixed."""
 
-    variants: Sequence[Variant]
-    """The whole prompt, then versions of it with some tokens absent. Their weights act as in the scheme ``comfy``."""
+    versions: Callable[[], Iterator[Variant]]
+    """Gives the whole prompt, then it with some tokens absent. Their weights act as in the scheme ``comfy``."""
     shares: Sequence[float]
     """Their parts of the result; they sum to 1."""
-
-    @property
-    def is_weighted(self) -> bool:
-        """Whether the rows of any version are moved; none has weights that the whole prompt has not."""
-        return has_weights(self.variants[0].chunks)
+    is_weighted: bool
+    """Whether the rows of any version are moved; none has weights that the whole prompt has not."""
 
 
 def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -102,32 +100,29 @@ def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
     levels = sorted({weight for row in written for weight in row if weight < 1.0})
     shares = [high - low for low, high in zip([0.0, *levels], [*levels, 1.0], strict=True)]
 
-    def version(index: int) -> Variant:
-        if index == 0:
-            return whole_prompt(raised, options)
-        level = levels[index - 1]
-        gone = [[weight <= level for weight in row] for row in written]
-        return without(raised, gone, f"without {level:g} and less", options)
+    def versions() -> Iterator[Variant]:
+        yield whole_prompt(raised, options)
+        for level in levels:
+            gone = [[weight <= level for weight in row] for row in written]
+            yield without(raised, gone, f"without {level:g} and less", options)
 
-    return Blend(LazyVariants(len(shares), version), shares)
+    return Blend(versions, shares, has_weights(raised))
 
 
 def _compel_blend(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> Blend:
     faded = {token.fragment: token.weight for chunk in chunks for token in chunk.content if token.weight < 1.0}
     tangents = [math.tan((1.0 - max(weight, LEAST_WEIGHT)) * math.pi / 2) for weight in faded.values()]
     total = 1.0 + sum(tangents)
-    fragments = list(faded)
 
-    def version(index: int) -> Variant:
-        if index == 0:
-            return whole_prompt(chunks, options)
-        fragment = fragments[index - 1]
-        gone = [[token.fragment == fragment for token in chunk.tokens] for chunk in chunks]
-        if options.mask_method == "attention":
-            gone = _filled_between(gone)
-        return without(chunks, gone, f"without a phrase at {faded[fragment]:g}", options)
+    def versions() -> Iterator[Variant]:
+        yield whole_prompt(chunks, options)
+        for fragment, weight in faded.items():
+            gone = [[token.fragment == fragment for token in chunk.tokens] for chunk in chunks]
+            if options.mask_method == "attention":
+                gone = _filled_between(gone)
+            yield without(chunks, gone, f"without a phrase at {weight:g}", options)
 
-    return Blend(LazyVariants(1 + len(fragments), version), [1.0 / total, *(tangent / total for tangent in tangents)])
+    return Blend(versions, [1.0 / total, *(tangent / total for tangent in tangents)], has_weights(chunks))
 
 
 def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
@@ -178,8 +173,14 @@ def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
 
 def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
     """The plan that sums the versions of a prompt by their shares."""
-    empty = [empty_prompt(options)] if blend.is_weighted else []
-    variants = chained([[blend.variants[0]], empty, blend.variants[1:]])
+
+    def variants() -> Iterator[Variant]:
+        versions = blend.versions()
+        yield next(versions)
+        if blend.is_weighted:
+            yield empty_prompt(options)
+        yield from versions
+
     return Plan(variants, lambda rows: weighted_rows(*fold_blend(blend, rows, options)[1]))
 
 
@@ -198,13 +199,13 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     whole = next(results)
     empty = next(results).hidden[0] if blend.is_weighted else None
     hidden = pooled = None
-    for index, share in enumerate(blend.shares):
-        rows = next(results) if index else whole
+    # the results come last: behind those of the blend there may be others'
+    for share, version, rows in zip(blend.shares, blend.versions(), chain([whole], results), strict=False):
         if not share:
             continue
         moved = rows.hidden
         if empty is not None:
-            moved = lerp(moved, empty, weights_of(blend.variants[index].chunks, moved))
+            moved = lerp(moved, empty, weights_of(version.chunks, moved))
         hidden = share * moved if hidden is None else hidden + share * moved
         pooled = share * rows.pooled[:1] if pooled is None else pooled + share * rows.pooled[:1]
     assert hidden is not None, "shares sum to 1"

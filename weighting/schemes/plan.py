@@ -8,9 +8,10 @@ Source: docs/performance.md, "Plans".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, NamedTuple, TypeVar, overload
+from itertools import chain
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
@@ -68,8 +69,8 @@ class Variant:
 class Plan(Generic[T]):
     """Encodings that are wanted, and what becomes of them."""
 
-    variants: Sequence[Variant]
-    """In the order in which they are folded."""
+    variants: Callable[[], Iterable[Variant]]
+    """Gives them in the order in which they are folded, made anew each time: a prompt can have thousands."""
     combine: Callable[[Iterator[Encoding]], T]
     """Takes one `Encoding` for each variant. Holds no more of them than it needs, and can be called again."""
 
@@ -77,54 +78,32 @@ class Plan(Generic[T]):
         """The same plan with something done to its result."""
         return Plan(self.variants, lambda rows: function(self.combine(rows)))
 
-
-class LazyVariants(Sequence[Variant]):
-    """Variants that are made each time they are looked at: a prompt can have thousands."""
-
-    def __init__(self, count: int, make: Callable[[int], Variant]) -> None:
-        self._count = count
-        self._make = make
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Variant: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Variant]: ...
-    def __getitem__(self, index: int | slice) -> Variant | Sequence[Variant]:
-        numbers = range(self._count)[index]
-        if isinstance(numbers, range):
-            return LazyVariants(len(numbers), lambda number: self._make(numbers[number]))
-        return self._make(numbers)
+    def then_with(self, aside: Variant, function: Callable[[T, Encoding], Result]) -> Plan[Result]:
+        """The same plan with one more variant at its end, and something done to its result and that."""
+        return Plan(lambda: chain(self.variants(), [aside]), lambda rows: function(self.combine(rows), next(rows)))
 
 
-def chained(parts: Sequence[Sequence[Variant]]) -> Sequence[Variant]:
-    """The variants of several plans behind one another, made when they are looked at."""
-    places = [(part, index) for part in parts for index in range(len(part))]
-    return LazyVariants(len(places), lambda number: places[number][0][places[number][1]])
-
-
-def versions_of_first(variants: Sequence[Variant]) -> list[Variant]:
+def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
     """The versions of the first prompt in a plan, which has several where a syntax joins or blends prompts."""
-    others = range(1, len(variants))
-    end = next((index for index in others if variants[index].call == "starts"), len(variants))
-    return [variant for variant in variants[:end] if not variant.is_aside]
+    first: list[Variant] = []
+    for variant in variants:
+        if first and variant.call == "starts":
+            break
+        first.append(variant)
+    return [variant for variant in first if not variant.is_aside]
 
 
 def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
     """Several plans as one, for all their results in order."""
-
-    def combine(rows: Iterator[Encoding]) -> list[T]:
-        return [plan.combine(rows) for plan in plans]
-
-    return Plan(chained([plan.variants for plan in plans]), combine)
+    return Plan(
+        lambda: chain.from_iterable(plan.variants() for plan in plans),
+        lambda rows: [plan.combine(rows) for plan in plans],
+    )
 
 
 def uncausal(plan: Plan[T]) -> Plan[T]:
     """The same with no position kept from seeing later ones."""
-    variants = plan.variants
-    return Plan(LazyVariants(len(variants), lambda index: replace(variants[index], is_causal=False)), plan.combine)
+    return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
 def both(one: Visible, other: Visible) -> Visible:

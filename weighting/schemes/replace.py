@@ -12,7 +12,7 @@ from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
 from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, weighted_rows
 from .blend import fold_blend, nested_blend, plan_blend, reweighted, without
-from .plan import LazyVariants, Plan, Variant, chained
+from .plan import Plan, Variant
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -35,7 +35,7 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
     """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the rows of the word itself."""
     options = replace(options, mask_method="token")
     blend = nested_blend([reweighted(chunk, lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
-    plain = blend.variants[0].chunks  # every weight is 1 there
+    plain = tuple(reweighted(chunk, lambda token: 1.0) for chunk in chunks)
     weight_of: dict[int, float] = {}
     for chunk in chunks:
         for token in chunk.content:
@@ -45,9 +45,10 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
     def rows_of(word: int) -> list[list[bool]]:
         return [[token.word == word for token in chunk.tokens] for chunk in chunks]
 
-    def absent(index: int) -> Variant:
-        word, weight = raised[index]
-        return without(plain, rows_of(word), f"without a word at {weight:g}", options)
+    def variants() -> Iterator[Variant]:
+        yield from blend.versions()
+        for word, weight in raised:
+            yield without(plain, rows_of(word), f"without a word at {weight:g}", options)
 
     def combine(results: Iterator[Encoding]) -> Weighted:
         whole, (hidden, pooled) = fold_blend(blend, results, options)
@@ -56,4 +57,4 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
             hidden = (hidden + (weight - 1.0) * (whole.hidden - rows.hidden)).where(is_word, hidden)
         return weighted_rows(hidden, pooled)
 
-    return Plan(chained([blend.variants, LazyVariants(len(raised), absent)]), combine)
+    return Plan(variants, combine)

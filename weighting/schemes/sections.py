@@ -5,18 +5,17 @@ Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from ...encoder.encoding import Encoding
 from ..chunking import ChunkedSection
 from ..chunks import TokenChunk, close_chunk
 from ..prompt import Issue, Span
 from .api import Place, SchemeOptions, Weighted
-from .plan import Plan, Variant, chained
+from .plan import Plan, Variant, gathered
 
 
 def plan_sections(
@@ -39,18 +38,13 @@ def plan_sections(
         The plan of the rows of all sections; its pooled vector is that of the first prompt, or of the first section's
         blend.
     """
-    plans = [[plan(chunks) for chunks in section.prompts] for section in sections]
     first = sections[0]
     if len(sections) == 1 and len(first.prompts) == 1 and first.weight == 1.0 and not first.shares:
-        return plans[0][0]
+        return plan(first.prompts[0])
     blank = close_chunk([], options.layout)
     empty = Variant((blank,), (options.visible_in(blank),), "the empty prompt", is_aside=True)
-
-    def combine(rows: Iterator[Encoding]) -> Weighted:
-        results = [[one.combine(rows) for one in some] for some in plans]
-        return _joined(sections, results, next(rows).hidden[0], options)
-
-    return Plan(chained([*(one.variants for some in plans for one in some), [empty]]), combine)
+    plans = gathered([gathered([plan(chunks) for chunks in section.prompts]) for section in sections])
+    return plans.then_with(empty, lambda results, rows: _joined(sections, results, rows.hidden[0], options))
 
 
 def _joined(
