@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ..encoder.text_model import TextEncoder
-    from ..weighting.chunks import Tokenize
     from ..weighting.encode import ReadPrompt
+    from ..weighting.schemes.plan import Variant
 
 NAME = "prompt"
 """First part of the files' names, unless another is given."""
@@ -88,7 +89,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         count = counted(prompt.num_encodings, "encoding")
         show(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(read, readers[first].tokenize) if arguments.pictures else {}
+    drawn = _pictures(read, encoded.prompts[first].variants()) if arguments.pictures else {}
     if arguments.figures:
         drawn |= _figures(towers[first])
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -104,15 +105,14 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(read: ReadPrompt, tokenize: Tokenize) -> dict[str, Image.Image]:
+def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
     """Tokens and masks of the prompt, by the end of their files' names."""
     from ..web import pictures
-    from ..weighting.encode import plan_prompt
     from ..weighting.view import view
 
     return {
         "tokens": pictures.draw_tokens(view(read)),
-        "masks": pictures.draw_encoding_masks(read, plan_prompt(read, tokenize).variants()),
+        "masks": pictures.draw_encoding_masks(read, variants),
     }
 
 

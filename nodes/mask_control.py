@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import encode_text, readers_of
-from ..weighting.encode import EncodeOptions, plan_prompt
+from ..hosts.comfy.clip import encode_text
+from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
 from .results import encoded_result, to_image
@@ -85,9 +85,8 @@ class WeightedCLIPMaskControl(common.EncodeNode):
         from ..web.pictures import draw_encoding_masks
 
         encoded = encode_text(clip, text, self.options(**choices))
-        tower, prompt = next(iter(encoded.prompts.items()))
-        variants = plan_prompt(prompt.read, readers_of(clip)[tower].tokenize).variants()
-        picture = to_image(draw_encoding_masks(prompt.read, variants))
+        prompt = next(iter(encoded.prompts.values()))
+        picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
         result = encoded_result(encoded)
         conditioning, report = result["result"]
         return {**result, "result": (conditioning, picture, report)}

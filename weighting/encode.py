@@ -5,7 +5,7 @@ Every front end calls `read_prompt` where it only reads, and ``encoders.py`` whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -50,6 +50,8 @@ class EncodedPrompt(NamedTuple):
     """What was encoded; its issues include those of the scheme."""
     num_encodings: int = 0
     """How many different encodings it took."""
+    variants: Callable[[], Iterable[Variant]] = tuple
+    """Gives the versions of it that were encoded, as its `Plan` does."""
 
 
 def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:

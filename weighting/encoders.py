@@ -276,8 +276,10 @@ class Prepared:
         encode = owner.encoders[name] if encode is None else encode
         plan = self._plans[name]
         results = ask(plan, encode, max_chunks=owner.max_chunks, keeps_calls=owner.keeps_calls, check=check)
-        counted = zip(results, self._counts[name], strict=True)
-        return [result._replace(num_encodings=count) for result, count in counted]
+        return [
+            result._replace(num_encodings=count, variants=variants)
+            for result, count, variants in zip(results, self._counts[name], self._variants[name], strict=True)
+        ]
 
     def _counted(self, plan: Plan[Any]) -> int:
         most = self._encoders.max_encodings
