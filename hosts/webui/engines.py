@@ -338,7 +338,7 @@ def _refuse_replaced(owner: Any) -> None:
                 "Switch Weighted CLIP off."
             )
         other = vars(owner).get(name) or vars(home)[name]
-        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.webui"):
+        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.swap"):
             raise WebUIError(
                 f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
                 "would replace too: switch one of the two off."

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.engines import WebUIError
+from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
+from weighted_clip.hosts.webui.swap import swapped
 from weighted_clip.weighting.encode import EncodeOptions
 
 from . import fake_webui as fake
@@ -55,6 +56,13 @@ def test_both_encoders_are_given_and_the_checkpoint_named(forge_xl: fake.ForgeXL
     encoded = model.encode(PROMPT, EncodeOptions(padding="drop"))
     assert list(encoded) == list(model.readers()) == ["clip_l", "clip_g"]
     assert encoded["clip_l"].hidden.shape == encoded["clip_g"].hidden.shape
+
+
+@pytest.mark.parametrize("kind", ["forge", "a1111"])
+def test_it_reads_while_a_generation_encodes(kind: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(kind)
+    with swapped(engines_of(model), EncodeOptions()):
+        assert list(LoadedModel(model).readers()) == ["clip_l"]
 
 
 def test_without_a_model_it_reads_and_says_why_it_does_not_encode() -> None:
