@@ -21,7 +21,7 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-webui, webui_lab = (import_module(f"{NAME}.hosts.webui.{module}") for module in ("swap", "lab"))
+settings, swap, lab = (import_module(f"{NAME}.hosts.webui.{module}") for module in ("settings", "swap", "lab"))
 accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
 
 
@@ -30,7 +30,7 @@ class WeightedCLIPScript(scripts.Script):
 
     def title(self):
         """The name in the page and, in lower case, in the API."""
-        return webui.INFOTEXT
+        return settings.INFOTEXT
 
     def show(self, is_img2img):
         """Always there, in txt2img and img2img."""
@@ -40,19 +40,18 @@ class WeightedCLIPScript(scripts.Script):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
         controls = accordion.build_accordion(self.title(), self.elem_id, input_accordion)
-        self.infotext_fields = [(control, partial(webui.pasted, name)) for name, control in controls.items()]
-        self.paste_field_names = [webui.infotext_key(name) for name in controls if name != "enabled"]
+        self.infotext_fields = [(control, partial(settings.pasted, name)) for name, control in controls.items()]
+        self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())
 
     def process(self, p, *values):
         """Before a generation."""
-        webui.arm(p, values)
+        swap.arm(p, values)
 
 
 def _tabs():
-    options = webui_lab.base_options()
-    lab = page.build_page(webui_lab.loaded_model, run=webui_lab.run_in_queue, options=options)
-    return [(lab, webui.INFOTEXT, "weighted_clip")]
+    blocks = page.build_page(lab.loaded_model, run=lab.run_in_queue, options=lab.base_options())
+    return [(blocks, settings.INFOTEXT, "weighted_clip")]
 
 
 script_callbacks.on_ui_tabs(_tabs)

@@ -86,7 +86,7 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.commands import main
     from weighted_clip.encoder.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
-    from weighted_clip.hosts.webui.swap import Settings, pasted
+    from weighted_clip.hosts.webui.settings import Settings, pasted
     from weighted_clip.web.inspection import RequestError, inspect
     from weighted_clip.web.lab import markup
     from weighted_clip.web.lab.native import Settings as LabSettings

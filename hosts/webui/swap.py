@@ -15,7 +15,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +28,7 @@ from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.towers import read_together
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
+from .settings import INFOTEXT, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -37,77 +38,6 @@ MAX_COMMENTS = 20
 """Of more problems than this the rest are only counted."""
 MAX_CHUNKS = 32
 """Chunks that the host's encoder is given at once, but for the columns of chunks that the host itself would encode."""
-INFOTEXT = "Weighted CLIP"
-"""First words of our entries in an image's parameters. The entry of this name alone is the scheme."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The controls of the script, in the order in which the API takes them; new ones are only ever appended."""
-
-    enabled: bool = False
-    scheme: str = "a1111"
-    normalization: str = "none"
-    law: str = "nested"
-    mask_method: str = "attention"
-    padding: str = "attend"
-    syntax: str = "a1111"
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> Settings:
-        """The settings from the values of the controls.
-
-        Raises:
-            ValueError: If there are more than there are settings.
-        """
-        names = [field.name for field in fields(cls)]
-        if len(values) > len(names):
-            raise ValueError(f"{INFOTEXT} takes {len(names)} values ({', '.join(names)}), got {len(values)}")
-        return cls(*values)
-
-    def options(self) -> EncodeOptions:
-        """How prompts are read and encoded.
-
-        Raises:
-            ValueError: If a choice is not one of those allowed; the message lists them.
-        """
-        choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
-        return EncodeOptions(**choices, quirks=True)
-
-    def infotext(self) -> dict[str, str]:
-        """What is written into an image's parameters: the scheme, and whatever differs from its default."""
-        entries = {INFOTEXT: self.scheme}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("enabled", "scheme") and value != field.default:
-                entries[infotext_key(field.name)] = value
-        return entries
-
-
-def infotext_key(name: str) -> str:
-    """The key of a setting in an image's parameters.
-
-    >>> infotext_key("mask_method"), infotext_key("scheme")
-    ('Weighted CLIP mask method', 'Weighted CLIP')
-    """
-    return INFOTEXT if name == "scheme" else f"{INFOTEXT} {name.replace('_', ' ')}"
-
-
-def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """What a control becomes when the parameters of an image are pasted.
-
-    Args:
-        name: Of the setting.
-        parameters: Of the image.
-
-    Returns:
-        Its value; None, which changes nothing, where the image was made without us. ``enabled`` is then False.
-    """
-    if name == "enabled":
-        return INFOTEXT in parameters
-    if INFOTEXT not in parameters:
-        return None
-    return parameters.get(infotext_key(name), getattr(Settings, name))
 
 
 def arm(p: Any, values: Sequence[Any]) -> None:

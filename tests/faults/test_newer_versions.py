@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.webui.swap import Settings, pasted
+from weighted_clip.hosts.webui.settings import Settings, pasted
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.output.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.web.inspection import RequestError, inspect, request_of

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from weighted_clip import NODE_CLASS_MAPPINGS, commands
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.hosts.webui.swap import Settings, infotext_key, pasted
+from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted
 from weighted_clip.nodes.a1111 import EMPHASIS
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import routes

@@ -74,7 +74,7 @@ def test_package_is_loaded_once_under_a_name_of_its_own(
     again = run_script()
     assert sys.modules[PACKAGE] is package
     assert sys.modules["encoder"] is other
-    assert again["webui"] is script["webui"]
+    assert again["swap"] is script["swap"]
     assert len(callbacks) == 2  # the host has forgotten the first one by then
     found = [value for value in again.values() if isinstance(value, type) and hasattr(value, "title")]
     assert found == [again["WeightedCLIPScript"]]
@@ -98,23 +98,23 @@ def test_controls_are_settings_in_order_and_paste_themselves(
 
     if has_input_accordion:
         monkeypatch.setattr(sys.modules["modules.ui_components"], "InputAccordion", input_accordion, raising=False)
-    webui = script["webui"]
+    settings = script["settings"]
     one = script["WeightedCLIPScript"]()
     with gr.Blocks():
         controls = one.ui(False)
     assert used == ([controls[0]] if has_input_accordion else [])
-    defaults = vars(webui.Settings())
+    defaults = vars(settings.Settings())
     assert [control.value for control in controls] == list(defaults.values())
     assert [control.elem_id.rpartition("clip_")[2] for control in controls] == list(defaults)
     for control, name in zip(controls[1:], list(defaults)[1:], strict=True):
         assert control.label
         for choice in control.choices:
             value = choice[1] if isinstance(choice, tuple) else choice
-            webui.Settings(**{**defaults, name: value}).options()
+            settings.Settings(**{**defaults, name: value}).options()
 
-    parameters = webui.Settings(True, "masked_blend", law="compel").infotext()
+    parameters = settings.Settings(True, "masked_blend", law="compel").infotext()
     values = {name: read(parameters) for name, (_, read) in zip(defaults, one.infotext_fields, strict=True)}
-    assert webui.Settings(**values) == webui.Settings(True, "masked_blend", law="compel")
+    assert settings.Settings(**values) == settings.Settings(True, "masked_blend", law="compel")
     assert set(parameters) <= set(one.paste_field_names)
 
 
@@ -132,6 +132,6 @@ def test_tab_is_the_lab_without_a_model(script: dict[str, Any], callbacks: list[
     [(page, title, elem_id)] = callbacks[0]()
     assert isinstance(page, gr.Blocks)
     assert (title, elem_id) == ("Weighted CLIP", "weighted_clip")
-    model = script["webui_lab"].loaded_model()
+    model = script["lab"].loaded_model()
     assert "no model is loaded" in model.title
     assert list(model.readers()) == ["clip_l"]

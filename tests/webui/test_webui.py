@@ -14,7 +14,8 @@ from weighted_clip.encoder.files.checkpoint import load_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
-from weighted_clip.hosts.webui.swap import INFOTEXT, Settings, arm, infotext_key, pasted
+from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
+from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.engines import METHODS
 from weighted_clip.hosts.webui.lab import run_in_queue
-from weighted_clip.hosts.webui.swap import Settings, arm
+from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.hosts.webui.swap import arm
 
 from ..faults.injection import ERRORS, FailingAt, failure, num_operations
 from . import fake_webui as fake
