@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
@@ -30,9 +30,6 @@ from ..tokenizing import HostTokenize
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
 FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
-
-FORGE_BACKTRACK = 20
-"""How many tokens back a comma may be in Forge, which does not read its setting."""
 
 
 class WebUIError(EncoderError):
@@ -71,52 +68,32 @@ def engines_of(model: Any) -> dict[str, Engine]:
         )
     engines: dict[str, Engine] = {}
     for owner in owners:
-        engine = ForgeEngine(owner) if hasattr(owner, "text_encoder") else A1111Engine(owner)
+        _refuse_replaced(owner)
+        engine = _forge_engine(owner) if hasattr(owner, "text_encoder") else _a1111_engine(owner)
         engines[engine.tower] = engine
     if len(engines) != len(owners):
         raise WebUIError(f"Weighted CLIP cannot tell the {len(owners)} text encoders of this model apart.")
     return engines
 
 
+@dataclass(frozen=True, eq=False)
 class Engine:
     """One text encoder of the host. Is an encode function."""
 
-    def __init__(self, owner: Any) -> None:
-        """Look at the host's object.
-
-        Args:
-            owner: An object of the host with ``process_texts``, ``process_tokens`` and ``encode_with_transformers``.
-
-        Raises:
-            WebUIError: If it is of an unknown kind or another extension has changed it.
-        """
-        _refuse_replaced(owner)
-        self.owner = owner
-
-    @property
-    def tower(self) -> str:
-        """Name of the tower: ``clip_l``, ``clip_g``, ..."""
-        raise NotImplementedError
-
-    @property
-    def comma_backtrack(self) -> int:
-        """How many tokens back from the end of a chunk a comma may be to be cut at."""
-        raise NotImplementedError
-
-    @property
-    def fixes_owner(self) -> Any:
-        """The host's object whose ``fixes`` say where vectors of embeddings stand."""
-        raise NotImplementedError
-
-    @property
-    def database(self) -> Any:
-        """The host's embeddings."""
-        raise NotImplementedError
-
-    @property
-    def text_model(self) -> Any:
-        """The text model of transformers behind the engine, or None where it is another library's."""
-        raise NotImplementedError
+    owner: Any
+    """The host's object, with ``process_texts``, ``process_tokens`` and ``encode_with_transformers``."""
+    tower: str
+    """Its name: ``clip_l``, ``clip_g``, ... A1111 calls that of Stable Diffusion 2 ``clip_l``."""
+    comma_backtrack: int
+    """How many tokens back from the end of a chunk a comma may be to be cut at."""
+    fixes_owner: Any
+    """The host's object whose ``fixes`` say where vectors of embeddings stand."""
+    database: Any
+    """The host's embeddings."""
+    text_model: nn.Module | None
+    """The text model of transformers behind the engine, or None where it is another library's."""
+    device: torch.device | str
+    """Where the host's encoder wants token ids."""
 
     def reader(self) -> Reader:
         """What reads prompts for this tower."""
@@ -132,13 +109,9 @@ class Engine:
         # the host takes them away during each pass
         self.fixes_owner.fixes = [list(_fixes(chunk)) for chunk in ids]
         with self._masked(mask, len(ids), tokens.shape[1], is_causal=is_causal):
-            hidden = self.owner.encode_with_transformers(self._placed(tokens))
+            hidden = self.owner.encode_with_transformers(tokens.to(self.device))
         pooled = getattr(hidden, "pooled", None)
         return Encoding(hidden, hidden.new_zeros(len(ids), 1) if pooled is None else pooled)
-
-    def _placed(self, tokens: Tensor) -> Tensor:
-        """Token ids where the host's encoder wants them."""
-        return tokens
 
     @contextmanager
     def _masked(self, mask: Tensor | None, batch: int, length: int, *, is_causal: bool) -> Iterator[None]:
@@ -157,12 +130,12 @@ class Engine:
         visible = torch.ones(1, 1, length, dtype=torch.bool) if mask is None else mask
         if is_causal:
             visible = visible & causal_mask(length)
-        layers = list(self.text_model.encoder.layers)
-        asked: set[int] = set()
+        is_asked = False
 
         def give_mask(
-            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            nonlocal is_asked
             states: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             if "attention_mask" not in kwargs:
                 raise WebUIError("Weighted CLIP does not know how this WebUI's CLIP takes masks: please report it.")
@@ -171,101 +144,59 @@ class Engine:
             kwargs = {**kwargs, "attention_mask": bias.masked_fill(hidden, torch.finfo(states.dtype).min)}
             if "causal_attention_mask" in kwargs:
                 kwargs["causal_attention_mask"] = None
-            asked.add(id(module))
+            is_asked = True
             return args, kwargs
 
         with ExitStack() as hooks:
-            for layer in layers:
-                hooks.enter_context(layer.self_attn.register_forward_pre_hook(give_mask, with_kwargs=True))
+            for layer in self.text_model.get_submodule("encoder.layers").children():
+                attention = layer.get_submodule("self_attn")
+                hooks.enter_context(attention.register_forward_pre_hook(give_mask, with_kwargs=True))
             yield
-        if not asked:
+        if not is_asked:
             raise WebUIError("This WebUI's CLIP was run without asking for Weighted CLIP's masks: please report it.")
 
 
-class ForgeEngine(Engine):
-    """Forge's ``ClassicTextProcessingEngine``."""
-
-    @property
-    def tower(self) -> str:
-        """Name of the tower."""
-        return self.owner.embedding_key
-
-    @property
-    def comma_backtrack(self) -> int:
-        """The same always."""
-        return FORGE_BACKTRACK
-
-    @property
-    def fixes_owner(self) -> Any:
-        """Where vectors of embeddings stand."""
-        return self.owner.embeddings
-
-    @property
-    def database(self) -> Any:
-        """Its embeddings."""
-        return self.owner.embeddings
-
-    @property
-    def text_model(self) -> Any:
-        """Its text model."""
-        return _inner_text_model(self.owner.text_encoder.transformer)
+def _forge_engine(owner: Any) -> Engine:
+    """Forge's ``ClassicTextProcessingEngine``, which moves token ids itself."""
+    return Engine(
+        owner,
+        owner.embedding_key,
+        comma_backtrack(is_forge=True),
+        fixes_owner=owner.embeddings,
+        database=owner.embeddings,
+        text_model=_inner_text_model(owner.text_encoder.transformer),
+        device="cpu",
+    )
 
 
-class A1111Engine(Engine):
+def _a1111_engine(owner: Any) -> Engine:
     """A1111's ``FrozenCLIPEmbedderWithCustomWords`` and its kin."""
+    from modules import devices  # pyright: ignore[reportMissingImports]
 
-    def __init__(self, owner: Any) -> None:
-        """Look at the host's object; see `Engine`."""
-        super().__init__(owner)
-        if host_option("use_old_emphasis_implementation", default=False):
-            raise WebUIError(
-                "The setting “Use old emphasis implementation” leaves out what Weighted CLIP replaces: switch that "
-                "setting off, or Weighted CLIP."
-            )
-        if self._token_embedding is None:
-            raise WebUIError(
-                f"The text encoder {type(owner.wrapped).__name__} is no CLIP that Weighted CLIP knows: switch it off "
-                "for this model."
-            )
-
-    @property
-    def tower(self) -> str:
-        """Name of the tower; that of Stable Diffusion 2 is called ``clip_l`` by the host."""
-        return getattr(self._token_embedding, "textual_inversion_key", "clip_l")
-
-    @property
-    def comma_backtrack(self) -> int:
-        """The host's setting."""
-        return int(host_option("comma_padding_backtrack", default=20))
-
-    @property
-    def fixes_owner(self) -> Any:
-        """Where vectors of embeddings stand."""
-        return self.owner.hijack
-
-    @property
-    def database(self) -> Any:
-        """Its embeddings."""
-        return self.owner.hijack.embedding_db
-
-    @property
-    def text_model(self) -> Any:
-        """Its text model."""
-        transformer = getattr(self.owner.wrapped, "transformer", None)
-        return None if transformer is None else _inner_text_model(transformer)
-
-    @property
-    def _token_embedding(self) -> Any:
-        """The host's token embedding: transformers' or open_clip's."""
-        model = self.text_model
-        if model is not None:
-            return model.embeddings.token_embedding
-        return getattr(getattr(self.owner.wrapped, "model", None), "token_embedding", None)
-
-    def _placed(self, tokens: Tensor) -> Tensor:
-        from modules import devices  # pyright: ignore[reportMissingImports]
-
-        return tokens.to(devices.device)
+    if host_option("use_old_emphasis_implementation", default=False):
+        raise WebUIError(
+            "The setting “Use old emphasis implementation” leaves out what Weighted CLIP replaces: switch that "
+            "setting off, or Weighted CLIP."
+        )
+    text_model = _inner_text_model(getattr(owner.wrapped, "transformer", None))
+    if text_model is not None:
+        token_embedding = text_model.get_submodule("embeddings.token_embedding")
+    else:  # open_clip's
+        token_embedding = getattr(getattr(owner.wrapped, "model", None), "token_embedding", None)
+    if token_embedding is None:
+        raise WebUIError(
+            f"The text encoder {type(owner.wrapped).__name__} is no CLIP that Weighted CLIP knows: switch it off "
+            "for this model."
+        )
+    return Engine(
+        owner,
+        getattr(token_embedding, "textual_inversion_key", "clip_l"),
+        comma_backtrack(is_forge=False),
+        fixes_owner=owner.hijack,
+        database=owner.hijack.embedding_db,
+        text_model=text_model,
+        device=devices.device,
+    )
 
 
 def _host_ids(owner: weakref.ref[Any], text: str) -> Sequence[int]:
@@ -284,10 +215,7 @@ class _HostEmbeddings:
     def names(self) -> tuple[str, ...]:
         """Those that fit the model, and those that do not: a prompt with one says so."""
         skipped = getattr(self.database, "skipped_embeddings", {})
-        return (
-            *self.database.word_embeddings,
-            *(name for name in skipped if name not in self.database.word_embeddings),
-        )
+        return tuple(dict.fromkeys([*self.database.word_embeddings, *skipped]))
 
     def find(self, name: str) -> list[Tensor] | None:
         """The vectors of an embedding, ``[dim]`` each.
@@ -320,7 +248,7 @@ def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:
         position += len(tokens)
 
 
-def _inner_text_model(transformer: Any) -> Any:
+def _inner_text_model(transformer: Any) -> nn.Module | None:
     """The part with embeddings, encoder and norm; newer transformers have it at the top."""
     return getattr(transformer, "text_model", None) or (transformer if hasattr(transformer, "encoder") else None)
 
@@ -343,6 +271,11 @@ def _refuse_replaced(owner: Any) -> None:
                 f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
                 "would replace too: switch one of the two off."
             )
+
+
+def comma_backtrack(*, is_forge: bool) -> int:
+    """How many tokens back a comma may be: the host's setting, which Forge does not read."""
+    return 20 if is_forge else int(host_option("comma_padding_backtrack", default=20))
 
 
 def host_option(name: str, *, default: Any) -> Any:

@@ -15,7 +15,7 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.towers import Reader
-from .engines import FORGE_BACKTRACK, WebUIError, engines_of, host_option
+from .engines import WebUIError, comma_backtrack, engines_of, host_option
 from .swap import swapped
 
 
@@ -81,9 +81,7 @@ class LoadedModel:
 
 def base_options() -> EncodeOptions:
     """What the page starts with, and reads by where it has no choice: as the script reads, with the host's settings."""
-    backtrack = (
-        FORGE_BACKTRACK if find_spec("modules_forge") else int(host_option("comma_padding_backtrack", default=20))
-    )
+    backtrack = comma_backtrack(is_forge=find_spec("modules_forge") is not None)
     return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack)
 
 
