@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import page
 from .dtypes import type_block
@@ -15,63 +15,27 @@ from .goals import goal_block
 from .gpu import gpu_section
 from .hosts import host_block
 from .machine import machine
-from .parsing import ParseScale, parse_block
+from .parsing import parse_block
 from .peak import peak_block
 from .reranking import image_block
-from .sharing import SharingScale, sharing_block
+from .scale import FULL, QUICK, Scale
+from .sharing import sharing_block
 from .tokenizing import token_block
 
-if TYPE_CHECKING:
-    from ..encoder.text_model import TextModel
-
-SEED = 0
-TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
-TINY_VISION = {**TINY, "image_size": 56, "projection_dim": 32}
-SECTIONS = ("machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu")
-"""In the order in which they are measured. Behind them comes ``goals``, which is made of what they found."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured: all of it, or just enough to see that the command works."""
-
-    parse: ParseScale = field(default_factory=ParseScale)
-    token_repetitions: int = 200
-    token_inner: int = 20
-    encode_repetitions: int = 15
-    sharing: SharingScale = field(default_factory=SharingScale)
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Sizes of the text encoder where they are not CLIP-L's."""
-    side: int = 2048
-    """Of the matrices by which the speed of multiplying is measured."""
-    gpu_repetitions: int = 50
-    image_batch: int = 8
-    """Images that are timed."""
-    num_images: int = 32
-    """Images whose memory is measured."""
-    image_side: int = 512
-    """Pixels."""
-    image_repetitions: int = 5
-    vision_sizes: dict[str, int] = field(default_factory=dict)
-    """Sizes of the image encoder where they are not CLIP-L's."""
-
-
-FULL = Scale()
-QUICK = Scale(
-    ParseScale((30, 100, 300), seconds=0.0, repetitions=1),
-    token_repetitions=2,
-    token_inner=1,
-    encode_repetitions=2,
-    sharing=SharingScale(2, 4, 1, (1, 4)),
-    sizes=TINY,
-    side=64,
-    gpu_repetitions=2,
-    image_batch=3,
-    num_images=6,
-    image_side=64,
-    image_repetitions=2,
-    vision_sizes=TINY_VISION,
-)
+MEASURES: dict[str, Callable[[Scale], str]] = {
+    "machine": lambda scale: machine(),
+    "parse": parse_block,
+    "tokens": token_block,
+    "encode": encode_block,
+    "sharing": sharing_block,
+    "types": type_block,
+    "peak": peak_block,
+    "images": image_block,
+    "hosts": host_block,
+    "gpu": gpu_section,
+}
+"""What makes each section, as Markdown, in the order in which they are measured. Behind them comes ``goals``, which is
+made of what they found."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--hosts", type=Path, metavar="DIR", help="a folder with a ComfyUI checkout and its .venv, and ADV_CLIP_emb"
     )
     parser.add_argument(
-        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION", help="of: " + ", ".join(SECTIONS)
+        "--only", nargs="+", choices=MEASURES, default=MEASURES, metavar="SECTION", help="of: " + ", ".join(MEASURES)
     )
     parser.add_argument(
         "--images",
@@ -114,10 +78,11 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         if options.images < 1:
             raise ValueError(f"--images must be at least 1, got {options.images}")
         scale = replace(scale, num_images=options.images)
+    measures = MEASURES | {"hosts": partial(host_block, folder=options.hosts, say=say)}
     blocks: dict[str, str] = {}
-    for name, block in measure(scale, options.hosts, say, options.only):
-        say(f"\n## {name}\n\n{block}")
-        blocks[name] = block
+    for name in (name for name in measures if name in options.only):
+        blocks[name] = measures[name](scale)
+        say(f"\n## {name}\n\n{blocks[name]}")
     say(f"\n## goals\n\n{goal_block(blocks)}")
     if options.write:
         page.write(blocks, page.PAGE)
@@ -125,46 +90,3 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         page.write({"goals": goal_block(on_page)}, page.PAGE)
         say(f"\nwrote {page.PAGE.name}")
     return 0
-
-
-def measure(
-    scale: Scale, hosts: Path | None, say: Callable[[str], None], only: Sequence[str] = SECTIONS
-) -> Iterator[tuple[str, str]]:
-    """Measure section by section.
-
-    Args:
-        scale: How much.
-        hosts: Folder of hosts, if there is one.
-        say: Told what goes wrong.
-        only: Which of `SECTIONS`.
-
-    Yields:
-        Name of the section, as in the page's markers, and its Markdown.
-    """
-    from ..encoder.config import TextConfig
-    from ..encoder.files.checkpoint import seeded_text_model
-
-    def model() -> TextModel:
-        return seeded_text_model(TextConfig(**scale.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
-
-    measures: dict[str, Callable[[], str]] = {
-        "machine": machine,
-        "parse": lambda: parse_block(scale.parse),
-        "tokens": lambda: token_block(repetitions=scale.token_repetitions, inner=scale.token_inner),
-        "encode": lambda: encode_block(model(), repetitions=scale.encode_repetitions),
-        "sharing": lambda: sharing_block(model(), scale.sharing),
-        "types": lambda: type_block(model(), repetitions=scale.encode_repetitions),
-        "peak": lambda: peak_block(model(), side=scale.side, repetitions=scale.encode_repetitions),
-        "images": lambda: image_block(
-            scale.vision_sizes,
-            batch=scale.image_batch,
-            num_images=scale.num_images,
-            side=scale.image_side,
-            repetitions=scale.image_repetitions,
-        ),
-        "hosts": lambda: host_block(model(), hosts, repetitions=scale.encode_repetitions, say=say),
-        "gpu": lambda: gpu_section(model, repetitions=scale.gpu_repetitions),
-    }
-    for name in SECTIONS:
-        if name in only:
-            yield name, measures[name]()

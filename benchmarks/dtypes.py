@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .page import table, times
 from .runs import native, ours
+from .scale import Scale
 from .texts import PROMPTS, fresh
 from .timing import compare, times_in_turn
 
@@ -24,18 +25,11 @@ HEAD = (
 )
 
 
-def type_block(model: TextModel, *, repetitions: int) -> str:
-    """Measure and make the table.
-
-    Args:
-        model: In float32.
-        repetitions: Rounds.
-
-    Returns:
-        Markdown: a row for each of `CASES`, and which types this processor has arithmetic of.
-    """
+def type_block(scale: Scale) -> str:
+    """Markdown: a row for each of `CASES`, and which types this processor has arithmetic of."""
     import torch
 
+    model = scale.model()
     models = {"float32": model} | {
         name: copy.deepcopy(model).to(getattr(torch, name)) for name in dict.fromkeys(name for _, name in CASES)
     }
@@ -45,7 +39,7 @@ def type_block(model: TextModel, *, repetitions: int) -> str:
         f"{encoder} {name}": ours(_encoder(encoder, models[name]), fresh(prompt, "comfy")) for encoder, name in every
     }
     results = {name: run() for name, run in runs.items()}
-    taken = times_in_turn(runs, repetitions=repetitions)
+    taken = times_in_turn(runs, repetitions=scale.repetitions)
     rows: list[list[str]] = []
     for encoder, name in CASES:
         this, peer = f"{encoder} {name}", f"{encoder} float32"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .page import COMPARISON_HEAD, comparison, missing, table
 from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
+from .scale import Scale
 from .texts import PROMPTS, fresh
 from .timing import compare, times_in_turn
 
@@ -45,18 +46,11 @@ PAIRS = (
 """Prompt, our way, the peer, and whether both compute the same."""
 
 
-def encode_block(model: TextModel, *, repetitions: int) -> str:
-    """Measure and make the table.
-
-    Args:
-        model: Our text tower; the peers get its very tensors.
-        repetitions: Rounds.
-
-    Returns:
-        Markdown: a row for each of `PAIRS`.
-    """
+def encode_block(scale: Scale) -> str:
+    """Markdown: a row for each of `PAIRS`."""
     import torch
 
+    model = scale.model()
     peers = _peers(model)
     rows: list[list[str]] = []
     with torch.no_grad():
@@ -65,7 +59,7 @@ def encode_block(model: TextModel, *, repetitions: int) -> str:
             pairs = [pair for pair in PAIRS if pair[0] == prompt]
             runs |= {f"peer {name}": peers[name](prompt) for _, _, name, _ in pairs if name in peers}
             results = {name: run() for name, run in runs.items()}  # all of the first text in the sequence
-            times = times_in_turn(runs, repetitions=repetitions)
+            times = times_in_turn(runs, repetitions=scale.repetitions)
             for _, way, name, is_same in pairs:
                 if name not in peers:
                     rows.append(missing(prompt, way, name))

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from .page import NOT_FOUND, milliseconds, small, table, times
 from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
+from .scale import Scale
 from .texts import ONE_UP, fresh
 from .timing import compare, times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..encoder.text_model import TextModel
 
 TYPES = ("float32", "float16", "bfloat16")
 ATTENTIONS = ("eager", "sdpa")
@@ -30,37 +29,24 @@ HEAD = (
 NO_DEVICE = "no CUDA device here"
 
 
-def gpu_section(make_model: Callable[[], TextModel], *, repetitions: int) -> str:
-    """`gpu_block` on the GPU, or that there is none.
-
-    Args:
-        make_model: Makes our text tower.
-        repetitions: Rounds.
-
-    Returns:
-        Markdown.
-    """
+def gpu_section(scale: Scale) -> str:
+    """`gpu_block` on the GPU, or that there is none."""
     import torch
 
     if not torch.cuda.is_available():
         return NO_DEVICE
     name = torch.cuda.get_device_name()
-    return f"{gpu_block(make_model(), 'cuda', repetitions=repetitions)}\n\nMeasured on: {name}."
+    return f"{gpu_block(scale, 'cuda')}\n\nMeasured on: {name}."
 
 
-def gpu_block(model: TextModel, device: str, *, repetitions: int) -> str:
-    """Measure and make the table.
+def gpu_block(scale: Scale, device: str) -> str:
+    """Markdown: a row for each type and attention of the peer, on ``cuda`` or, in tests, ``cpu``.
 
-    Args:
-        model: Our text tower, in float32.
-        device: Where to encode; the tests have none but ``cpu``.
-        repetitions: Rounds.
-
-    Returns:
-        Markdown: a row for each type and attention of the peer. "First call" is ours, with whatever is set up by it.
+    "First call" is ours, with whatever is set up by it.
     """
     import torch
 
+    model = scale.model()
     rows: list[list[str]] = []
     for kind in TYPES:
         placed = copy.deepcopy(model).to(device, getattr(torch, kind))
@@ -72,7 +58,7 @@ def gpu_block(model: TextModel, device: str, *, repetitions: int) -> str:
             results = {"ours": runs["ours"]()}
             first = milliseconds(time.perf_counter() - start)
             results |= {name: run() for name, run in runs.items() if name != "ours"}
-            taken = times_in_turn(runs, repetitions=repetitions)
+            taken = times_in_turn(runs, repetitions=scale.gpu_repetitions)
         for attention, peer in peers.items():
             names = [kind, "comfy", f"{TRANSFORMERS}, {attention}"]
             if peer is None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..parity.find_hosts import PEERS_VENV, find_hosts, find_packs, python_of
 from ..parity.host_python import own_environment, run_in_host
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
+from .scale import Scale
 from .texts import PROMPTS
 from .timing import compare
 
@@ -76,18 +77,12 @@ def ways_of(peer: str, prompt: str, name: str) -> list[str]:
     return [way for way in WAYS if way != "memory" or (peer, prompt, name) in REMEMBERED]
 
 
-def host_block(model: TextModel, folder: Path | None, *, repetitions: int, say: Callable[[str], None]) -> str:
-    """Measure and make the table.
+def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], None] = print) -> str:
+    """Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
 
-    Args:
-        model: Our text tower; the host gets its weights in a file.
-        folder: Where to look for hosts, or None.
-        repetitions: Rounds.
-        say: Told why a peer did not run.
-
-    Returns:
-        Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
+    Hosts are looked for in ``folder``; ``say`` is told why a peer did not run.
     """
+    model = scale.model()
     places = find_places(folder)
     about: list[str] = []
     rows: list[list[str]] = []
@@ -99,7 +94,7 @@ def host_block(model: TextModel, folder: Path | None, *, repetitions: int, say: 
             if place is not None:
                 if not weights.exists():
                     _save(model, weights)
-                result, log = _run(place, _job(model, weights, place, peer, repetitions), Path(temporary))
+                result, log = _run(place, _job(model, weights, place, peer, scale.repetitions), Path(temporary))
                 why = "failed"
                 if result is None:
                     say(f"{peer} did not run:\n{log[-3000:]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..output.files import written_whole
@@ -71,14 +71,9 @@ def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: floa
     return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
 
 
-def times(ratio: Ratio) -> list[str]:
+def times(ratio: Ratio, shown: Callable[[float], str] = milliseconds) -> list[str]:
     """The cells of a comparison that are about time: ours, the peer's, their ratio and its middle half."""
-    return [
-        milliseconds(ratio.ours),
-        milliseconds(ratio.peer),
-        f"{ratio.ratio:.2f}",
-        f"{ratio.low:.2f} to {ratio.high:.2f}",
-    ]
+    return [shown(ratio.ours), shown(ratio.peer), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}"]
 
 
 def small(difference: float) -> str:

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .page import milliseconds, table
+from .scale import Scale
 from .texts import TEXTS, text_of
 from .timing import best_time, growth, without_collector
 
 SYNTAXES = ("a1111", "comfy", "compel")
 
 
-@dataclass(frozen=True)
-class ParseScale:
-    """How much is measured."""
-
-    lengths: tuple[int, int, int] = (300, 10_000, 100_000)
-    """Characters; growth is from the second to the third."""
-    seconds: float = 0.1
-    """For each text, at least."""
-    repetitions: int = 3
-    """Likewise."""
-
-
-def parse_block(scale: ParseScale) -> str:
-    """Measure and make the table.
-
-    Args:
-        scale: How much.
-
-    Returns:
-        Markdown: a row for each syntax and text, and the largest growth in one sentence.
-    """
+def parse_block(scale: Scale) -> str:
+    """Markdown: a row for each syntax and text, and the largest growth in one sentence."""
     rows: list[list[str]] = []
     growths: dict[str, tuple[float, float]] = {}
-    factor = scale.lengths[2] / scale.lengths[1]
+    lengths = scale.parse_lengths
+    factor = lengths[2] / lengths[1]
     for syntax in SYNTAXES:
         for name in TEXTS:
-            texts = [text_of(name, syntax, length) for length in scale.lengths]
+            texts = [text_of(name, syntax, length) for length in lengths]
             times = [_parse_time(syntax, text, scale) for text in texts]
             with without_collector():
                 middle, long = (_parse_time(syntax, text, scale) for text in texts[1:])
             found = growths[f"{syntax}, {name}"] = (growth(middle, long, factor), growth(times[1], times[2], factor))
             rows.append([syntax, name, *map(milliseconds, times), *(f"{exponent:.2f}" for exponent in found)])
-    head = ["Syntax", "Text", *(f"{length:,} characters, ms" for length in scale.lengths), "Growth", "With collector"]
+    head = ["Syntax", "Text", *(f"{length:,} characters, ms" for length in lengths), "Growth", "With collector"]
     (alone, at), (together, there) = (max((pair[i], name) for name, pair in growths.items()) for i in (0, 1))
     return (
         f"{table(head, rows, num_left=2)}\n\n"
@@ -51,7 +32,7 @@ def parse_block(scale: ParseScale) -> str:
     )
 
 
-def _parse_time(syntax: str, text: str, scale: ParseScale) -> float:
+def _parse_time(syntax: str, text: str, scale: Scale) -> float:
     from ..weighting.syntax import parse
 
-    return best_time(lambda: parse(text, syntax), seconds=scale.seconds, repetitions=scale.repetitions)
+    return best_time(lambda: parse(text, syntax), seconds=scale.parse_seconds, repetitions=scale.parse_repetitions)

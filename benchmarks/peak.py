@@ -7,35 +7,27 @@ from typing import TYPE_CHECKING
 
 from .page import NOT_FOUND, milliseconds, table
 from .runs import TRANSFORMERS, native, ours, transformers_of
+from .scale import Scale
 from .texts import PROMPTS, fresh
 from .timing import Run, times_in_turn
 
 if TYPE_CHECKING:
     from ..encoder.config import TextConfig
-    from ..encoder.text_model import TextModel
 
 BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "encoder.linear.linear"
 NATIVE, EXACT = "native encoder", "ours, bit for bit"
 HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ours")
 
 
-def peak_block(model: TextModel, *, side: int, repetitions: int) -> str:
-    """Measure and make the table.
-
-    Args:
-        model: Our text tower, in float32.
-        side: Of the square matrices that are multiplied.
-        repetitions: Rounds.
-
-    Returns:
-        Markdown: a row for each way to multiply, then for each encoder on one plain chunk.
-    """
+def peak_block(scale: Scale) -> str:
+    """Markdown: a row for each way to multiply, then for each encoder on one plain chunk."""
     import torch
     from torch import nn
 
     from ..encoder.linear import linear
     from ..encoder.text_model import TextEncoder
 
+    model, side = scale.model(), scale.side
     theirs = transformers_of(model)
     prompt = PROMPTS["plain"]
     left, layer = torch.rand(side, side), nn.Linear(side, side, bias=False).requires_grad_(False)
@@ -45,7 +37,7 @@ def peak_block(model: TextModel, *, side: int, repetitions: int) -> str:
     encode[EXACT] = ours(TextEncoder(model), fresh(prompt, "comfy"))
     encode[NATIVE] = ours(native(model), fresh(prompt, "comfy"))
     with torch.no_grad():
-        taken = times_in_turn(multiply | encode, repetitions=repetitions)
+        taken = times_in_turn(multiply | encode, repetitions=scale.repetitions)
     times = {name: statistics.median(these) for name, these in taken.items()}
     square, chunk = 2.0 * side**3, chunk_flop(model.config)
     peaks = [square / times[name] for name in multiply]

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .machine import version
-from .page import NOT_FOUND, table
-from .timing import Ratio, compare, times_in_turn
+from .page import NOT_FOUND, small, table, times
+from .scale import Scale
+from .timing import compare, times_in_turn
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,19 +54,8 @@ print_memory(sys.argv[2])
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def image_block(sizes: dict[str, int], *, batch: int, num_images: int, side: int, repetitions: int) -> str:
-    """Measure and make the tables.
-
-    Args:
-        sizes: Of the image tower, where they are not those of CLIP ViT-L/14.
-        batch: Images that are timed.
-        num_images: Images whose memory is measured.
-        side: Of each of them, in pixels.
-        repetitions: Rounds of the timing.
-
-    Returns:
-        Markdown: speed, memory, and when and with what they were measured.
-    """
+def image_block(scale: Scale) -> str:
+    """Markdown: speed, memory, and when and with what they were measured."""
     import torch
 
     from ..encoder.config import VisionConfig
@@ -78,10 +68,11 @@ def image_block(sizes: dict[str, int], *, batch: int, num_images: int, side: int
     )
     if hasattr(os, "getloadavg"):
         about += f"; load average over the minute before: {os.getloadavg()[0]:.1f}"
-    config = VisionConfig(**sizes)  # pyright: ignore[reportArgumentType]
-    rows = memory_rows(config, num_images, side)
+    config = VisionConfig(**scale.vision_sizes)  # pyright: ignore[reportArgumentType]
+    rows = memory_rows(config, scale.num_images, scale.image_side)
     model = seeded_vision_model(config)
-    speed = table(SPEED_HEAD, _speed_rows(model, _pictures(batch, side), repetitions), num_left=2)
+    pictures = _pictures(scale.image_batch, scale.image_side)
+    speed = table(SPEED_HEAD, _speed_rows(model, pictures, scale.image_repetitions), num_left=2)
     return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), f"{about}."])
 
 
@@ -119,19 +110,10 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
     with torch.no_grad():
         for work, run in ours.items():
             difference = float((run() - theirs[work]()).abs().max())
-            times = times_in_turn({"ours": run, "peer": theirs[work]}, repetitions=repetitions)
-            ratio = compare(times["ours"], times["peer"])
-            rows.append([work, PEER, *_speeds(ratio, len(images)), "0" if difference == 0 else f"{difference:.0e}"])
+            taken = times_in_turn({"ours": run, "peer": theirs[work]}, repetitions=repetitions)
+            cells = times(compare(taken["ours"], taken["peer"]), lambda seconds: f"{len(images) / seconds:.3g}")
+            rows.append([work, PEER, *cells, small(difference)])
     return rows
-
-
-def _speeds(ratio: Ratio, count: int) -> list[str]:
-    return [
-        f"{count / ratio.ours:.3g}",
-        f"{count / ratio.peer:.3g}",
-        f"{ratio.ratio:.2f}",
-        f"{ratio.low:.2f} to {ratio.high:.2f}",
-    ]
 
 
 def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:

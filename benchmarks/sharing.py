@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .page import COMPARISON_HEAD, comparison, missing, table
 from .runs import TRANSFORMERS, Transformers, native, ours, ours_together, transformers_of
+from .scale import Scale
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, TIMED, fresh, grids, typed
 from .timing import Run, compare, times_in_turn
 
@@ -27,31 +27,11 @@ POSITIONS_HEAD = ("Prompt", "Ours", "Encodings", "Their positions", "Positions r
 TIMED_STEPS = 20
 
 
-@dataclass(frozen=True)
-class SharingScale:
-    """How much is measured."""
-
-    repetitions: int = 15
-    num_prompts: int = 64
-    """In a grid."""
-    grid_repetitions: int = 5
-    """As one round takes many seconds."""
-    batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
-    """The sizes of which the peer's best is taken."""
-
-
-def sharing_block(model: TextModel, scale: SharingScale) -> str:
-    """Measure and make the tables.
-
-    Args:
-        model: Our text tower; the peer gets its very tensors.
-        scale: How much.
-
-    Returns:
-        Markdown: times beside a peer or another way of ours, and how many positions went through the encoder.
-    """
+def sharing_block(scale: Scale) -> str:
+    """Markdown: times beside a peer or another way of ours, and how many positions went through the encoder."""
     import torch
 
+    model = scale.model()
     theirs = transformers_of(model)
     with torch.no_grad():
         rows = [*_typed_rows(model, theirs, scale), _grid_row(model, theirs, scale)]
@@ -75,7 +55,7 @@ def _compared(prompt: str, way: str, run: Run, peers: dict[str, Run | None], rep
     ]
 
 
-def _typed_rows(model: TextModel, theirs: Transformers | None, scale: SharingScale) -> list[list[str]]:
+def _typed_rows(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[list[str]]:
     peers: dict[str, Run | None] = {
         NO_MEMORY: ours(native(model, 0), typed()),
         f"{TRANSFORMERS}, a batch of 3": None if theirs is None else theirs.long(typed()),
@@ -83,7 +63,7 @@ def _typed_rows(model: TextModel, theirs: Transformers | None, scale: SharingSca
     return _compared(TYPED, "remembering", ours(native(model), typed()), peers, scale.repetitions)
 
 
-def _grid_row(model: TextModel, theirs: Transformers | None, scale: SharingScale) -> list[str]:
+def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[str]:
     count, way = scale.num_prompts, f"{scale.num_prompts} in one call"
     if theirs is None:
         return missing(GRID, way, TRANSFORMERS)
@@ -95,7 +75,7 @@ def _grid_row(model: TextModel, theirs: Transformers | None, scale: SharingScale
     return _compared(GRID, way, run, peers, scale.grid_repetitions)[0]
 
 
-def _faded_rows(model: TextModel, scale: SharingScale) -> list[list[str]]:
+def _faded_rows(model: TextModel, scale: Scale) -> list[list[str]]:
     from ..encoder.text_model import TextEncoder
 
     rows: list[list[str]] = []
@@ -113,7 +93,7 @@ def _law(law: str) -> str:
     return f"masked_blend, law {law}"
 
 
-def _together_rows(model: TextModel, scale: SharingScale) -> list[list[str]]:
+def _together_rows(model: TextModel, scale: Scale) -> list[list[str]]:
     def pairs() -> Iterator[Sequence[str]]:
         return zip(fresh(ONE_UP, "comfy"), fresh(NEGATIVE, "comfy"), strict=True)
 
@@ -135,7 +115,7 @@ def timed() -> Iterator[list[str]]:
         yield [text.text for text in read_timed(source, TIMED_STEPS).branches[0].texts]
 
 
-def _position_rows(model: TextModel, scale: SharingScale) -> list[list[str]]:
+def _position_rows(model: TextModel, scale: Scale) -> list[list[str]]:
     """The cells of `POSITIONS_HEAD`."""
     rows: list[list[str]] = []
     counted = _Counted(native(model, 0))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..parity.transformers_reference import transformers_tokenizer
-from .page import NOT_FOUND, table
+from .page import NOT_FOUND, table, times
+from .scale import Scale
 from .texts import text_of
 from .timing import compare, times_in_turn
 
@@ -15,53 +16,31 @@ TEXT = "300 characters"
 PEER = "transformers CLIPTokenizer"
 
 
-def token_block(*, repetitions: int, inner: int) -> str:
-    """Measure and make the table.
-
-    Args:
-        repetitions: Rounds.
-        inner: Calls in each round.
-
-    Returns:
-        Markdown: how long ids with their places in the text take, and one whole reading from text to chunks.
-    """
+def token_block(scale: Scale) -> str:
+    """Markdown: how long ids with their places in the text take, and one whole reading from text to chunks."""
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.encode import EncodeOptions, read_prompt
 
     text, weighted = text_of("normal", "none", 300), text_of("normal", "comfy", 300)
-    ours = default_tokenizer()
+    tokenize = default_tokenizer()
     options = EncodeOptions()
     contestants: dict[str, Callable[[], Any]] = {
-        "ids with places": lambda: ours(text),
-        "text to weighted chunks": lambda: read_prompt(weighted, options, ours),
+        "ids with places": lambda: tokenize(text),
+        "text to weighted chunks": lambda: read_prompt(weighted, options, tokenize),
     }
     try:
         theirs = transformers_tokenizer()
-    except ImportError:
-        times = times_in_turn(contestants, repetitions=repetitions, inner=inner)
-        peer, ids = None, []
-    else:
         contestants[PEER] = lambda: theirs(text)
-        times = times_in_turn(contestants, repetitions=repetitions, inner=inner)
-        peer, ids = times.pop(PEER), theirs(text)["input_ids"][1:-1]
+    except ImportError:
+        theirs = None
+    taken = times_in_turn(contestants, repetitions=scale.token_repetitions, inner=scale.token_inner)
+    peer = taken.pop(PEER, None)
     rows: list[list[str]] = []
-    for name, taken in times.items():
-        ratio = compare(taken, peer or taken)
-        microseconds = f"{ratio.ours * 1e6:.0f}"
-        if peer is None:
-            rows.append([TEXT, name, PEER, microseconds, *["-"] * 3, NOT_FOUND])
+    for name, ours in taken.items():
+        cells = times(compare(ours, peer or ours), lambda seconds: f"{seconds * 1e6:.0f}")
+        if theirs is None:
+            rows.append([TEXT, name, PEER, cells[0], *["-"] * 3, NOT_FOUND])
             continue
-        same = "yes" if ids == [token.id for token in ours(text)] else "no"
-        rows.append(
-            [
-                TEXT,
-                name,
-                PEER,
-                microseconds,
-                f"{ratio.peer * 1e6:.0f}",
-                f"{ratio.ratio:.2f}",
-                f"{ratio.low:.2f} to {ratio.high:.2f}",
-                same,
-            ]
-        )
+        same = theirs(text)["input_ids"][1:-1] == [token.id for token in tokenize(text)]
+        rows.append([TEXT, name, PEER, *cells, "yes" if same else "no"])
     return table(HEAD, rows, num_left=3)

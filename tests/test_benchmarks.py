@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.benchmarks import add_options, page, run
-from weighted_clip.benchmarks.command import QUICK
 from weighted_clip.benchmarks.dtypes import CASES, NATIVE
 from weighted_clip.benchmarks.encoding import PAIRS, encode_block
 from weighted_clip.benchmarks.goals import GOALS
@@ -16,6 +15,7 @@ from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_o
 from weighted_clip.benchmarks.parsing import SYNTAXES
 from weighted_clip.benchmarks.peak import BY_ONEDNN, BY_TORCH, chunk_flop, peak_block
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
+from weighted_clip.benchmarks.scale import QUICK
 from weighted_clip.benchmarks.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
 from weighted_clip.benchmarks.texts import (
     TEXTS,
@@ -23,9 +23,8 @@ from weighted_clip.benchmarks.texts import (
 from weighted_clip.benchmarks.timing import times_in_turn
 from weighted_clip.benchmarks.tokenizing import token_block
 from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
-from weighted_clip.encoder.text_model import TextModel
 
 from .libraries import library
 
@@ -59,10 +58,6 @@ def cells(section: str) -> list[list[str]]:
     """The rows of a section's table, without its head; of several tables, of the first."""
     lines = [line for line in section[section.find("|") :].split("\n\n")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-
-
-def tiny_model() -> TextModel:
-    return seeded_text_model(TextConfig(**QUICK.sizes))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +157,7 @@ def test_counts_the_arithmetic_of_a_chunk() -> None:
 
 def test_a_gpu_is_measured_where_there_is_one() -> None:
     library("transformers", "5")
-    rows = cells(gpu_block(tiny_model(), "cpu", repetitions=1))
+    rows = cells(gpu_block(QUICK, "cpu"))
     assert [(row[0], row[2]) for row in rows] == [
         (kind, f"transformers, {attention}") for kind in TYPES for attention in ATTENTIONS
     ]
@@ -173,7 +168,7 @@ def test_a_gpu_is_measured_where_there_is_one() -> None:
 
 def test_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_section(tiny_model, repetitions=1) == NO_DEVICE
+    assert gpu_section(QUICK) == NO_DEVICE
 
 
 def test_every_goal_looks_at_rows_that_there_are(sections: dict[str, str]) -> None:
@@ -244,15 +239,15 @@ def test_without_hosts_their_rows_say_so(sections: dict[str, str]) -> None:
 def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert [row[-1] for row in cells(bench("--only", "images")["images"])] == ["not found"] * len(WORKS)
-    rows = cells(encode_block(tiny_model(), repetitions=1))
+    rows = cells(encode_block(QUICK))
     assert [row[-1] for row in rows] == ["not found"] * len(PAIRS)
-    rows = [row for row in cells(sharing_block(tiny_model(), QUICK.sharing)) if row[2].startswith("transformers")]
+    rows = [row for row in cells(sharing_block(QUICK)) if row[2].startswith("transformers")]
     assert [row[-1] for row in rows] == ["not found"] * 2
-    rows = [row for row in cells(peak_block(tiny_model(), side=8, repetitions=1)) if row[1] == "transformers"]
+    rows = [row for row in cells(peak_block(QUICK)) if row[1] == "transformers"]
     assert [row[-1] for row in rows] == ["not found"]
-    rows = cells(gpu_block(tiny_model(), "cpu", repetitions=1))
+    rows = cells(gpu_block(QUICK, "cpu"))
     assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * len(ATTENTIONS)
-    assert {row[-1] for row in cells(token_block(repetitions=1, inner=1))} == {"not found"}
+    assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
 
 
 @pytest.mark.host

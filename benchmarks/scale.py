@@ -1,0 +1,78 @@
+"""How much is measured: all of it, or just enough to see that the command works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..encoder.text_model import TextModel
+
+SEED = 0
+TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes and counts; those of the figures on the page unless given."""
+
+    repetitions: int = 15
+    """Rounds, unless another field says otherwise."""
+    parse_lengths: tuple[int, int, int] = (300, 10_000, 100_000)
+    """Characters; growth is from the second to the third."""
+    parse_seconds: float = 0.1
+    """For each text, at least."""
+    parse_repetitions: int = 3
+    """Likewise."""
+    token_repetitions: int = 200
+    token_inner: int = 20
+    """Calls in each round."""
+    num_prompts: int = 64
+    """In a grid."""
+    grid_repetitions: int = 5
+    """As one round takes many seconds."""
+    batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    """Sizes of batches, of which the peer's best is taken."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the text encoder where they are not CLIP-L's."""
+    side: int = 2048
+    """Of the square matrices by which the speed of multiplying is measured."""
+    gpu_repetitions: int = 50
+    image_batch: int = 8
+    """Images that are timed."""
+    num_images: int = 32
+    """Images whose memory is measured."""
+    image_side: int = 512
+    """Pixels."""
+    image_repetitions: int = 5
+    vision_sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the image encoder where they are not CLIP-L's."""
+
+    def model(self) -> TextModel:
+        """A text tower of these sizes, in float32; the peers get its very tensors."""
+        from ..encoder.config import TextConfig
+        from ..encoder.files.checkpoint import seeded_text_model
+
+        return seeded_text_model(TextConfig(**self.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
+
+
+FULL = Scale()
+QUICK = Scale(
+    repetitions=2,
+    parse_lengths=(30, 100, 300),
+    parse_seconds=0.0,
+    parse_repetitions=1,
+    token_repetitions=2,
+    token_inner=1,
+    num_prompts=4,
+    grid_repetitions=1,
+    batches=(1, 4),
+    sizes=TINY,
+    side=64,
+    gpu_repetitions=2,
+    image_batch=3,
+    num_images=6,
+    image_side=64,
+    image_repetitions=2,
+    vision_sizes={**TINY, "image_size": 56, "projection_dim": 32},
+)
