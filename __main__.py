@@ -14,20 +14,26 @@ NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "PIL")
 """What is imported of the packages in requirements.txt. That another module is missing is our own error."""
 
 
+ROOT = Path(__file__).resolve().parent
+NAME = "weighted_clip"
+
+
+def load_package() -> None:
+    """Load the package by path, whatever its folder is called; for other programs too, by ``runpy.run_path``."""
+    spec = importlib.util.spec_from_file_location(NAME, ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+    assert spec is not None
+    assert spec.loader is not None
+    package = sys.modules[NAME] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+
+
 def run() -> int:
     """Load the package and run a command; return its exit status."""
     global __package__
-    if __package__ in (None, ""):  # started as a file or a folder: load it by path, whatever the folder is called
-        root = Path(__file__).resolve().parent
-        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != root]
-        spec = importlib.util.spec_from_file_location(
-            "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        package = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(package)
-        __package__ = "weighted_clip"
+    if __package__ in (None, ""):  # started as a file or a folder
+        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+        load_package()
+        __package__ = NAME
     from .commands import main
 
     return main()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..encoder.config import VisionConfig
     from ..encoder.vision_model import VisionModel
 
-ROOT = Path(__file__).resolve().parents[1]
+MAIN = Path(__file__).resolve().parents[1] / "__main__.py"
 PEER = "transformers CLIPModel"
 MIB = 1024**2
 
@@ -40,14 +40,8 @@ SPEED_HEAD = ("Work", "Peer", "Ours, images/s", "Peer, images/s", "Ours / peer",
 MEMORY_HEAD = ("Images", "Their size", "Batches of", "Model, MiB", "Images, MiB", "Beside them, MiB", "Budget, MiB")
 
 PROGRAM = """
-import importlib.util, sys
-from pathlib import Path
-root = Path(sys.argv[1])
-spec = importlib.util.spec_from_file_location(
-    "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-)
-sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules["weighted_clip"])
+import runpy, sys
+runpy.run_path(sys.argv[1])["load_package"]()
 from weighted_clip.benchmarks.reranking import print_memory
 print_memory(sys.argv[2])
 """
@@ -194,7 +188,7 @@ def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[s
     job = json.dumps({"config": dataclasses.asdict(config), "num_images": num_images, "side": side})
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(ROOT), job],
+        [sys.executable, "-c", PROGRAM, str(MAIN), job],
         env=environment,
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import runpy
 import sys
 from functools import cache
 from pathlib import Path
@@ -23,14 +24,8 @@ HELP_FOLDER = ROOT / "web" / "comfyui" / "docs" / "images"
 HELP_WIDTH = 340
 """Of the pictures of help pages, in pixels: the panel that shows them is hardly wider."""
 
-if "weighted_clip" not in sys.modules:  # load the package by path, whatever the folder is called
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
+if "weighted_clip" not in sys.modules:
+    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
 import torch
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
