@@ -4,10 +4,10 @@ Started by hosts.py as a program, with the checkout as working directory:
 
     python host_process.py JOB.json RESULT.json
 
-A job is JSON: ``pack`` (our folder), ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``adv``
-(folder of ADV_CLIP_emb, or null), ``repetitions``, and ``prompts``: name to ``template`` (as in texts.py), ``peer``
-(how the peer encodes it) and ``ours`` (name to ``way``, which is ``host``, ``memory`` or ``native``, and ``options``).
-The result holds the times of all, largest differences from the peer, and versions.
+A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``adv`` (folder of ADV_CLIP_emb,
+or null), ``repetitions``, and ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it)
+and ``ours`` (name to ``way``, which is ``host``, ``memory`` or ``native``, and ``options``). The result holds the times
+of all, largest differences from the peer, and versions.
 
 Every contestant gets the same sequence of texts, no two alike, and no two remember in the same place.
 """
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
 import json
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 MEBIBYTES = 64
@@ -42,22 +41,23 @@ def main(job_file: str, result_file: str) -> None:
     import numpy
     import torch
 
-    pack = load("weighted_clip", Path(job["pack"]) / "__init__.py", is_package=True)
-    timing = importlib.import_module(f"{pack.__name__}.benchmarks.timing")
-    fresh = importlib.import_module(f"{pack.__name__}.benchmarks.texts").fresh
-    clips = {"host": open_clip(job), "native": open_native(pack, job)}
+    runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
+    from weighted_clip.benchmarks.texts import fresh
+    from weighted_clip.benchmarks.timing import times_in_turn
+
+    clips = {"host": open_clip(job), "native": open_native(job)}
     peer_of = adv_peer(job) if job["adv"] else stock_peer()
     results: dict[str, Any] = {}
     with torch.inference_mode():
         for name, prompt in job["prompts"].items():
             runs = {
-                way: ours(pack, new_memory(pack, clips, how["way"]), fresh(prompt["template"], "comfy"), how["options"])
+                way: ours(new_memory(clips, how["way"]), fresh(prompt["template"], "comfy"), how["options"])
                 for way, how in prompt["ours"].items()
             }
             runs["peer"] = peer_of(clips["host"], fresh(prompt["template"], "comfy"), prompt["peer"])
             expected = runs["peer"]()
             differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
-            times = timing.times_in_turn(runs, repetitions=job["repetitions"])
+            times = times_in_turn(runs, repetitions=job["repetitions"])
             results[name] = {"times": times, "differences": differences}
     about = {
         "ComfyUI": comfyui_version.__version__,
@@ -66,17 +66,6 @@ def main(job_file: str, result_file: str) -> None:
         "numpy": numpy.__version__,
     }
     Path(result_file).write_text(json.dumps({"about": about, "prompts": results}), encoding="utf-8")
-
-
-def load(name: str, file: Path, *, is_package: bool = False) -> ModuleType:
-    """A module by its path, under a name of our choosing."""
-    places = [str(file.parent)] if is_package else None
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def open_clip(job: dict[str, Any]) -> Any:
@@ -91,31 +80,34 @@ def open_clip(job: dict[str, Any]) -> Any:
     )
 
 
-def open_native(pack: ModuleType, job: dict[str, Any]) -> Any:
+def open_native(job: dict[str, Any]) -> Any:
     """Our own encoder, managed by the host, on the same file."""
     import torch
+    from weighted_clip.hosts.comfy.native import load_native
 
-    host = importlib.import_module(f"{pack.__name__}.hosts.comfy.native")
-    return host.load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
+    return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
-def new_memory(pack: ModuleType, clips: dict[str, Any], way: str) -> Any:
+def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and nothing remembered yet."""
+    from weighted_clip.encoder.families import encoders_for
+    from weighted_clip.hosts.comfy.memory import with_memory
+
     if way == "host":
         return clips["host"]
     if way == "memory":
-        memory = importlib.import_module(f"{pack.__name__}.hosts.comfy.memory")
-        return memory.with_memory(clips["host"], MEBIBYTES)
-    families = importlib.import_module(f"{pack.__name__}.encoder.families")
+        return with_memory(clips["host"], MEBIBYTES)
     models = {name: encoder.model for name, encoder in clips["native"].encoders.items()}
-    return dataclasses.replace(clips["native"], encoders=families.encoders_for(models, max_bytes=MEBIBYTES * 2**20)[1])
+    return dataclasses.replace(clips["native"], encoders=encoders_for(models, max_bytes=MEBIBYTES * 2**20)[1])
 
 
-def ours(pack: ModuleType, clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
+def ours(clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
     """What our nodes call."""
-    host = importlib.import_module(f"{pack.__name__}.hosts.comfy.clip")
-    chosen = importlib.import_module(f"{pack.__name__}.weighting.encode").EncodeOptions(**options)
-    return lambda: host.encode_text(clip, next(texts), chosen).conditioning[0][0]
+    from weighted_clip.hosts.comfy.clip import encode_text
+    from weighted_clip.weighting.encode import EncodeOptions
+
+    chosen = EncodeOptions(**options)
+    return lambda: encode_text(clip, next(texts), chosen).conditioning[0][0]
 
 
 def stock_peer() -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
@@ -126,8 +118,8 @@ def stock_peer() -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
 
 def adv_peer(job: dict[str, Any]) -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
     """What ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
-    module = load("adv_encode", Path(job["adv"]) / "adv_encode.py")
-    return lambda clip, texts, style: lambda: module.advanced_encode(clip, next(texts), "none", style)[0]
+    advanced_encode = runpy.run_path(str(Path(job["adv"], "adv_encode.py")))["advanced_encode"]
+    return lambda clip, texts, style: lambda: advanced_encode(clip, next(texts), "none", style)[0]
 
 
 if __name__ == "__main__":

@@ -10,15 +10,13 @@ native encoder.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..parity.find_hosts import PEERS_VENV, find_hosts, find_packs, python_of
-from ..parity.host_python import own_environment, run_in_host
+from ..parity.host_python import HostFailed, run_job
+from ..parity.hosts import HostReference, find_references
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .scale import Scale
 from .texts import PROMPTS
@@ -27,7 +25,6 @@ from .timing import compare
 if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("host_process.py")
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
@@ -60,18 +57,6 @@ REMEMBERED = {(STOCK, "plain", "comfy"), (STOCK, "one word up", "comfy"), (ADV, 
 """Peer, prompt and our way where the remembering CLIP is timed too."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a peer is run."""
-
-    python: Path
-    """A Python with what ComfyUI needs."""
-    comfyui: Path
-    """The checkout."""
-    adv: Path | None = None
-    """Folder of ADV_CLIP_emb, if that is the peer."""
-
-
 def ways_of(peer: str, prompt: str, name: str) -> list[str]:
     """Keys of `WAYS` that are timed for a peer, a prompt and a way of ours to weight it."""
     return [way for way in WAYS if way != "memory" or (peer, prompt, name) in REMEMBERED]
@@ -82,6 +67,8 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
 
     Hosts are looked for in ``folder``; ``say`` is told why a peer did not run.
     """
+    from ..parity.native import save_model
+
     model = scale.model()
     places = find_places(folder)
     about: list[str] = []
@@ -89,22 +76,24 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
     with tempfile.TemporaryDirectory() as temporary:
         weights = Path(temporary) / "model.safetensors"
         for peer, prompts in PLAN.items():
-            place, why = places.get(peer), NOT_FOUND
-            result = None
-            if place is not None:
+            result, why = None, NOT_FOUND
+            if peer in places:
                 if not weights.exists():
-                    _save(model, weights)
-                result, log = _run(place, _job(model, weights, place, peer, scale.repetitions), Path(temporary))
-                why = "failed"
-                if result is None:
-                    say(f"{peer} did not run:\n{log[-3000:]}")
-            if result is not None:
-                about.append(f"- {peer}: " + ", ".join(f"{name} {value}" for name, value in result["about"].items()))
+                    save_model(model, weights)
+                job = _job(model, weights, places[peer], peer, scale.repetitions)
+                try:
+                    result = _run(places[peer], job, Path(temporary))
+                    about.append(
+                        f"- {peer}: " + ", ".join(f"{name} {value}" for name, value in result["about"].items())
+                    )
+                except HostFailed as error:
+                    why = "failed"
+                    say(f"{peer} did not run:\n{str(error)[-3000:]}")
             rows += _rows(peer, prompts, result, why)
     return "\n\n".join(["\n".join(about), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
 
 
-def find_places(folder: Path | None) -> dict[str, Place]:
+def find_places(folder: Path | None) -> dict[str, HostReference]:
     """Where each peer can be run: the newest ComfyUI in a folder, and ADV_CLIP_emb.
 
     Args:
@@ -120,28 +109,14 @@ def find_places(folder: Path | None) -> dict[str, Place]:
         return {}
     if not folder.is_dir():
         raise ValueError(f"--hosts {folder}: there is no such folder")
-    comfy = find_hosts(folder, "ComfyUI")
-    if not comfy:
-        return {}
-    newest = comfy[-1]
-    found = {STOCK: Place(newest.python, newest.folder)}
-    packs = find_packs(folder, [newest], ADV)
-    if packs:
-        found[ADV] = Place(python_of(folder.resolve(), (PEERS_VENV,)) or newest.python, newest.folder, packs[0])
-    return found
+    found = find_references(folder)
+    ways = {STOCK: found["comfyui"][-1:], ADV: found["adv_clip_emb"][:1]}
+    return {peer: place for peer, places in ways.items() for place in places}
 
 
-def _save(model: TextModel, path: Path) -> None:
-    """The model as Hugging Face writes it, which is what ComfyUI knows as a CLIP-L."""
-    from safetensors.torch import save_file
-
-    save_file({f"text_model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
-
-
-def _job(model: TextModel, weights: Path, place: Place, peer: str, repetitions: int) -> dict[str, Any]:
+def _job(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
     config = model.config
     return {
-        "pack": str(ROOT),
         "weights": str(weights),
         "sizes": {
             "hidden_size": config.hidden_dim,
@@ -149,7 +124,7 @@ def _job(model: TextModel, weights: Path, place: Place, peer: str, repetitions: 
             "num_hidden_layers": config.num_layers,
             "num_attention_heads": config.num_heads,
         },
-        "adv": None if place.adv is None else str(place.adv),
+        "adv": str(place.folder) if peer == ADV else None,
         "repetitions": repetitions,
         "prompts": {
             prompt: {
@@ -166,24 +141,10 @@ def _job(model: TextModel, weights: Path, place: Place, peer: str, repetitions: 
     }
 
 
-def _run(place: Place, job: dict[str, Any], temporary: Path) -> tuple[dict[str, Any] | None, str]:
-    """Run a job: its result, or None if it failed; and what the process wrote."""
-    job_file, result_file = temporary / "job.json", temporary / "result.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    result_file.unlink(missing_ok=True)
-    try:
-        done = run_in_host(
-            place.python,
-            [SCRIPT, job_file, result_file],
-            folder=place.comfyui,
-            environment={**own_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
-            seconds=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"it took longer than {SECONDS} seconds"
-    if done.returncode or not result_file.is_file():
-        return None, done.stdout
-    return json.loads(result_file.read_text(encoding="utf-8")), done.stdout
+def _run(place: HostReference, job: dict[str, Any], temporary: Path) -> dict[str, Any]:
+    result = temporary / "result.json"
+    run_job(job, result, place.python, SCRIPT, folder=place.host, seconds=SECONDS)
+    return json.loads(result.read_text(encoding="utf-8"))
 
 
 def _rows(

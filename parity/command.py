@@ -17,6 +17,7 @@ from ..weighting.embeddings import Embeddings
 from . import hosts, libraries
 from .embeddings import write_embeddings
 from .figures import write_figures
+from .host_python import HostFailed
 from .native import encode_natively, save_model, seeded_model
 from .page import write_page
 from .prompts import PROMPTS
@@ -156,8 +157,8 @@ def _one_host(
         is_comfyui = instance.module == "comfyui" and through_comfyui is not None
         guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
         output = hosts.run_reference(instance, subjects, work, step, guests)
-    except hosts.ReferenceFailed as error:
-        yield Absence(name, str(error), is_failure=True)
+    except HostFailed as error:
+        yield Absence(name, "\n".join(str(error).splitlines()[-12:]), is_failure=True)
         return
     label = _label(instance, output.about)
     if is_comfyui and through_comfyui is not None:

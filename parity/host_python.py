@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def run_in_host(
@@ -45,3 +47,37 @@ def own_environment() -> dict[str, str]:
     """This process's variables without what would lead another Python to our packages; in UTF-8, and offline."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
+
+
+class HostFailed(RuntimeError):
+    """A program in a host's Python that failed or took too long; the message is what it wrote."""
+
+
+def run_job(
+    job: Mapping[str, Any], result: Path, python: Path, script: Path, *, folder: Path, seconds: float, **variables: str
+) -> None:
+    """Run one of our programs in a host's Python; it is given a file with a job and the path of its result.
+
+    Args:
+        job: For JSON.
+        result: The file to be written.
+        python: The interpreter of the host's virtual environment.
+        script: The program.
+        folder: The working directory.
+        seconds: How long it may take.
+        variables: Of the environment, beside this process's own.
+
+    Raises:
+        HostFailed: If there is no result.
+    """
+    job_file = result.with_name("job.json")
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    result.unlink(missing_ok=True)
+    environment = {**own_environment(), **variables}
+    arguments = ["-B", script, job_file, result]
+    try:
+        done = run_in_host(python, arguments, folder=folder, environment=environment, seconds=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise HostFailed(f"stopped after {seconds:g} seconds") from error
+    if done.returncode or not result.is_file():
+        raise HostFailed(done.stdout)

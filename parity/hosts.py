@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .find_hosts import PEERS_VENV, Host, find_hosts, find_packs, python_of
-from .host_python import own_environment, run_in_host
+from .host_python import run_job
 from .prompts import PROMPTS
 from .subjects import Subject
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SCRIPTS = Path(__file__).with_name("reference_scripts")
-PACK = Path(__file__).resolve().parent.parent
 WEIGHTS = "model.safetensors"
 """File of the model."""
 EMBEDDINGS = "embeddings"
 """Folder of the embeddings, as references read them."""
 SECONDS = 5400
 """How long one reference may take."""
-PEERS = {"adv_clip_emb": "ComfyUI_ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
-
-
-class ReferenceFailed(RuntimeError):
-    """A reference that was found and did not run; the message ends with what it said."""
+PEERS = {"adv_clip_emb": "ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
+"""The packs, by what their folders are called, at least in part."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +39,12 @@ class HostReference:
     """The reference's own folder; a pack's, or the host's."""
 
 
-@dataclass
-class HostOutput:
+class HostOutput(NamedTuple):
     """What a reference computed."""
 
     about: dict[str, str]
     """Versions."""
-    hidden: dict[str, Tensor] = field(default_factory=dict)
+    hidden: dict[str, Tensor]
     """By ``subject key/number of the prompt``; in front of it ``host/`` for our way through its encoder."""
 
 
@@ -94,7 +88,7 @@ def run_reference(
         Its `HostOutput`.
 
     Raises:
-        ReferenceFailed: If it fails or takes too long.
+        HostFailed: If it fails or takes too long.
     """
     from safetensors import safe_open
 
@@ -106,23 +100,11 @@ def run_reference(
         if subject in guests or subject.host_limit is not None:
             settings = {"way": "weighted_clip", "options": subject.options}
             jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
-    paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder, "pack": PACK}
-    job = {"reference": reference.module, **{name: str(path) for name, path in paths.items()}}
-    job_file, result_file = work / "job.json", work / "result.safetensors"
-    job_file.write_text(json.dumps({**job, "subjects": jobs}), encoding="utf-8")
-    try:
-        done = run_in_host(
-            reference.python,
-            ["-B", SCRIPTS, job_file, result_file],
-            folder=reference.host,
-            environment={**own_environment(), "OMP_NUM_THREADS": "1"},
-            seconds=SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ReferenceFailed(f"stopped after {SECONDS} seconds") from error
-    if done.returncode:
-        raise ReferenceFailed("\n".join(done.stdout.splitlines()[-12:]))
-    with safe_open(result_file, framework="pt") as file:
+    paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder}
+    job = {"reference": reference.module, "subjects": jobs, **{name: str(path) for name, path in paths.items()}}
+    result = work / "result.safetensors"
+    run_job(job, result, reference.python, SCRIPTS, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
+    with safe_open(result, framework="pt") as file:
         about: dict[str, str] = dict(sorted(file.metadata().items()))
         # copies: the next reference writes its result over the file that safetensors reads from
         return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118

@@ -273,13 +273,13 @@ def test_finds_the_newest_comfyui_and_adv_clip_emb(tmp_path: Path) -> None:
         (tmp_path / f"ComfyUI-{version}" / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
     newest = tmp_path / "ComfyUI-0.29.0"
     assert find_places(tmp_path).keys() == {STOCK}
-    assert find_places(newest)[STOCK].comfyui == newest
+    assert find_places(newest)[STOCK].host == newest
 
     pack = tmp_path / "ComfyUI_ADV_CLIP_emb"
     pack.mkdir()
     (pack / "adv_encode.py").touch()
     places = find_places(tmp_path)
-    assert places[ADV].adv == pack
+    assert places[ADV].folder == pack
     assert places[ADV].python == places[STOCK].python == newest / ".venv" / "bin" / "python"
 
     python = tmp_path / "peers-venv" / "bin" / "python"

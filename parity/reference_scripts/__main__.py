@@ -4,8 +4,8 @@ This folder is a program, no package, and nothing in it is imported by the pack:
 
     python reference_scripts JOB.json RESULT.safetensors
 
-A job is JSON: ``reference`` (a module of this folder), ``weights`` (a safetensors file), ``embeddings``, ``folder`` and
-``pack`` (folders), and ``subjects``, each with ``key``, ``settings`` and ``prompts``. The result holds a tensor
+A job is JSON: ``reference`` (a module of this folder), ``weights`` (a safetensors file), ``embeddings`` and ``folder``
+(folders), and ``subjects``, each with ``key``, ``settings`` and ``prompts``. The result holds a tensor
 ``key/number`` for each prompt, and versions in its metadata. The working directory is the host's checkout.
 
 Each other module opens one reference: ``open_reference(job)`` returns its versions and a function from ``(settings,

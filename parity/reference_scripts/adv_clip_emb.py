@@ -7,7 +7,7 @@ Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in co
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,12 @@ from comfyui import open_clip, ours
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     """Load ComfyUI's CLIP and the pack's one module."""
     clip, about = open_clip(job)
-    spec = importlib.util.spec_from_file_location("adv_encode", Path(job["folder"]) / "adv_encode.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    advanced_encode = runpy.run_path(str(Path(job["folder"], "adv_encode.py")))["advanced_encode"]
 
     def encode(settings: dict[str, Any], prompt: str) -> Any:
         if settings.get("way") == "weighted_clip":
-            return ours(job, clip, settings["options"], prompt)
-        return module.advanced_encode(clip, prompt, settings["normalization"], settings["style"])[0]
+            return ours(clip, settings["options"], prompt)
+        return advanced_encode(clip, prompt, settings["normalization"], settings["style"])[0]
 
     return {**about, "ADV_CLIP_emb": _commit(Path(job["folder"]))}, encode
 

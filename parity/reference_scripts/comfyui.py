@@ -7,10 +7,9 @@ Settings: ``{"way": "stock"}``, or ``{"way": "weighted_clip", "options": {...}}`
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from pack import PACK, load_pack
+from pack import load_pack
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
@@ -19,7 +18,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
     def encode(settings: dict[str, Any], prompt: str) -> Any:
         if settings["way"] == "weighted_clip":
-            return ours(job, clip, settings["options"], prompt)
+            return ours(clip, settings["options"], prompt)
         return clip.encode_from_tokens_scheduled(clip.tokenize(prompt))[0][0]
 
     return about, encode
@@ -49,9 +48,10 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     return clip, about
 
 
-def ours(job: dict[str, Any], clip: Any, options: dict[str, Any], prompt: str) -> Any:
+def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """What our nodes make of the prompt with this CLIP."""
-    load_pack(job)
-    host = importlib.import_module(f"{PACK}.hosts.comfy.clip")
-    choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
-    return host.encode_text(clip, prompt, choices).conditioning[0][0]
+    load_pack()
+    from weighted_clip.hosts.comfy.clip import encode_text
+    from weighted_clip.weighting.encode import EncodeOptions
+
+    return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]

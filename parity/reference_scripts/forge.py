@@ -9,14 +9,13 @@ one starts the user interface.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pack import PACK, load_pack
+from pack import load_pack
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
@@ -45,7 +44,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
         if settings.get("way") == "weighted_clip":
-            return ours(job, engine, settings["options"], prompt)
+            return ours(engine, settings["options"], prompt)
         options.emphasis = settings["emphasis"]
         return engine([prompt])
 
@@ -53,10 +52,12 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     return {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}, encode
 
 
-def ours(job: dict[str, Any], engine: Any, options: dict[str, Any], prompt: str) -> Any:
+def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
     """What our script makes of the prompt with this engine."""
-    load_pack(job)
-    webui = importlib.import_module(f"{PACK}.hosts.webui.swap")
-    choices = importlib.import_module(f"{PACK}.weighting.encode").EncodeOptions(**options)
-    with webui.swapped(webui.engines_of(SimpleNamespace(text_processing_engine=engine)), choices):
+    load_pack()
+    from weighted_clip.hosts.webui.engines import engines_of
+    from weighted_clip.hosts.webui.swap import swapped
+    from weighted_clip.weighting.encode import EncodeOptions
+
+    with swapped(engines_of(SimpleNamespace(text_processing_engine=engine)), EncodeOptions(**options)):
         return engine([prompt])

@@ -8,7 +8,6 @@ Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in co
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -29,7 +28,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
     def encode(settings: dict[str, Any], prompt: str) -> Any:
         if settings.get("way") == "weighted_clip":
-            return ours(job, clip, settings["options"], prompt)
+            return ours(clip, settings["options"], prompt)
         text = f"STYLE({settings['style']}, {settings['normalization']}){prompt}"
         return prompts.encode_prompt(clip, text, 0.0, 1.0, {}, None)[0][0]
 
