@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .page import NOT_FOUND, milliseconds, small, table, times
+from .page import COMPARISON_HEAD, comparison, milliseconds, missing, table
 from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
 from .scale import Scale
 from .texts import ONE_UP, fresh
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 TYPES = ("float32", "float16", "bfloat16")
 ATTENTIONS = ("eager", "sdpa")
-HEAD = (
-    *("Weights", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half", "Difference"),
-    "First call, ms",
-)
+HEAD = ("Weights", *COMPARISON_HEAD[1:], "First call, ms")
 NO_DEVICE = "no CUDA device here"
 
 
@@ -60,12 +57,12 @@ def gpu_block(scale: Scale, device: str) -> str:
             results |= {name: run() for name, run in runs.items() if name != "ours"}
             taken = times_in_turn(runs, repetitions=scale.gpu_repetitions)
         for attention, peer in peers.items():
-            names = [kind, "comfy", f"{TRANSFORMERS}, {attention}"]
+            names = (kind, "comfy", f"{TRANSFORMERS}, {attention}")
             if peer is None:
-                rows.append([*names, *["-"] * 4, NOT_FOUND, first])
+                rows.append([*missing(*names), first])
                 continue
             difference = float((results["ours"] - results[attention]).abs().max())
-            rows.append([*names, *times(compare(taken["ours"], taken[attention])), small(difference), first])
+            rows.append([*comparison(*names, compare(taken["ours"], taken[attention]), difference), first])
     return table(HEAD, rows, num_left=3)
 
 

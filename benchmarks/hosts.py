@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..parity.host_python import HostFailed, run_job
 from ..parity.hosts import HostReference, find_references
+from ..parity.transformers_reference import sizes_of
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .scale import Scale
 from .texts import PROMPTS
@@ -115,15 +116,9 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
 
 
 def _job(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
-    config = model.config
     return {
         "weights": str(weights),
-        "sizes": {
-            "hidden_size": config.hidden_dim,
-            "intermediate_size": config.mlp_dim,
-            "num_hidden_layers": config.num_layers,
-            "num_attention_heads": config.num_heads,
-        },
+        "sizes": sizes_of(model.config),
         "adv": str(place.folder) if peer == ADV else None,
         "repetitions": repetitions,
         "prompts": {

@@ -25,18 +25,24 @@ def machine() -> str:
     import torch
 
     name, flags = _processor()
-    num_threads = torch.get_num_threads()
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     lines = [
         f"{num_cores} CPU cores, {name}" + (f", with {', '.join(flags)}" if flags else ""),
         f"{platform.system()}, Python {platform.python_version()}",
-        f"torch {torch.__version__} on {num_threads} thread{'s' * (num_threads > 1)}, float32, kernels for "
-        f"{torch.backends.cpu.get_cpu_capability()}",
+        f"{with_torch()}, float32, kernels for {torch.backends.cpu.get_cpu_capability()}",
         ", ".join(f"{package} {version(package)}" for package in ("tokenizers", "transformers", "compel")),
     ]
     if hasattr(os, "getloadavg"):
         lines.append(f"load average over the minute before the start: {os.getloadavg()[0]:.1f}")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def with_torch() -> str:
+    """Torch's version and on how many threads it runs."""
+    import torch
+
+    num_threads = torch.get_num_threads()
+    return f"torch {torch.__version__} on {num_threads} thread{'s' * (num_threads > 1)}"
 
 
 def version(package: str) -> str:

@@ -56,17 +56,9 @@ def milliseconds(seconds: float) -> str:
 
 
 def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
-    """A row for two programs that encoded the same prompt.
+    """The cells of `COMPARISON_HEAD` for two programs that encoded the same prompt.
 
-    Args:
-        prompt: Which prompt.
-        ours: Our way of encoding it.
-        peer: The other program.
-        ratio: How long they took.
-        difference: Largest absolute difference of their hidden states; None where they mean different things.
-
-    Returns:
-        The cells of `COMPARISON_HEAD`.
+    ``difference`` is the largest absolute one of their hidden states; None where they mean different things.
     """
     return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .machine import version
+from ..parity.transformers_reference import sizes_of
+from .machine import version, with_torch
 from .page import NOT_FOUND, small, table, times
 from .scale import Scale
 from .timing import compare, times_in_turn
@@ -50,16 +51,11 @@ _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def image_block(scale: Scale) -> str:
     """Markdown: speed, memory, and when and with what they were measured."""
-    import torch
-
     from ..encoder.config import VisionConfig
     from ..encoder.files.checkpoint import seeded_vision_model
 
-    about = (
-        f"Measured on {datetime.datetime.now(datetime.timezone.utc).date()} with torch {torch.__version__} on "
-        f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)} and transformers "
-        f"{version('transformers')}"
-    )
+    day = datetime.datetime.now(datetime.timezone.utc).date()
+    about = f"Measured on {day} with {with_torch()} and transformers {version('transformers')}"
     if hasattr(os, "getloadavg"):
         about += f"; load average over the minute before: {os.getloadavg()[0]:.1f}"
     config = VisionConfig(**scale.vision_sizes)  # pyright: ignore[reportArgumentType]
@@ -113,38 +109,25 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
 def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:
     """CLIPModel of transformers on the same weights, with a small text half that nothing runs; None without it."""
     try:
-        from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+        from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
     except (ImportError, RuntimeError):  # the latter from a torchvision that was built for another torch
         return None
     import torch
     from torch.nn import functional
 
     config = model.config
-    make_vision: Any = CLIPVisionConfig  # their keywords differ between versions
-    make_text: Any = CLIPTextConfig
-    vision = make_vision(
-        hidden_size=config.hidden_dim,
-        intermediate_size=config.mlp_dim,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        hidden_act=config.activation,
-    )
-    text = make_text(
-        vocab_size=100,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    make_config: Any = CLIPConfig
-    given = make_config(
-        text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=config.projection_dim
-    )
+    vision = {
+        **sizes_of(config),
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+        "hidden_act": config.activation,
+    }
+    text = {
+        **{"vocab_size": 100, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1},
+        **{"num_attention_heads": 1, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1},
+    }
+    make_config: Any = CLIPConfig  # its keywords differ between versions
+    given = make_config(text_config=text, vision_config=vision, projection_dim=config.projection_dim)
     given._attn_implementation = "sdpa"
     theirs: Any = CLIPModel(given).eval().requires_grad_(False)
     named: dict[str, Tensor] = {}
@@ -172,15 +155,12 @@ def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict
 
 
 def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[str]]:
-    """The cells of `MEMORY_HEAD`, measured in a process of its own.
+    """The cells of `MEMORY_HEAD`, a row of them, measured in a process of its own.
 
     Args:
         config: Sizes of the image tower.
         num_images: How many images.
         side: Of each, in pixels.
-
-    Returns:
-        One row.
 
     Raises:
         ValueError: If that process fails.

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ..encoder.tokenizer import default_tokenizer, read_merges
 
 if TYPE_CHECKING:
+    from ..encoder.config import TextConfig, VisionConfig
     from ..encoder.text_model import TextModel
+
+
+def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
+    """A tower's sizes by Hugging Face's names."""
+    return {
+        "hidden_size": config.hidden_dim,
+        "intermediate_size": config.mlp_dim,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+    }
 
 
 def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
@@ -34,10 +45,7 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
     theirs = CLIPTextModel(
         make_config(
             vocab_size=config.vocab_size,
-            hidden_size=config.hidden_dim,
-            intermediate_size=config.mlp_dim,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
+            **sizes_of(config),
             max_position_embeddings=config.context_length,
             hidden_act=config.activation,
             layer_norm_eps=config.layer_norm_eps,
