@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import show
-from .loading import add_embeddings_option, add_loading_options, device_of, dtype_of, embedding_folders
+from .loading import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
 if TYPE_CHECKING:
     from ..web.lab.model import LabModel
@@ -78,5 +78,5 @@ def model_of(arguments: argparse.Namespace) -> LabModel:
             show(f"{'*' if file == path else ' '} {file_name}")
     elif path is None:
         path = places.hub_file(download=arguments.download)
-    settings = Settings(embeddings, arguments.clip_skip, dtype_of(arguments), device_of(arguments))
+    settings = Settings(embeddings, arguments.clip_skip, dtype_named(arguments.dtype), device_of(arguments))
     return random_model(settings) if path is None else file_model(path, settings)

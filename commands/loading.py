@@ -37,11 +37,6 @@ def add_embeddings_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def dtype_of(arguments: argparse.Namespace) -> torch.dtype:
-    """The type of weights among the arguments."""
-    return dtype_named(arguments.dtype)
-
-
 def dtype_named(name: str) -> torch.dtype:
     """The type that one of `DTYPES` names."""
     import torch
@@ -59,7 +54,7 @@ def device_of(arguments: argparse.Namespace) -> str:
 
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"this PyTorch ({torch.__version__}) finds no CUDA device; use --device cpu")
-    if arguments.device == "cpu" and not _has_arithmetic(dtype_of(arguments)):
+    if arguments.device == "cpu" and not _has_arithmetic(dtype_named(arguments.dtype)):
         raise ValueError(
             f"this PyTorch ({torch.__version__}) has no {arguments.dtype} arithmetic on the CPU; use --dtype fp32"
         )
@@ -122,7 +117,7 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
     from ..encoder.files.checkpoint import load_text_models, seeded_text_model
     from ..web.lab.native import RANDOM_WARNING
 
-    dtype, device = dtype_of(arguments), device_of(arguments)
+    dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     if arguments.weights is None:
         if not is_quiet:
             show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
 from .console import json_text, show
-from .loading import device_of, dtype_of
+from .loading import DTYPES, device_of, dtype_named
 from .reading import text_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_command(commands: Any) -> None:
     rerank.add_argument(
         "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
     )
-    rerank.add_argument("--dtype", choices=["fp32", "fp16", "bf16"], default="fp32")
+    rerank.add_argument("--dtype", choices=DTYPES, default="fp32")
     rerank.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
     rerank.add_argument(
         "--activation",
@@ -90,7 +90,10 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
     paths, others = image_files(arguments.paths)
     clip = load_full_clip(
-        arguments.weights, dtype=dtype_of(arguments), device=device_of(arguments), activation=arguments.activation
+        arguments.weights,
+        dtype=dtype_named(arguments.dtype),
+        device=device_of(arguments),
+        activation=arguments.activation,
     )
     text = text_of(arguments).strip("\n")
     described = _text_features(clip, text, arguments.syntax)
