@@ -26,6 +26,7 @@ from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
+from .types import EmbeddingDatabase, FixesOwner, Model, TextEngine
 
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
@@ -36,7 +37,7 @@ class WebUIError(EncoderError):
     """What cannot be done in this WebUI, or with this model; the message says what to do instead."""
 
 
-def engines_of(model: Any) -> dict[str, Engine]:
+def engines_of(model: Model) -> dict[str, Engine]:
     """The CLIP text encoders of a loaded model.
 
     Args:
@@ -49,7 +50,7 @@ def engines_of(model: Any) -> dict[str, Engine]:
         WebUIError: If there are none that are known, or others beside them, or another extension has replaced what
             ours would replace.
     """
-    owners = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
+    owners: list[Any] = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
     if not owners:
         embedders = getattr(getattr(model, "conditioner", None), "embedders", None)
         candidates = list(embedders) if embedders is not None else [getattr(model, "cond_stage_model", None)]
@@ -80,15 +81,15 @@ def engines_of(model: Any) -> dict[str, Engine]:
 class Engine:
     """One text encoder of the host. Is an encode function."""
 
-    owner: Any
-    """The host's object, with ``process_texts``, ``process_tokens`` and ``encode_with_transformers``."""
+    owner: TextEngine
+    """The host's object."""
     tower: str
     """Its name: ``clip_l``, ``clip_g``, ... A1111 calls that of Stable Diffusion 2 ``clip_l``."""
     comma_backtrack: int
     """How many tokens back from the end of a chunk a comma may be to be cut at."""
-    fixes_owner: Any
+    fixes_owner: FixesOwner
     """The host's object whose ``fixes`` say where vectors of embeddings stand."""
-    database: Any
+    database: EmbeddingDatabase
     """The host's embeddings."""
     text_model: nn.Module | None
     """The text model of transformers behind the engine, or None where it is another library's."""
@@ -199,9 +200,10 @@ def _a1111_engine(owner: Any) -> Engine:
     )
 
 
-def _host_ids(owner: weakref.ref[Any], text: str) -> Sequence[int]:
+def _host_ids(owner: weakref.ref[TextEngine], text: str) -> Sequence[int]:
     """The host's ids of a text; what is kept of a text does not keep the engine alive."""
-    engine: Any = owner()
+    engine = owner()
+    assert engine is not None
     return engine.tokenize([text])[0]
 
 
@@ -209,7 +211,7 @@ def _host_ids(owner: weakref.ref[Any], text: str) -> Sequence[int]:
 class _HostEmbeddings:
     """The host's loaded embeddings."""
 
-    database: Any
+    database: EmbeddingDatabase
     tower: str
 
     def names(self) -> tuple[str, ...]:
@@ -253,7 +255,7 @@ def _inner_text_model(transformer: Any) -> nn.Module | None:
     return getattr(transformer, "text_model", None) or (transformer if hasattr(transformer, "encoder") else None)
 
 
-def _refuse_replaced(owner: Any) -> None:
+def _refuse_replaced(owner: TextEngine) -> None:
     """Raise if another extension has replaced what ours would replace.
 
     Ours may be there: the lab looks at the engines while an image is being made.

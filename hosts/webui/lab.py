@@ -17,6 +17,7 @@ from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.towers import Reader
 from .engines import WebUIError, comma_backtrack, engines_of, host_option
 from .swap import swapped
+from .types import Model
 
 
 class LoadedModel:
@@ -24,7 +25,7 @@ class LoadedModel:
 
     warning = ""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model | None) -> None:
         """Take the host's model.
 
         Args:
@@ -73,8 +74,8 @@ class LoadedModel:
         from modules.prompt_parser import SdConditioning  # pyright: ignore[reportMissingImports]
 
         with torch.no_grad(), devices.autocast(), swapped(self._engines, options, check=check) as run:
-            if hasattr(self._model, "set_clip_skip"):
-                self._model.set_clip_skip(int(host_option("CLIP_stop_at_last_layers", default=1)))
+            if set_clip_skip := getattr(self._model, "set_clip_skip", None):
+                set_clip_skip(int(host_option("CLIP_stop_at_last_layers", default=1)))
             self._model.get_learned_conditioning(SdConditioning([text]))
             return {tower: run.encode(tower, [text])[0] for tower in self._engines}
 

@@ -29,6 +29,7 @@ from ...weighting.encoders import Encoders, Prepared
 from ...weighting.towers import read_together
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 from .settings import INFOTEXT, Settings
+from .types import Generation, Model
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ MAX_CHUNKS = 32
 """Chunks that the host's encoder is given at once, but for the columns of chunks that the host itself would encode."""
 
 
-def arm(p: Any, values: Sequence[Any]) -> None:
+def arm(p: Generation, values: Sequence[Any]) -> None:
     """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
 
     What cannot be done is raised when the host asks for conditioning, as it swallows what is raised here.
@@ -62,7 +63,7 @@ def arm(p: Any, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = Settings.of(values).options()
 
-        def with_ours(model: Any, prompts: Any, *rest: Any, **named: Any) -> Any:
+        def with_ours(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             texts = _texts_of(function, prompts, *rest, **named) if options.padding == "drop" else ()
             engines = engines_of(model)
             with swapped(engines, _as_host_reads(options, engines), texts, check=_raise_if_interrupted) as run:
@@ -73,7 +74,10 @@ def arm(p: Any, values: Sequence[Any]) -> None:
             return result
 
         result = inner(with_ours, *args, **kwargs)
-        for text in _at_most(MAX_COMMENTS, comments):
+        shown = list(comments)[:MAX_COMMENTS]
+        if len(comments) > MAX_COMMENTS:
+            shown.append(f"and {len(comments) - MAX_COMMENTS} more problems.")
+        for text in shown:
             _comment(p, f"{INFOTEXT}: {text}")
         return result
 
@@ -90,7 +94,7 @@ def _raise_if_interrupted() -> None:
         raise WebUIError("Interrupted while the prompt was being encoded.")
 
 
-def _disarm(p: Any) -> None:
+def _disarm(p: Generation) -> None:
     """Take back what an earlier `arm` did: img2img batches and loops go through one generation object many times.
 
     A copy of an armed object is freed likewise: what it carries is bound to the other one.
@@ -103,7 +107,7 @@ def _disarm(p: Any) -> None:
         del p.extra_generation_params[key]
 
 
-def _empty_caches(p: Any) -> None:
+def _empty_caches(p: Generation) -> None:
     """Give a generation caches of its own."""
     for name in CACHES:
         if hasattr(p, name):
@@ -113,42 +117,37 @@ def _empty_caches(p: Any) -> None:
 class Run:
     """What was encoded while the encoders were ours."""
 
-    def __init__(self, engines: Mapping[str, Engine], options: EncodeOptions, check: Check | None = None) -> None:
-        self.engines = engines
-        self.options = options
-        self.check = check
+    def __init__(
+        self, engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str], check: Check | None
+    ) -> None:
         readers = {tower: engine.reader() for tower, engine in engines.items()}
-        self.encoders = Encoders(readers, engines, max_chunks=MAX_CHUNKS, keeps_calls=True)
+        self._encoders = Encoders(readers, engines, max_chunks=MAX_CHUNKS, keeps_calls=True)
+        self._options = options
+        self._check = check
+        self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """By tower and texts."""
-        self.kept: tuple[int, ...] = ()
-        """Padding ``drop``: rows kept of each chunk of every text."""
-        self._prepared: dict[tuple[str, ...], Prepared] = {}
+        self._kept: tuple[int, ...] = ()
+        if some := list(dict.fromkeys(texts)):
+            self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
 
     def prepare(self, texts: Sequence[str]) -> Prepared:
         """Read and plan texts for all towers, all with the same number of chunks and of rows kept."""
         key = tuple(texts)
         if key not in self._prepared:
-            self._prepared[key] = self.encoders.prepare_together(texts, self.options, self.kept)
+            self._prepared[key] = self._encoders.prepare_together(texts, self._options, self._kept)
         return self._prepared[key]
-
-    def keep_rows_of(self, texts: Sequence[str]) -> None:
-        """Padding ``drop``: keep in every text the rows that any of these texts needs."""
-        reads = read_together(texts, self.options, self.encoders.readers)
-        self.kept = next(iter(reads.values()))[0].kept or ()
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
         key = (tower, tuple(texts))
         if key not in self.encoded:
-            self.encoded[key] = self.prepare(texts).run_tower(tower, check=self.check)
+            self.encoded[key] = self.prepare(texts).run_tower(tower, check=self._check)
         return self.encoded[key]
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> list[str]:
         """All problems of all texts, a line each."""
-        for prompts in self.encoded.values():
-            for prompt in prompts:
-                yield from (issue.line for issue in prompt.read.issues)
+        return [issue.line for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
 
 
 @contextlib.contextmanager
@@ -160,23 +159,19 @@ def swapped(
     Args:
         engines: The encoders.
         options: How to read and encode.
-        texts: With the padding ``drop``: texts whose rows must be the same, beside those encoded together.
+        texts: With the padding ``drop``: texts of which all keep the rows that any of them needs.
         check: Called before each call of an encoder; raises to end the work.
 
     Yields:
         What is encoded meanwhile.
     """
-    run = Run(engines, options, check)
-    texts = list(dict.fromkeys(texts))
-    if texts:
-        run.keep_rows_of(texts)
-    thread = threading.get_ident()
+    run = Run(engines, options, texts, check)
     try:
-        for tower, engine in run.engines.items():
-            _swap(engine, tower, run, thread)
+        for tower, engine in engines.items():
+            _swap(engine, tower, run, threading.get_ident())
         yield run
     finally:
-        for engine in run.engines.values():
+        for engine in engines.values():
             for name in METHODS:
                 vars(engine.owner).pop(name, None)
             engine.fixes_owner.fixes = None
@@ -237,12 +232,7 @@ def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: 
     return texts
 
 
-def _at_most(count: int, lines: Iterable[str]) -> list[str]:
-    some = list(lines)
-    return some if len(some) <= count else [*some[:count], f"and {len(some) - count} more problems."]
-
-
-def _comment(p: Any, text: str) -> None:
+def _comment(p: Generation, text: str) -> None:
     """Show a line below the image; where the host cannot, in its console."""
     if hasattr(p, "comment"):
         p.comment(text)

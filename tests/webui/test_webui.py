@@ -207,7 +207,8 @@ def test_nothing_is_left_after_success_and_error(
         assert not {"process_texts", "process_tokens"} & set(vars(owner))
     assert not any(engine.fixes_owner.fixes for engine in engines_of(model).values())
     text_models = [engine.text_model for engine in engines_of(model).values() if engine.text_model is not None]
-    assert not any(layer.self_attn._forward_pre_hooks for text in text_models for layer in text.encoder.layers)
+    layers = [layer for text in text_models for layer in text.get_submodule("encoder.layers").children()]
+    assert not any(layer.self_attn._forward_pre_hooks for layer in layers)
     assert is_plain()
 
 

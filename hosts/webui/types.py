@@ -1,0 +1,59 @@
+"""What we use of the WebUI's objects, by the names they have there. Nothing checks them while the program runs.
+
+Methods that we replace on an object are written as attributes. What only some hosts have is looked for with `getattr`.
+
+Source: stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Embedding(Protocol):
+    """A textual inversion: ``Embedding`` in both."""
+
+    vec: Tensor | dict[str, Tensor]
+
+
+class EmbeddingDatabase(Protocol):
+    """``EmbeddingDatabase`` in both."""
+
+    word_embeddings: Mapping[str, Embedding]
+
+
+class FixesOwner(Protocol):
+    """A1111's ``StableDiffusionModelHijack``, Forge's ``EmbeddingDatabase``: where in each chunk vectors stand."""
+
+    fixes: Sequence[Sequence[tuple[int, Any]]] | None
+
+
+class TextEngine(Protocol):
+    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, Forge's ``ClassicTextProcessingEngine``."""
+
+    chunk_length: int
+    id_start: int
+    id_end: int
+    id_pad: int
+    comma_token: int
+    tokenize: Callable[[list[str]], list[list[int]]]
+    encode_with_transformers: Callable[[Tensor], Tensor]
+    process_texts: Callable[[Sequence[str]], Any]
+    process_tokens: Callable[[Any, Any], Tensor]
+
+
+class Generation(Protocol):
+    """``StableDiffusionProcessing`` in both; ``comment`` and ``get_conds_with_caching`` since 1.5."""
+
+    extra_generation_params: dict[str, Any]
+    get_conds_with_caching: Callable[..., Any]
+    comment: Callable[[str], None]
+
+
+class Model(Protocol):
+    """``sd_model`` in both; the names of its text encoders differ."""
+
+    get_learned_conditioning: Callable[[Sequence[str]], Any]
