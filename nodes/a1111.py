@@ -28,15 +28,11 @@ EMPHASIS_INPUT = common.menu(
     "applied. None: brackets are text.",
     counts=True,
 )
-STEPS_INPUT = (
+STEPS_INPUT = common.make_input(
     "INT",
-    {
-        common.MARK: common.COUNTS,
-        "default": 20,
-        "min": 1,
-        "max": MAX_STEPS,
-        "tooltip": "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
-    },
+    "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
+    {"default": 20, "min": 1, "max": MAX_STEPS},
+    counts=True,
 )
 COUNTER_INPUT = common.menu(
     COUNTERS,
@@ -44,16 +40,13 @@ COUNTER_INPUT = common.menu(
     "[cat:dog:10] is ten steps of cat.",
     counts=True,
 )
-SIGMAS_INPUT = (
+SIGMAS_INPUT = common.make_input(
     "SIGMAS",
-    {
-        common.MARK: common.COUNTS,
-        "tooltip": "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
-    },
+    "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
+    counts=True,
 )
-MODEL_INPUT = (
-    "MODEL",
-    {"tooltip": "Beside sigmas, for a model other than Stable Diffusion 1, 2 or XL or with changed noise levels."},
+MODEL_INPUT = common.make_input(
+    "MODEL", "Beside sigmas, for a model other than Stable Diffusion 1, 2 or XL or with changed noise levels."
 )
 
 

@@ -6,7 +6,7 @@ new ones are only appended. Menus list what exists, in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..encoder.remember import DEFAULT_MEBIBYTES
@@ -29,28 +29,26 @@ PROMPT = "prompt"
 COUNTS = "counts"
 """Value of `MARK`: how a prompt is read depends on it."""
 
-CLIP_INPUT = (
-    EITHER_CLIP,
-    {"tooltip": "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."},
-)
-TEXT_INPUT = (
-    "STRING",
-    {
-        "multiline": True,
-        "dynamicPrompts": True,
-        MARK: PROMPT,
-        "tooltip": "The prompt. As in the stock node, // starts a comment, and of alternatives in curly brackets, "
-        "divided by bars, one is picked at random.",
-    },
-)
+Input = tuple[str | list[str], dict[str, Any]]
+"""An input as ComfyUI's nodes describe one: its type, or the choices of a menu, and its options."""
 
 
-def menu(
-    choices: Sequence[str] | Mapping[str, Any], tooltip: str, *, counts: bool = False
-) -> tuple[list[str], dict[str, Any]]:
-    """A drop-down input; its default is the first choice. ``counts``: it is marked with `COUNTS`."""
+def make_input(
+    kind: str | list[str], tooltip: str, options: Mapping[str, Any] | None = None, *, counts: bool = False
+) -> Input:
+    """An input of a type, or a menu of choices. ``counts``: it is marked with `COUNTS`."""
+    return kind, {**(options or {}), **({MARK: COUNTS} if counts else {}), "tooltip": tooltip}
+
+
+def prompt_input(tooltip: str) -> Input:
+    """A prompt box."""
+    return make_input("STRING", tooltip, {"multiline": True, "dynamicPrompts": True, MARK: PROMPT})
+
+
+def menu(choices: Iterable[str], tooltip: str, *, counts: bool = False) -> Input:
+    """A drop-down input; its default is the first choice. ``counts``: as in `make_input`."""
     names = list(choices)
-    return names, {"default": names[0], "tooltip": tooltip, **({MARK: COUNTS} if counts else {})}
+    return make_input(names, tooltip, {"default": names[0]}, counts=counts)
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:
@@ -59,24 +57,24 @@ def with_first(first: str, names: Iterable[str]) -> list[str]:
 
 
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
-    """A value of a drop-down input, where nothing else looks at it; the host lets any pass that comes by a link.
-
-    Args:
-        name: Of the input.
-        value: What came.
-        choices: What it may be.
-
-    Returns:
-        The value.
+    """The value of a drop-down input that nothing else checks; the host lets any value pass that comes by a link.
 
     Raises:
-        ValueError: If it is none of them, as in a workflow of a newer version.
+        ValueError: If it is none of the choices, as in a workflow of a newer version.
     """
     if value not in list(choices):
         raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
     return value
 
 
+CLIP_INPUT = make_input(
+    EITHER_CLIP, "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."
+)
+COMMENTS_AND_CHOICES = (
+    "As in the stock node, // starts a comment, and of alternatives in curly brackets, divided by bars, one is picked "
+    "at random."
+)
+TEXT_INPUT = prompt_input(f"The prompt. {COMMENTS_AND_CHOICES}")
 SYNTAX_INPUT = menu(
     SYNTAXES,
     "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
@@ -124,33 +122,23 @@ MASK_METHOD_INPUT = menu(
     "what follows moves up.",
     counts=True,
 )
-FILLER_INPUT = (
+FILLER_INPUT = make_input(
     "STRING",
-    {
-        "default": "+",
-        MARK: COUNTS,
-        "tooltip": "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
-    },
+    "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
+    {"default": "+"},
+    counts=True,
 )
-COMMA_BACKTRACK_INPUT = (
+COMMA_BACKTRACK_INPUT = make_input(
     "INT",
-    {
-        "default": 20,
-        "min": 0,
-        "max": 74,
-        MARK: COUNTS,
-        "tooltip": "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
-    },
+    "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
+    {"default": 20, "min": 0, "max": 74},
+    counts=True,
 )
-REMEMBER_INPUT = (
+REMEMBER_INPUT = make_input(
     "INT",
-    {
-        "default": DEFAULT_MEBIBYTES,
-        "min": 0,
-        "max": 65536,
-        "tooltip": "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty "
-        "prompt, unchanged chunks, the beginning of an edited one. 0: none.",
-    },
+    "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty prompt, unchanged "
+    "chunks, the beginning of an edited one. 0: none.",
+    {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
 )
 
 REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, and every problem."

@@ -27,16 +27,9 @@ FOLDERS = ("clip_vision", "text_encoders")
 ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
 SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
 
-CLIP_FULL_INPUT = (FULL_TYPE, {"tooltip": "A whole CLIP, from Load CLIP (text + image)."})
-IMAGES_INPUT = ("IMAGE", {"tooltip": "The images to compare, a batch of any size."})
-TEXT_INPUT = (
-    "STRING",
-    {
-        **common.TEXT_INPUT[1],
-        "tooltip": "What the images are compared with. As in the stock node, // starts a comment, and of alternatives "
-        "in curly brackets, divided by bars, one is picked at random.",
-    },
-)
+CLIP_FULL_INPUT = common.make_input(FULL_TYPE, "A whole CLIP, from Load CLIP (text + image).")
+IMAGES_INPUT = common.make_input("IMAGE", "The images to compare, a batch of any size.")
+TEXT_INPUT = common.prompt_input(f"What the images are compared with. {common.COMMENTS_AND_CHOICES}")
 CROP_INPUT = common.menu(
     CROPS,
     "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
@@ -69,12 +62,10 @@ class WeightedCLIPLoadFull:
         """ComfyUI's description of the inputs; lists the files that are there now."""
         return {
             "required": {
-                "file": (
+                "file": common.make_input(
                     files_in(FOLDERS),
-                    {
-                        "tooltip": "A .safetensors file from the clip_vision or text_encoders folder, such as the "
-                        "model.safetensors of openai/clip-vit-large-patch14."
-                    },
+                    "A .safetensors file from the clip_vision or text_encoders folder, such as the model.safetensors "
+                    "of openai/clip-vit-large-patch14.",
                 ),
                 "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic."),
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
@@ -121,7 +112,9 @@ class WeightedCLIPRerank:
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
                 "text": TEXT_INPUT,
-                "keep": ("INT", {"default": 4, "min": 1, "max": 4096, "tooltip": "How many of the best to keep."}),
+                "keep": common.make_input(
+                    "INT", "How many of the best to keep.", {"default": 4, "min": 1, "max": 4096}
+                ),
                 "crop": CROP_INPUT,
                 "syntax": SYNTAX_INPUT,
             }
@@ -168,21 +161,18 @@ class WeightedCLIPSimilarity:
             "required": {
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
-                "texts": ("STRING", {"multiline": True, "tooltip": "What to compare them with, one text a line."}),
+                "texts": common.make_input(
+                    "STRING", "What to compare them with, one text a line.", {"multiline": True}
+                ),
                 "softmax": common.menu(
                     SOFTMAX,
                     "none: cosines. over texts: for each image, how probable each text is among these. over images: "
                     "the other way round.",
                 ),
-                "temperature": (
+                "temperature": common.make_input(
                     "FLOAT",
-                    {
-                        "default": 0.0,
-                        "min": 0.0,
-                        "max": 10.0,
-                        "step": 0.001,
-                        "tooltip": "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
-                    },
+                    "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
+                    {"default": 0.0, "min": 0.0, "max": 10.0, "step": 0.001},
                 ),
                 "crop": CROP_INPUT,
                 "syntax": SYNTAX_INPUT,

@@ -37,9 +37,8 @@ class WeightedCLIPInspect:
                 "chunking": common.CHUNKING_INPUT,
             },
             "optional": {
-                "clip": (
-                    common.EITHER_CLIP,
-                    {"tooltip": "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."},
+                "clip": common.make_input(
+                    common.EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."
                 )
             },
         }

@@ -52,19 +52,14 @@ class WeightedCLIPLoad:
         """ComfyUI's description of the inputs; lists the files that are there now."""
         return {
             "required": {
-                "file": (
-                    files_in(FOLDERS),
-                    {"tooltip": "A .safetensors file from the text_encoders (clip) or checkpoints folder."},
+                "file": common.make_input(
+                    files_in(FOLDERS), "A .safetensors file from the text_encoders (clip) or checkpoints folder."
                 ),
-                "clip_skip": (
+                "clip_skip": common.make_input(
                     "INT",
-                    {
-                        "default": 1,
-                        "min": 1,
-                        "max": 24,
-                        "tooltip": "1: last layer. 2: the one before it, as many anime models want. As in the "
-                        "WebUI. For SD 2.x and SDXL, 1 means 2.",
-                    },
+                    "1: last layer. 2: the one before it, as many anime models want. As in the WebUI. For SD 2.x and "
+                    "SDXL, 1 means 2.",
+                    {"default": 1, "min": 1, "max": 24},
                 ),
                 "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic. fp32 equals the host's numbers."),
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),

@@ -34,18 +34,13 @@ class WeightedCLIPLoadPromptLoras:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
-        text_type, text = common.TEXT_INPUT
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The diffusion model for the LoRAs."}),
-                "clip": ("CLIP", {"tooltip": "The text encoder for the LoRAs."}),
-                "text": (
-                    text_type,
-                    {
-                        **text,
-                        "tooltip": "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the "
-                        "text encoder and 0.8 for the model.",
-                    },
+                "model": common.make_input("MODEL", "The diffusion model for the LoRAs."),
+                "clip": common.make_input("CLIP", "The text encoder for the LoRAs."),
+                "text": common.prompt_input(
+                    "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the text encoder and "
+                    "0.8 for the model."
                 ),
             }
         }

@@ -10,6 +10,8 @@ from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
 from .results import encoded_result, to_image
 
+PHRASES: dict[str, Any] = {"multiline": True, "default": ""}
+
 
 class WeightedCLIPMaskControl(common.EncodeNode):
     """Hides phrases of a prompt from others, or lets tokens see what comes later."""
@@ -34,14 +36,11 @@ class WeightedCLIPMaskControl(common.EncodeNode):
             "required": {
                 "clip": common.CLIP_INPUT,
                 "text": common.TEXT_INPUT,
-                "hide": (
+                "hide": common.make_input(
                     "STRING",
-                    {
-                        "multiline": True,
-                        "default": "",
-                        common.MARK: common.COUNTS,
-                        "tooltip": "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
-                    },
+                    "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
+                    PHRASES,
+                    counts=True,
                 ),
                 "hidden_from": common.menu(
                     HIDDEN_FROM,
@@ -49,25 +48,18 @@ class WeightedCLIPMaskControl(common.EncodeNode):
                     "padding rows only: the rows behind the prompt, which the U-Net reads too.",
                     counts=True,
                 ),
-                "from_phrases": (
+                "from_phrases": common.make_input(
                     "STRING",
-                    {
-                        "multiline": True,
-                        "default": "",
-                        common.MARK: common.COUNTS,
-                        "tooltip": "With the phrases below: those that shall not see the hidden ones, one a line.",
-                    },
+                    "With the phrases below: those that shall not see the hidden ones, one a line.",
+                    PHRASES,
+                    counts=True,
                 ),
-                "causal": (
+                "causal": common.make_input(
                     "BOOLEAN",
-                    {
-                        "default": True,
-                        common.MARK: common.COUNTS,
-                        "label_on": "on, as trained",
-                        "label_off": "off",
-                        "tooltip": "On: a token sees only what stands before it, as CLIP was trained. Off: all of its "
-                        "chunk. CLIP never learned that, so expect odd pictures.",
-                    },
+                    "On: a token sees only what stands before it, as CLIP was trained. Off: all of its chunk. CLIP "
+                    "never learned that, so expect odd pictures.",
+                    {"default": True, "label_on": "on, as trained", "label_off": "off"},
+                    counts=True,
                 ),
                 "padding": common.PADDING_INPUT,
             }

@@ -29,7 +29,7 @@ class WeightedCLIPRemember:
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": ("CLIP", {"tooltip": "The checkpoint's CLIP. Our native encoder remembers by itself."}),
+                "clip": common.make_input("CLIP", "The checkpoint's CLIP. Our native encoder remembers by itself."),
                 "remember": common.REMEMBER_INPUT,
             }
         }

@@ -14,9 +14,9 @@ MAX_SIZE = 16384
 """Largest size that ComfyUI's nodes take, in pixels."""
 
 
-def size_input(tooltip: str, default: int = 1024) -> tuple[str, dict[str, Any]]:
+def size_input(tooltip: str, default: int = 1024) -> common.Input:
     """An input for a length in pixels."""
-    return ("INT", {"default": default, "min": 0, "max": MAX_SIZE, "tooltip": tooltip})
+    return common.make_input("INT", tooltip, {"default": default, "min": 0, "max": MAX_SIZE})
 
 
 class WeightedCLIPSDXLEncode(common.EncodeNode):
@@ -32,19 +32,13 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
-        text_type, text = common.TEXT_INPUT
         return {
             "required": {
                 "clip": common.CLIP_INPUT,
-                "text_g": (
-                    text_type,
-                    {
-                        **text,
-                        "tooltip": "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a "
-                        "comment.",
-                    },
+                "text_g": common.prompt_input(
+                    "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."
                 ),
-                "text_l": (text_type, {**text, "tooltip": "The prompt for CLIP-L; usually the same as for CLIP-G."}),
+                "text_l": common.prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
                 "width": size_input("Width of the original picture that SDXL shall imagine, in pixels."),
                 "height": size_input("Its height."),
                 "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
@@ -59,15 +53,10 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                 "pooled": common.POOLED_INPUT,
             },
             "optional": {
-                "aesthetic_score": (
+                "aesthetic_score": common.make_input(
                     "FLOAT",
-                    {
-                        "default": 6.0,
-                        "min": 0.0,
-                        "max": 1000.0,
-                        "step": 0.01,
-                        "tooltip": "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
-                    },
+                    "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
+                    {"default": 6.0, "min": 0.0, "max": 1000.0, "step": 0.01},
                 )
             },
         }
