@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import is_stable_diffusion
+from ..hosts.comfy.clip import EitherClip, is_stable_diffusion
 from ..hosts.comfy.timed import encode_timed
 from ..hosts.comfy.timing import timing_of, uniform_timing
+from ..hosts.comfy.types import ModelPatcher
 from ..weighting.encode import EncodeOptions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
@@ -85,7 +86,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
 
     def encode(
         self,
-        clip: Any,
+        clip: EitherClip,
         text: str,
         emphasis: str,
         comma_backtrack: int,
@@ -93,7 +94,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         steps: int = 20,
         counter: Counter = COUNTERS[0],
         sigmas: Tensor | None = None,
-        model: Any = None,
+        model: ModelPatcher | None = None,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules."""
         common.checked("counter", counter, COUNTERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import readers_of
+from ..hosts.comfy.clip import EitherClip, readers_of
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.view import token_table, view
 from . import common
@@ -46,7 +46,7 @@ class WeightedCLIPInspect:
     options = EncodeOptions
     """What the menus mean: they are named as its fields."""
 
-    def inspect(self, text: str, syntax: str, chunking: str, clip: Any = None) -> dict[str, Any]:
+    def inspect(self, text: str, syntax: str, chunking: str, clip: EitherClip | None = None) -> dict[str, Any]:
         """Read the prompt and draw it."""
         from ..web.pictures import draw_tokens
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.loras import load_loras
+from ..hosts.comfy.types import Clip, ModelPatcher
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.extra_networks import read_loras, take_tags
 from . import common
@@ -50,7 +51,7 @@ class WeightedCLIPLoadPromptLoras:
         """How the prompt is read."""
         return EncodeOptions(syntax="a1111")
 
-    def load(self, model: Any, clip: Any, text: str) -> dict[str, Any]:
+    def load(self, model: ModelPatcher, clip: Clip, text: str) -> dict[str, Any]:
         """Load them."""
         bare, tags = take_tags(text)
         loras, issues = read_loras(tags)

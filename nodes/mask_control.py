@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import encode_text
+from ..hosts.comfy.clip import EitherClip, encode_text
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
@@ -72,7 +72,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
             hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
         )
 
-    def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the mask, and draw it; ``choices`` are the other inputs."""
         from ..web.pictures import draw_encoding_masks
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..hosts.comfy.clip import towers_of
 from ..hosts.comfy.memory import with_memory
+from ..hosts.comfy.types import Clip
 from . import common
 
 
@@ -34,7 +35,7 @@ class WeightedCLIPRemember:
             }
         }
 
-    def remember(self, clip: Any, remember: int) -> tuple[Any]:
+    def remember(self, clip: Clip, remember: int) -> tuple[Clip]:
         """Attach the memory."""
         towers_of(clip)  # says so where there is nothing to remember for
         return (with_memory(clip, remember),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import encode_text, towers_of
+from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..weighting.encode import EncodeOptions
 from ..weighting.prompt import Issue, Span
 from . import common
@@ -66,7 +66,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
 
     def encode(
         self,
-        clip: Any,
+        clip: EitherClip,
         text_g: str,
         text_l: str,
         width: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import encode_text
+from ..hosts.comfy.clip import EitherClip, encode_text
 from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
@@ -42,7 +42,7 @@ class WeightedCLIPTextEncode(common.EncodeNode):
     options = EncodeOptions
     """What the menus mean: they are named as its fields."""
 
-    def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode; ``choices`` are the menus."""
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
@@ -77,6 +77,6 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
         """What the inputs mean, which are named as the fields of `EncodeOptions`."""
         return EncodeOptions(scheme="masked_blend", **choices)
 
-    def encode(self, clip: Any, text: str, **choices: Any) -> dict[str, Any]:
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the scheme ``masked_blend``."""
         return encoded_result(encode_text(clip, text, self.options(**choices)))

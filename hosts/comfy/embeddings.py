@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +18,8 @@ from ...weighting.embeddings import EmbeddingError
 class HostEmbeddings:
     """The embeddings that fit one text tower."""
 
-    folders: Any
-    """A folder or a list of them, as the host's tokenizer has it."""
+    folders: str | list[str]
+    """As the host's tokenizer has them."""
     dim: int
     """Width of the tower's token embedding."""
     tower: str

@@ -19,6 +19,7 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import TextFeatures, text_features
 from ...weighting.towers import layout_of
 from .native import managed
+from .types import ModelPatcher
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class HostedClip:
 
     clip: FullClip
     """Both towers."""
-    patcher: Any
+    patcher: ModelPatcher
     """The host's ModelPatcher round them."""
 
 

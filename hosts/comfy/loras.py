@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...weighting.extra_networks import LoraTag
 from ...weighting.prompt import Issue
+from .types import Clip, ModelPatcher
 
 
 class LoadedLoras(NamedTuple):
     """A model and CLIP with LoRAs on them."""
 
-    model: Any
-    clip: Any
+    model: ModelPatcher
+    clip: Clip
     lines: list[str]
     """What was loaded, a line each."""
     issues: list[Issue]
     """LoRAs that were not found, or by a name that several files have."""
 
 
-def load_loras(model: Any, clip: Any, loras: Sequence[LoraTag]) -> LoadedLoras:
+def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
     """Apply LoRAs one after the other.
 
     Args:

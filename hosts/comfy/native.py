@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from ...weighting.encode import EncodeOptions
 from ...weighting.encoders import EncodedTowers, Encoders
 from ...weighting.towers import Reader, native_readers
 from .embeddings import HostEmbeddings
+from .types import ModelPatcher
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class NativeClip:
     """The towers with their layer choice, by name."""
     family: Family
     """The kind of model they are for."""
-    patcher: Any
+    patcher: ModelPatcher
     """The host's ModelPatcher round the towers."""
     report: LoadReport
     """Where the weights come from."""
@@ -72,7 +72,7 @@ def load_native(
     return NativeClip(encoders, family, patcher, report)
 
 
-def managed(model: torch.nn.Module, device: str) -> Any:
+def managed(model: torch.nn.Module, device: str) -> ModelPatcher:
     """Hand a model's memory to the host.
 
     Args:

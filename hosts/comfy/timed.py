@@ -5,12 +5,13 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...weighting.encode import EncodeOptions
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
-from .clip import Conditioning, Encoded, encode_texts
+from .clip import EitherClip, Encoded, encode_texts
 from .timing import Timing
+from .types import Conditioning
 
 
 class TimedEncoded(NamedTuple):
@@ -23,7 +24,7 @@ class TimedEncoded(NamedTuple):
 
 
 def encode_timed(
-    clip: Any, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
+    clip: EitherClip, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
 ) -> TimedEncoded:
     """Encode a prompt that changes while an image is sampled; each text once.
 

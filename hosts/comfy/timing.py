@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from ...weighting.prompt import Issue, Span
+from .types import ModelPatcher
 
 PercentToSigma = Callable[[float], float]
 """Part of the way, 0 to 1, to the noise level there; falling."""
@@ -73,7 +73,7 @@ def uniform_timing(steps: int) -> Timing:
     return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, assumed to be of equal length", (issue,))
 
 
-def timing_of(sigmas: Sequence[float], model: Any | None, *, is_stable_diffusion: bool) -> Timing:
+def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool) -> Timing:
     """The timing of a sampler's noise levels.
 
     Args:
@@ -92,7 +92,9 @@ def timing_of(sigmas: Sequence[float], model: Any | None, *, is_stable_diffusion
         raise ValueError(f"sigmas must hold at least two noise levels, which make one step; got {len(sigmas)}")
     lowest, highest = STABLE_DIFFUSION_SIGMAS
     if model is not None:
-        percent_to_sigma, levels = _levels_of(model), "the model's noise levels"
+        # the very conversion that the host will do when it samples
+        percent_to_sigma = model.get_model_object("model_sampling").percent_to_sigma
+        levels = "the model's noise levels"
     elif is_stable_diffusion and highest + 0.1 > max(sigmas) and all(sigma > lowest - 0.01 for sigma in sigmas[:-1]):
         percent_to_sigma, levels = stable_diffusion_sigma, "Stable Diffusion's noise levels"
     else:
@@ -117,18 +119,12 @@ def _uniform_with_issue(steps: int, message: str) -> Timing:
     return replace(timing, issues=(issue,))
 
 
-def _levels_of(model: Any) -> PercentToSigma:
-    """The very conversion that the host will do when it samples."""
-    sampling = model.get_model_object("model_sampling")
-    return lambda percent: float(sampling.percent_to_sigma(percent))
-
-
 def _percent_of(sigma: float, percent_to_sigma: PercentToSigma) -> float:
     """The part of the way at which the level is reached, by bisection; 0 or 1 beyond the model's levels."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if percent_to_sigma(middle) > sigma else (low, middle)
+        low, high = (middle, high) if float(percent_to_sigma(middle)) > sigma else (low, middle)
     return high
 
 

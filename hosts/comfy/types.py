@@ -1,0 +1,64 @@
+"""What we use of ComfyUI's objects, by the names they have there. Nothing checks them while the program runs.
+
+What only some versions have is looked for with `getattr`.
+
+Source: ComfyUI 0.3.64 and 0.29.0, which have all of it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Conditioning = list[list[Any]]
+"""ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
+
+
+class Tokenizer(Protocol):
+    """``comfy.sd1_clip.SDTokenizer``: the tokenizer of one tower."""
+
+    tokenizer: Callable[[str], Mapping[str, Sequence[int]]]
+    tokenizer_adds_end_token: bool
+    tokens_start: int
+    start_token: int
+    end_token: int
+    pad_token: int
+    max_length: int
+    embedding_directory: str | list[str] | None
+    embedding_size: int
+    embedding_key: str
+
+
+class Tower(Protocol):
+    """``comfy.sd1_clip.SDClipModel``: one text tower. Its layer choice is the host's, made anew for each encoding."""
+
+    transformer: Any
+    layer: str
+    layer_idx: int | None
+    layer_norm_hidden_state: bool
+    return_projected_pooled: bool
+    encode: Callable[[Sequence[Any]], Sequence[Any]]
+    encode_token_weights: Callable[..., Any]
+    process_tokens: Callable[[Sequence[Any], torch.device], tuple[Tensor, Tensor, list[int], Any]]
+
+
+class ModelPatcher(Protocol):
+    """``comfy.model_patcher.ModelPatcher``: a model, its patches and its memory; also what a MODEL link carries."""
+
+    object_patches: Mapping[str, Any]
+    add_object_patch: Callable[[str, Any], None]
+    get_model_object: Callable[[str], Any]
+
+
+class Clip(Protocol):
+    """``comfy.sd.CLIP``: what a CLIP link carries."""
+
+    cond_stage_model: nn.Module
+    tokenizer: object
+    patcher: ModelPatcher
+    clone: Callable[[], Clip]
+    tokenize: Callable[[str], dict[str, Any]]
+    encode_from_tokens_scheduled: Callable[..., Conditioning]
