@@ -13,38 +13,22 @@ from .remember import WeightedCLIPRemember
 from .sdxl import WeightedCLIPSDXLEncode
 from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
 
-NODE_CLASS_MAPPINGS = {
-    node.__name__: node
-    for node in (
-        WeightedCLIPTextEncode,
-        WeightedCLIPA1111Encode,
-        WeightedCLIPMaskedBlend,
-        WeightedCLIPMaskControl,
-        WeightedCLIPSDXLEncode,
-        WeightedCLIPConvert,
-        WeightedCLIPInspect,
-        WeightedCLIPLoad,
-        WeightedCLIPRemember,
-        WeightedCLIPLoadPromptLoras,
-        WeightedCLIPLoadFull,
-        WeightedCLIPRerank,
-        WeightedCLIPSimilarity,
-    )
+_NODES = {
+    WeightedCLIPTextEncode: "CLIP Text Encode (Weighted)",
+    WeightedCLIPA1111Encode: "A1111 Prompt",
+    WeightedCLIPMaskedBlend: "Down-Weight (Masked Blend)",
+    WeightedCLIPMaskControl: "Mask Control",
+    WeightedCLIPSDXLEncode: "CLIP Text Encode SDXL (Weighted)",
+    WeightedCLIPConvert: "Convert Prompt Syntax",
+    WeightedCLIPInspect: "Inspect Prompt",
+    WeightedCLIPLoad: "Load CLIP Encoder (native)",
+    WeightedCLIPRemember: "Remember Encodings",
+    WeightedCLIPLoadPromptLoras: "Load LoRAs from Prompt",
+    WeightedCLIPLoadFull: "Load CLIP (text + image)",
+    WeightedCLIPRerank: "Rerank by CLIP",
+    WeightedCLIPSimilarity: "CLIP Similarity Matrix",
 }
-"""Permanent ids, which saved workflows store, to classes."""
+"""Nodes to their display names, which may change. Their own names are ids: permanent, as saved workflows store them."""
 
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "WeightedCLIPTextEncode": "CLIP Text Encode (Weighted)",
-    "WeightedCLIPA1111Encode": "A1111 Prompt",
-    "WeightedCLIPMaskedBlend": "Down-Weight (Masked Blend)",
-    "WeightedCLIPMaskControl": "Mask Control",
-    "WeightedCLIPSDXLEncode": "CLIP Text Encode SDXL (Weighted)",
-    "WeightedCLIPConvert": "Convert Prompt Syntax",
-    "WeightedCLIPInspect": "Inspect Prompt",
-    "WeightedCLIPLoad": "Load CLIP Encoder (native)",
-    "WeightedCLIPRemember": "Remember Encodings",
-    "WeightedCLIPLoadPromptLoras": "Load LoRAs from Prompt",
-    "WeightedCLIPLoadFull": "Load CLIP (text + image)",
-    "WeightedCLIPRerank": "Rerank by CLIP",
-    "WeightedCLIPSimilarity": "CLIP Similarity Matrix",
-}
+NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
+NODE_DISPLAY_NAME_MAPPINGS = {node.__name__: title for node, title in _NODES.items()}
