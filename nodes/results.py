@@ -15,7 +15,7 @@ from torch import Tensor
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.timed import TimedEncoded
 from ..hosts.comfy.timing import Timing
-from ..weighting.encode import EncodedPrompt, ReadPrompt
+from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import TimedRead, timed_reads, timed_view
@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 
 def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, Any]:
-    """Result of a node that encodes one prompt, or one for each tower: conditioning and report.
+    """ComfyUI's result of a node that encodes one prompt, or one for each tower: conditioning and report.
 
     Args:
         encoded: What became of it.
         issues: What the user should know besides.
-
-    Returns:
-        ComfyUI's result.
     """
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
@@ -49,16 +46,13 @@ def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[st
 
 
 def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
-    """Result of a node that encodes a timed prompt: conditioning and report.
+    """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
     Args:
         prompt: As it was read.
         encoded: What became of it.
         timing: When its steps are.
         counter: How they are counted.
-
-    Returns:
-        ComfyUI's result, with a view of each text (weighting/timed/view.py).
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
@@ -100,44 +94,29 @@ def _heading(timed: TimedRead, *, has_weight: bool) -> str:
 
 def _encoding_lines(encoded: Encoded) -> list[str]:
     """How each tower encoded, and what was left to the host."""
-    lines = [_encoding_line(name, prompt) for name, prompt in encoded.prompts.items()]
+    lines: list[str] = []
+    for name, prompt in encoded.prompts.items():
+        rows, dim = prompt.hidden.shape[1:]
+        count = counted(prompt.num_encodings, "encoding")
+        lines.append(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}")
     if encoded.left_to_host:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
     return lines
 
 
-def _encoding_line(name: str, prompt: EncodedPrompt) -> str:
-    rows, dim = prompt.hidden.shape[1:]
-    count = counted(prompt.num_encodings, "encoding")
-    return f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}"
-
-
 def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
-    """The same result with a picture shown on the node, as the stock Preview Image shows one.
-
-    Args:
-        result: ComfyUI's result.
-        picture: What to show; saved among the host's temporary files.
-
-    Returns:
-        ComfyUI's result.
-    """
+    """A node's result with a picture shown on the node, as by the stock Preview Image: a temporary file of the host."""
     import folder_paths
 
+    folder = Path(folder_paths.get_temp_directory())
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as on_error:
-        with tempfile.NamedTemporaryFile(
-            prefix="weighted-clip-", suffix=".png", dir=_made(folder_paths.get_temp_directory()), delete=False
-        ) as file:
+        with tempfile.NamedTemporaryFile(prefix="weighted-clip-", suffix=".png", dir=folder, delete=False) as file:
             on_error.callback(Path(file.name).unlink)
             picture.save(file, "PNG")
         on_error.pop_all()
     image = {"filename": Path(file.name).name, "subfolder": "", "type": "temp"}
     return {**result, "ui": {**result["ui"], "images": [image]}}
-
-
-def _made(folder: str) -> str:
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def to_image(picture: Image.Image) -> Tensor:

@@ -60,18 +60,11 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
 def _files_of(name: str, files: Sequence[str]) -> list[str]:
     """Files of a name: by path, else bare; with or without suffix; else in any case."""
     wanted = name.replace("\\", "/").strip()
-
-    def called(file: str) -> list[tuple[str, ...]]:
-        path = PurePath(file.replace("\\", "/"))
-        return [(path.as_posix(), path.with_suffix("").as_posix()), (path.name, path.stem)]
-
-    for is_exact in (True, False):
-        for kind in (0, 1):
-            names = {file: called(file)[kind] for file in files}
-            if is_exact:
-                found = [file for file in files if wanted in names[file]]
-            else:
-                found = [file for file in files if wanted.lower() in (text.lower() for text in names[file])]
+    paths = [PurePath(file.replace("\\", "/")) for file in files]
+    for fold in (str, str.lower):
+        for shown in (paths, [PurePath(path.name) for path in paths]):
+            names = [(path.as_posix(), path.with_suffix("").as_posix()) for path in shown]
+            found = [file for file, some in zip(files, names, strict=True) if fold(wanted) in map(fold, some)]
             if found:
                 return found
     return []
