@@ -17,14 +17,7 @@ TIMES = ("steps", "counter")
 
 
 def ruler_nodes(classes: Mapping[str, Any]) -> dict[str, RulerNode]:
-    """The nodes that the ruler may ask for.
-
-    Args:
-        classes: Nodes by their ids.
-
-    Returns:
-        By id, how a prompt is read by those that have a prompt box.
-    """
+    """How a prompt is read by the nodes that have a prompt box, by id, out of all nodes by id."""
     return {name: _ruler_node(node) for name, node in classes.items() if hasattr(node, "options")}
 
 

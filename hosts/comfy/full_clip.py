@@ -41,9 +41,6 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
         device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
         activation: As in `load_full_clip`.
 
-    Returns:
-        The model.
-
     Raises:
         CheckpointError: If the file cannot be used.
     """
@@ -52,15 +49,12 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
 
 
 def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:
-    """The vectors of some texts.
+    """The vectors of some texts; memory for the model is asked of the host.
 
     Args:
-        hosted: The model; its memory is asked of the host.
+        hosted: The model.
         texts: Any strings.
         syntax: How weights are written in them, to be left out.
-
-    Returns:
-        One for each.
     """
     import comfy.model_management as model_management
 

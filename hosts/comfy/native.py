@@ -59,9 +59,6 @@ def load_native(
         device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
         max_bytes: What the encoder may remember; by default as `default_bytes` says.
 
-    Returns:
-        The encoder.
-
     Raises:
         CheckpointError: If the file cannot be used.
         ValueError: If ``clip_skip`` is out of range.
@@ -73,15 +70,7 @@ def load_native(
 
 
 def managed(model: torch.nn.Module, device: str) -> ModelPatcher:
-    """Hand a model's memory to the host.
-
-    Args:
-        model: On the CPU.
-        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
-
-    Returns:
-        The host's ModelPatcher round it.
-    """
+    """Hand the memory of a model on the CPU to the host, by a ModelPatcher round it; ``device`` as in `load_native`."""
     import comfy.model_management as model_management
     from comfy.model_patcher import ModelPatcher
 
@@ -94,16 +83,7 @@ def managed(model: torch.nn.Module, device: str) -> ModelPatcher:
 def encode_native(
     clip: NativeClip, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions
 ) -> list[EncodedTowers]:
-    """Encode prompts with every tower, all together.
-
-    Args:
-        clip: The encoder; its memory is asked of the host.
-        texts: The prompts, each one text or one for each tower, by name.
-        options: How to read and weight them.
-
-    Returns:
-        One result for each prompt.
-    """
+    """Encode prompts with every tower, all together; memory for the encoder is asked of the host."""
     import comfy.model_management as model_management
 
     prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)

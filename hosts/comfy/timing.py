@@ -59,14 +59,7 @@ class Timing:
 
 
 def uniform_timing(steps: int) -> Timing:
-    """Steps of equal length; changes in the middle between two steps, so that small deviations do no harm.
-
-    Args:
-        steps: Number of steps.
-
-    Returns:
-        The timing.
-    """
+    """Steps of equal length; changes in the middle between two steps, so that small deviations do no harm."""
     borders = tuple((index - 0.5) / steps for index in range(1, steps))
     message = f"{steps} steps of equal length are assumed: connect sigmas, and the prompt changes on exactly its steps."
     issue = Issue("uniform-steps", message, Span(0, 0))
@@ -114,9 +107,8 @@ def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_
 
 
 def _uniform_with_issue(steps: int, message: str) -> Timing:
-    timing = uniform_timing(steps)
     issue = Issue("no-timing", f"{message} Steps of equal length are assumed.", Span(0, 0))
-    return replace(timing, issues=(issue,))
+    return replace(uniform_timing(steps), issues=(issue,))
 
 
 def _percent_of(sigma: float, percent_to_sigma: PercentToSigma) -> float:
@@ -140,9 +132,6 @@ def stable_diffusion_sigma(percent: float) -> float:
     the logarithm is interpolated.
 
     Args:
-        percent: 0 (pure noise) to 1.
-
-    Returns:
-        The level, 14.6 to 0.029.
+        percent: 0 (pure noise, level 14.6) to 1 (level 0.029).
     """
     return float(np.exp(np.interp((1 - percent) * 999, np.arange(1000), _LOG_SIGMAS)))

@@ -26,14 +26,7 @@ class LoadedModel:
     warning = ""
 
     def __init__(self, model: Model | None) -> None:
-        """Take the host's model.
-
-        Args:
-            model: Its ``sd_model``, or None.
-
-        Raises:
-            WebUIError: If it has text encoders that are not known.
-        """
+        """Take the host's ``sd_model``, or None; raises `WebUIError` if it has text encoders that are not known."""
         self._model = model
         self._engines = {} if model is None else engines_of(model)
 
@@ -52,19 +45,7 @@ class LoadedModel:
         return {tower: engine.reader() for tower, engine in self._engines.items()}
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> dict[str, EncodedPrompt]:
-        """Encode a prompt with every tower, by the host itself; in the host's queue only.
-
-        Args:
-            text: The prompt.
-            options: How to read and weight it.
-            check: Called before each call of an encoder; raises to end the work.
-
-        Returns:
-            By tower.
-
-        Raises:
-            WebUIError: If no model is loaded, or it cannot do this.
-        """
+        """As `LabModel.encode`, by the host itself; in the host's queue only."""
         if self._model is None:
             raise WebUIError(
                 "No model is loaded yet: make an image once, then this page uses its text encoder. Tokens, masks and "
@@ -102,12 +83,8 @@ def loaded_model() -> LoadedModel:
 def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function when no image is being made; in Forge on the thread that owns the models.
 
-    Args:
-        function: Whatever needs the model's weights.
-        arguments: Its arguments.
-
     Returns:
-        What it returns. What it raises is raised here.
+        What the function returns. What it raises is raised here.
     """
     from modules.call_queue import wrap_queued_call  # pyright: ignore[reportMissingImports]
 
