@@ -68,11 +68,9 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": common.CLIP_INPUT,
-                "text": common.TEXT_INPUT,
+                **common.inputs("clip", "text"),
                 "emphasis": EMPHASIS_INPUT,
-                "comma_backtrack": common.COMMA_BACKTRACK_INPUT,
-                "padding": common.PADDING_INPUT,
+                **common.inputs("comma_backtrack", "padding"),
             },
             # optional, so that requests saved before they existed stay valid
             "optional": {"steps": STEPS_INPUT, "counter": COUNTER_INPUT, "sigmas": SIGMAS_INPUT, "model": MODEL_INPUT},

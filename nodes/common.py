@@ -67,79 +67,89 @@ def checked(name: str, value: Any, choices: Collection[str]) -> Any:
     return value
 
 
-CLIP_INPUT = make_input(
-    EITHER_CLIP, "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."
-)
 COMMENTS_AND_CHOICES = (
     "As in the stock node, // starts a comment, and of alternatives in curly brackets, divided by bars, one is picked "
     "at random."
 )
-TEXT_INPUT = prompt_input(f"The prompt. {COMMENTS_AND_CHOICES}")
-SYNTAX_INPUT = menu(
-    SYNTAXES,
-    "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
-    counts=True,
-)
-SCHEME_INPUT = menu(
-    SCHEMES,
-    "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items()),
-    counts=True,
-)
-NORMALIZATION_INPUT = menu(
-    NORMALIZATIONS,
-    "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens counts "
-    "no more than a short one.",
-    counts=True,
-)
-CHUNKING_INPUT = menu(
-    CHUNKING_CHOICES,
-    "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or the "
-    "last comma. comfy segment, comfy word: between weighted segments, or between words.",
-    counts=True,
-)
-PADDING_INPUT = menu(
-    PADDINGS,
-    "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion was "
-    "trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are "
-    "left out, so that the U-Net does not see them either.",
-    counts=True,
-)
-POOLED_INPUT = menu(
-    POOLED,
-    "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
-    "masked_blend, blend it the same way. raw text: of the text as typed, as the compel library does.",
-    counts=True,
-)
-LAW_INPUT = menu(
-    LAWS,
-    "How several faded words share the result. nested: a word at 0 is gone, whatever the others weigh. compel: as the "
-    "compel library; two words at 0 each survive by half.",
-    counts=True,
-)
-MASK_METHOD_INPUT = menu(
-    MASK_METHODS,
-    "What an absent word is. attention: hidden from all tokens. token: replaced by the filler. remove: deleted, "
-    "what follows moves up.",
-    counts=True,
-)
-FILLER_INPUT = make_input(
-    "STRING",
-    "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
-    {"default": "+"},
-    counts=True,
-)
-COMMA_BACKTRACK_INPUT = make_input(
-    "INT",
-    "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
-    {"default": 20, "min": 0, "max": 74},
-    counts=True,
-)
-REMEMBER_INPUT = make_input(
-    "INT",
-    "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty prompt, unchanged "
-    "chunks, the beginning of an edited one. 0: none.",
-    {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
-)
+
+INPUTS: dict[str, Input] = {
+    "clip": make_input(
+        EITHER_CLIP, "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."
+    ),
+    "text": prompt_input(f"The prompt. {COMMENTS_AND_CHOICES}"),
+    "syntax": menu(
+        SYNTAXES,
+        "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
+        counts=True,
+    ),
+    "scheme": menu(
+        SCHEMES,
+        "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items()),
+        counts=True,
+    ),
+    "normalization": menu(
+        NORMALIZATIONS,
+        "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens "
+        "counts no more than a short one.",
+        counts=True,
+    ),
+    "chunking": menu(
+        CHUNKING_CHOICES,
+        "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or "
+        "the last comma. comfy segment, comfy word: between weighted segments, or between words.",
+        counts=True,
+    ),
+    "padding": menu(
+        PADDINGS,
+        "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion "
+        "was trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are left "
+        "out, so that the U-Net does not see them either.",
+        counts=True,
+    ),
+    "pooled": menu(
+        POOLED,
+        "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
+        "masked_blend, blend it the same way. raw text: of the text as typed, as the compel library does.",
+        counts=True,
+    ),
+    "law": menu(
+        LAWS,
+        "How several faded words share the result. nested: a word at 0 is gone, whatever the others weigh. compel: as "
+        "the compel library; two words at 0 each survive by half.",
+        counts=True,
+    ),
+    "mask_method": menu(
+        MASK_METHODS,
+        "What an absent word is. attention: hidden from all tokens. token: replaced by the filler. remove: deleted, "
+        "what follows moves up.",
+        counts=True,
+    ),
+    "filler": make_input(
+        "STRING",
+        "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
+        {"default": "+"},
+        counts=True,
+    ),
+    "comma_backtrack": make_input(
+        "INT",
+        "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
+        {"default": 20, "min": 0, "max": 74},
+        counts=True,
+    ),
+    "remember": make_input(
+        "INT",
+        "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty prompt, "
+        "unchanged chunks, the beginning of an edited one. 0: none.",
+        {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
+    ),
+}
+"""Inputs that several nodes have, or that are named as fields of `EncodeOptions`."""
+
+
+def inputs(*names: str) -> dict[str, Input]:
+    """Some of `INPUTS`, in this order."""
+    return {name: INPUTS[name] for name in names}
+
 
 REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, and every problem."
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."

@@ -32,7 +32,7 @@ class WeightedCLIPConvert:
         sources = common.with_first("a1111", SYNTAXES)
         return {
             "required": {
-                "text": common.TEXT_INPUT,
+                **common.inputs("text"),
                 "from": common.menu(sources, "The syntax the prompt is in.", counts=True),
                 "to": common.menu(TARGETS, "The syntax wanted."),
             }

@@ -32,9 +32,7 @@ class WeightedCLIPInspect:
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "text": common.TEXT_INPUT,
-                "syntax": common.SYNTAX_INPUT,
-                "chunking": common.CHUNKING_INPUT,
+                **common.inputs("text", "syntax", "chunking"),
             },
             "optional": {
                 "clip": common.make_input(

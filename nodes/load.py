@@ -64,7 +64,7 @@ class WeightedCLIPLoad:
                 "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic. fp32 equals the host's numbers."),
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
             },
-            "optional": {"remember": common.REMEMBER_INPUT},
+            "optional": common.inputs("remember"),
         }
 
     def load(

@@ -34,8 +34,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": common.CLIP_INPUT,
-                "text": common.TEXT_INPUT,
+                **common.inputs("clip", "text"),
                 "hide": common.make_input(
                     "STRING",
                     "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
@@ -61,7 +60,7 @@ class WeightedCLIPMaskControl(common.EncodeNode):
                     {"default": True, "label_on": "on, as trained", "label_off": "off"},
                     counts=True,
                 ),
-                "padding": common.PADDING_INPUT,
+                **common.inputs("padding"),
             }
         }
 

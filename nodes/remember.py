@@ -31,7 +31,7 @@ class WeightedCLIPRemember:
         return {
             "required": {
                 "clip": common.make_input("CLIP", "The checkpoint's CLIP. Our native encoder remembers by itself."),
-                "remember": common.REMEMBER_INPUT,
+                **common.inputs("remember"),
             }
         }
 

@@ -34,7 +34,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": common.CLIP_INPUT,
+                **common.inputs("clip"),
                 "text_g": common.prompt_input(
                     "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."
                 ),
@@ -45,12 +45,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                 "crop_h": size_input("How many at its top.", 0),
                 "target_width": size_input("Width of the picture wanted."),
                 "target_height": size_input("Its height."),
-                "syntax": common.SYNTAX_INPUT,
-                "scheme": common.SCHEME_INPUT,
-                "normalization": common.NORMALIZATION_INPUT,
-                "chunking": common.CHUNKING_INPUT,
-                "padding": common.PADDING_INPUT,
-                "pooled": common.POOLED_INPUT,
+                **common.inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
             },
             "optional": {
                 "aesthetic_score": common.make_input(

@@ -28,14 +28,7 @@ class WeightedCLIPTextEncode(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": common.CLIP_INPUT,
-                "text": common.TEXT_INPUT,
-                "syntax": common.SYNTAX_INPUT,
-                "scheme": common.SCHEME_INPUT,
-                "normalization": common.NORMALIZATION_INPUT,
-                "chunking": common.CHUNKING_INPUT,
-                "padding": common.PADDING_INPUT,
-                "pooled": common.POOLED_INPUT,
+                **common.inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
             }
         }
 
@@ -61,14 +54,9 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                "clip": common.CLIP_INPUT,
-                "text": common.TEXT_INPUT,
-                "syntax": common.menu(BLEND_SYNTAXES, common.SYNTAX_INPUT[1]["tooltip"], counts=True),
-                "law": common.LAW_INPUT,
-                "mask_method": common.MASK_METHOD_INPUT,
-                "filler": common.FILLER_INPUT,
-                "padding": common.PADDING_INPUT,
-                "pooled": common.POOLED_INPUT,
+                **common.inputs("clip", "text"),
+                "syntax": common.menu(BLEND_SYNTAXES, common.INPUTS["syntax"][1]["tooltip"], counts=True),
+                **common.inputs("law", "mask_method", "filler", "padding", "pooled"),
             }
         }
 

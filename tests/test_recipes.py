@@ -15,7 +15,7 @@ import pytest
 from weighted_clip.benchmarks import parsing
 from weighted_clip.benchmarks.texts import PROMPTS, written
 from weighted_clip.nodes import NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.nodes.common import SYNTAX_INPUT
+from weighted_clip.nodes.common import INPUTS
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
@@ -75,7 +75,7 @@ def test_every_syntax_has_case_files_that_are_read_and_a_section(syntax: str) ->
 def test_every_syntax_is_in_the_lists_of_readme_and_tooltip() -> None:
     (listed,) = re.findall(r"The syntaxes are (.*?)\. ", page("README.md"), re.DOTALL)
     assert re.findall(r"`([^`]+)`", listed) == list(SYNTAXES)
-    assert re.findall(r"(\w+): ", SYNTAX_INPUT[1]["tooltip"]) == list(SYNTAXES)
+    assert re.findall(r"(\w+): ", INPUTS["syntax"][1]["tooltip"]) == list(SYNTAXES)
 
 
 @pytest.mark.parametrize("target", TARGETS)
