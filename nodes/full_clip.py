@@ -199,11 +199,8 @@ class WeightedCLIPSimilarity:
         features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
         described = encode_texts(clip_full, lines, syntax)
         vectors = torch.stack([one.vector for one in described])
-        if over == "none":
-            values = similarity(vectors, features)
-        else:
-            scaled = similarity(vectors, features, temperature or 1 / clip_full.clip.logit_scale)
-            values = probabilities(scaled, over)
+        scale = 1.0 if over == "none" else temperature or 1 / clip_full.clip.logit_scale
+        values = probabilities(similarity(vectors, features, scale), over)
         picture = draw_similarity(values.tolist(), lines, _thumbnails(images), over=over)
         table = "\n".join(
             "\t".join([line, *(f"{value:.4f}" for value in row)])
@@ -212,17 +209,13 @@ class WeightedCLIPSimilarity:
         return with_preview(node_result((to_image(picture), table), [one.read for one in described]), picture)
 
 
-THUMBNAIL_SIZE = 192
-"""Largest side, in pixels."""
-
-
-def _thumbnails(images: Tensor) -> list[Image.Image]:
-    """The images for a picture, small, one after another."""
+def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:
+    """The images for a picture, none of their sides longer than ``size`` pixels."""
     from PIL import Image
 
     thumbnails: list[Image.Image] = []
     for image in images:
         pixels = image[..., :3].float().clamp(0, 1).mul(255).round().byte().cpu().expand(-1, -1, 3)
         thumbnails.append(Image.fromarray(pixels.numpy()))
-        thumbnails[-1].thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
+        thumbnails[-1].thumbnail((size, size))
     return thumbnails

@@ -112,13 +112,7 @@ def encode_texts(
 
 
 def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
-    """What reads prompts for a CLIP's text towers.
-
-    Args:
-        clip: ComfyUI's CLIP object, a `NativeClip`, or None for CLIP-L.
-
-    Returns:
-        By tower, at least one.
+    """What reads prompts for a CLIP's text towers, by tower; for CLIP-L if there is no CLIP.
 
     Raises:
         ValueError: If there is no CLIP text tower in it.

@@ -68,11 +68,7 @@ def base_options() -> EncodeOptions:
 
 
 def loaded_model() -> LoadedModel:
-    """The model in memory now.
-
-    Raises:
-        WebUIError: If it has text encoders that are not known.
-    """
+    """The model in memory now; raises as `LoadedModel` does."""
     from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
 
     model = model_data.sd_model  # the public name would load one

@@ -65,11 +65,7 @@ def infotext_key(name: str) -> str:
 
 
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """What a control becomes when the parameters of an image are pasted.
-
-    Args:
-        name: Of the setting.
-        parameters: Of the image.
+    """What the control of a setting becomes when the parameters of an image are pasted.
 
     Returns:
         Its value; None, which changes nothing, where the image was made without us. ``enabled`` is then False.
