@@ -10,12 +10,13 @@ Transferable Visual Models From Natural Language Supervision", 2021, section 2.5
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
+
+from .linear import widened, without_autocast
 
 Over = Literal["texts", "images", "none"]
 """What probabilities add up to 1 over."""
@@ -39,7 +40,7 @@ def normalized(features: Tensor) -> Tensor:
     Returns:
         ``[..., dim]``, float32 or float64. A vector of zeros has no direction and stays as it is.
     """
-    return functional.normalize(_widened(features), dim=-1)
+    return functional.normalize(widened(features), dim=-1)
 
 
 def similarity(text_features: Tensor, image_features: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
@@ -60,7 +61,7 @@ def similarity(text_features: Tensor, image_features: Tensor, temperature: Tenso
     _check_features(text_features, image_features)
     if not isinstance(temperature, Tensor) and not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    with _without_autocast(text_features.device):
+    with without_autocast(text_features.device):
         texts, images = normalized(text_features), normalized(image_features)
         wide = torch.promote_types(texts.dtype, images.dtype)
         return texts.to(wide) @ images.to(wide).T / temperature
@@ -86,7 +87,7 @@ def probabilities(scores: Tensor, over: Over) -> Tensor:
     if over not in axes:
         raise ValueError(f"over must be one of: {', '.join(axes)}; got {over!r}")
     axis = axes[over]
-    return scores if axis is None else _widened(scores).softmax(axis)
+    return scores if axis is None else widened(scores).softmax(axis)
 
 
 class ContrastiveLoss(nn.Module):
@@ -126,7 +127,7 @@ class ContrastiveLoss(nn.Module):
     @property
     def temperature(self) -> Tensor:
         """τ, the lecture's temperature, as the loss uses it: a tensor of shape ``[]``, at least 0.01."""
-        scale = _widened(self.logit_scale)
+        scale = widened(self.logit_scale)
         bound = scale.new_tensor(MAX_LOGIT_SCALE)
         # not clamp(): from torch 2.15 on that has no gradient at the bound, and the scale would stay there
         return torch.exp(-torch.where(scale > bound, bound, scale))
@@ -157,7 +158,7 @@ class ContrastiveLoss(nn.Module):
                 "every text needs its image, and there must be at least one pair; got text features of shape "
                 f"{list(text_features.shape)} and image features of shape {list(image_features.shape)}"
             )
-        text_features, image_features = _widened(text_features), _widened(image_features)
+        text_features, image_features = widened(text_features), widened(image_features)
         all_texts, all_images, first = _of_all_ranks(text_features, image_features)
         own = first + torch.arange(batch, device=text_features.device)
         text_to_image = similarity(text_features, all_images, self.temperature)  # [batch, all]: S_ij over j
@@ -214,14 +215,3 @@ def _check_features(text_features: Tensor, image_features: Tensor) -> None:
             f"text features must be [texts, dim] and image features [images, dim] of the same dim, "
             f"got {shapes[0]} and {shapes[1]}"
         )
-
-
-def _widened(values: Tensor) -> Tensor:
-    """Half precision as float32; the rest as it is."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast would compute the matrix product in half precision again."""
-    # other devices have no autocast in every torch that we run on
-    return torch.autocast(device.type, enabled=False) if device.type in ("cpu", "cuda") else nullcontext()

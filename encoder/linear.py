@@ -6,8 +6,9 @@ Source: docs/performance.md, "On a CPU".
 from __future__ import annotations
 
 import platform
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,17 @@ def layer_norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
     """Layer norm in the type of the states, whatever the weights are stored in."""
     weight, bias = layer.weight.to(hidden.dtype), layer.bias.to(hidden.dtype)
     return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def widened(values: Tensor) -> Tensor:
+    """Half precision as float32; the rest as it is."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which a caller's autocast does not compute matrix products in half precision."""
+    # other devices have no autocast in every torch that we run on
+    return torch.autocast(device.type, enabled=False) if device.type in ("cpu", "cuda") else nullcontext()
 
 
 def rounded_up(count: int) -> int:

@@ -13,7 +13,6 @@ Source: docs/performance.md, "Shared prefixes".
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +23,7 @@ from torch.nn import functional
 from .config import TextConfig
 from .encoding import Encoding
 from .layers import Block
-from .linear import layer_norm, linear, rounded_up
+from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
 from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
 from .text_model import TextEncoder, TextModel, first_eos
@@ -76,14 +75,9 @@ class PrefixTextEncoder(TextEncoder):
         """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
         batches = [slice(start, start + size) for start in range(0, len(ids), size)]
-        with self._own_types():
+        with without_autocast(self.model.final_layer_norm.weight.device):  # what is remembered must not depend on it
             parts = [self._run(ids[part], None if mask is None else mask[part], is_causal, attempt) for part in batches]
         return Encoding(*map(torch.cat, zip(*parts, strict=True)))
-
-    def _own_types(self) -> AbstractContextManager[Any]:
-        """No autocast by a caller: what is remembered shall not depend on it."""
-        kind = self.model.final_layer_norm.weight.device.type
-        return torch.autocast(kind, enabled=False) if kind in ("cpu", "cuda") else nullcontext()
 
     def _scope(self) -> Hashable:
         """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
@@ -106,8 +100,7 @@ class PrefixTextEncoder(TextEncoder):
         rows, places = torch.tensor(fresh, device=device).unbind(1)  # [n] each
         mix = _Mixer(shared, nodes, rows, places, mask, is_causal=is_causal)
 
-        embedded = model.embeddings(tokens, vectors)[rows, places]
-        hidden = embedded if embedded.dtype == torch.float64 else embedded.float()  # [n, d]
+        hidden = widened(model.embeddings(tokens, vectors)[rows, places])  # [n, d]
         blocks = cast("Sequence[Block]", model.encoder.layers)
         chosen = hidden
         saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
@@ -128,7 +121,9 @@ class PrefixTextEncoder(TextEncoder):
         if self.projected and model.text_projection is not None:
             pooled = linear(pooled, model.text_projection)
         result = chosen[nodes]  # [b, s, d]
-        return self.widened(layer_norm(result, model.final_layer_norm) if self.final_norm else result, pooled)
+        if self.final_norm:
+            result = layer_norm(result, model.final_layer_norm)
+        return Encoding(widened(result), widened(pooled))
 
     def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> list[tuple[ChunkKey, tuple[Tensor, ...]]]:
         """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""

@@ -17,6 +17,7 @@ from .config import TextConfig
 from .encoding import Encoding
 from .files.overflow import overflow
 from .layers import Encoder
+from .linear import widened
 from .masks import causal_mask, check_mask
 
 
@@ -244,7 +245,7 @@ class TextEncoder:
             final_norm=self.final_norm,
         )
         pooled = output.projected if self.projected and output.projected is not None else output.pooled
-        return self.widened(output.hidden, pooled)
+        return Encoding(widened(output.hidden), widened(pooled))
 
     @staticmethod
     def split(ids: Sequence[Sequence[Any]]) -> tuple[list[list[int]], dict[tuple[int, int], Tensor]]:
@@ -257,8 +258,3 @@ class TextEncoder:
                     vectors[row, column] = token.vector
                     chunk[column] = token.placeholder
         return plain, vectors
-
-    @staticmethod
-    def widened(hidden: Tensor, pooled: Tensor) -> Encoding:
-        """An `Encoding` in float32, or in float64 where that is what there is."""
-        return Encoding(*(one if one.dtype == torch.float64 else one.float() for one in (hidden, pooled)))
