@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .config import Activation
+from .config import Activation, TextConfig, VisionConfig
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -51,19 +51,12 @@ class Attention(nn.Module):
         Returns:
             ``[b, s, d]``.
         """
-        return self.mix(*self.heads(hidden), mask, is_causal=is_causal)
-
-    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: ``[b, s, d]`` to ``[b, h, s, e]`` each."""
-        q, k, v = (
+        heads = (
             project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return q, k, v
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        """``softmax(q k^T / sqrt(e), masked with -inf) v``, heads joined and projected: ``[b, s, d]``."""
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
+        # softmax(q k^T / sqrt(e), masked with -inf) v
+        mixed = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=is_causal)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))  # [b, h, s, e] -> [b, s, d]
 
 
@@ -84,12 +77,12 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm encoder layer: norm, attention, add; norm, MLP, add (Definition 5.7, equations 44 to 48)."""
 
-    def __init__(self, hidden_dim: int, num_heads: int, mlp_dim: int, activation: Activation, eps: float) -> None:
+    def __init__(self, config: TextConfig | VisionConfig) -> None:
         super().__init__()
-        self.layer_norm1 = nn.LayerNorm(hidden_dim, eps=eps)
-        self.self_attn = Attention(hidden_dim, num_heads)
-        self.layer_norm2 = nn.LayerNorm(hidden_dim, eps=eps)
-        self.mlp = MLP(hidden_dim, mlp_dim, activation)
+        self.layer_norm1 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.self_attn = Attention(config.hidden_dim, config.num_heads)
+        self.layer_norm2 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.mlp = MLP(config.hidden_dim, config.mlp_dim, config.activation)
 
     def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
         """``[b, s, d]`` to ``[b, s, d]``; ``mask`` and ``is_causal`` as in `Attention.forward`."""
@@ -100,11 +93,9 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """Stack of blocks (Definition 5.8, equations 49 to 51; the final norm of equation 52 belongs to the tower)."""
 
-    def __init__(
-        self, num_layers: int, hidden_dim: int, num_heads: int, mlp_dim: int, activation: Activation, eps: float
-    ) -> None:
+    def __init__(self, config: TextConfig | VisionConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(hidden_dim, num_heads, mlp_dim, activation, eps) for _ in range(num_layers))
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
 
     def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> list[Tensor]:
         """Run every layer.
@@ -121,3 +112,9 @@ class Encoder(nn.Module):
         for layer in self.layers:
             states.append(layer(states[-1], mask, is_causal=is_causal))
         return states
+
+
+def projection(config: TextConfig | VisionConfig) -> nn.Linear | None:
+    """Linear map of pooled vectors ``[b, d]`` to ``[b, projection_dim]``; None where a tower has none."""
+    dim = config.projection_dim
+    return None if dim is None else nn.Linear(config.hidden_dim, dim, bias=False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .config import TextConfig
 from .encoding import Encoding
 from .files.overflow import overflow
-from .layers import Encoder
+from .layers import Encoder, projection
 from .linear import widened
 from .masks import causal_mask, check_mask
 
@@ -82,18 +82,9 @@ class TextModel(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = TextEmbeddings(config)
-        self.encoder = Encoder(
-            config.num_layers,
-            config.hidden_dim,
-            config.num_heads,
-            config.mlp_dim,
-            config.activation,
-            config.layer_norm_eps,
-        )
+        self.encoder = Encoder(config)
         self.final_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
-        self.text_projection = (
-            None if config.projection_dim is None else nn.Linear(config.hidden_dim, config.projection_dim, bias=False)
-        )
+        self.text_projection = projection(config)
 
     def forward(
         self,

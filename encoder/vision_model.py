@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import VisionConfig
-from .layers import Encoder
+from .layers import Encoder, projection
 
 
 class VisionOutput(NamedTuple):
@@ -63,18 +63,9 @@ class VisionModel(nn.Module):
         self.config = config
         self.embeddings = PatchEmbeddings(config)
         self.pre_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
-        self.encoder = Encoder(
-            config.num_layers,
-            config.hidden_dim,
-            config.num_heads,
-            config.mlp_dim,
-            config.activation,
-            config.layer_norm_eps,
-        )
+        self.encoder = Encoder(config)
         self.post_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
-        self.visual_projection = (
-            None if config.projection_dim is None else nn.Linear(config.hidden_dim, config.projection_dim, bias=False)
-        )
+        self.visual_projection = projection(config)
 
     def forward(self, pixels: Tensor) -> VisionOutput:
         """Encode images.
