@@ -102,13 +102,13 @@ def load_full_clip(
         for half, config in (("text", text_config), ("image", vision_config)):
             if config.projection_dim is None:
                 raise CheckpointError(
-                    f"{path}: its {half} encoder has no projection, so texts and images cannot be compared. "
+                    f"its {half} encoder has no projection, so texts and images cannot be compared. "
                     "Checkpoints of Stable Diffusion 1.x leave it out; load a whole CLIP, such as the "
                     "model.safetensors of openai/clip-vit-large-patch14"
                 )
         if text_config.projection_dim != vision_config.projection_dim:
             raise CheckpointError(
-                f"{path}: its text encoder ends {text_config.projection_dim} wide and its image encoder "
+                f"its text encoder ends {text_config.projection_dim} wide and its image encoder "
                 f"{vision_config.projection_dim} wide: they are not of one model"
             )
         with torch.device("meta"):

@@ -146,9 +146,9 @@ def load_text_model(
         wanted = [one for one in found if tower in (None, one.name)]
         names = ", ".join(one.name for one in found)
         if not wanted:
-            raise CheckpointError(f"{path}: no text encoder {tower!r} in it; it has {names}")
+            raise CheckpointError(f"no text encoder {tower!r} in it; it has {names}")
         if len(wanted) > 1:
-            raise CheckpointError(f"{path}: several text encoders in it, say which one is wanted: {names}")
+            raise CheckpointError(f"several text encoders in it, say which one is wanted: {names}")
         models, report = _read_towers(file, wanted, dtype, device, activation)
     return models[wanted[0].name], report
 
@@ -247,7 +247,7 @@ def load_weights(
     for name, copy in copies.items():
         problem = overflow(tensors[name], copy)
         if problem:
-            raise CheckpointError(f"{file.path}: key {sources[name].key!r} {problem}")
+            raise CheckpointError(f"key {sources[name].key!r} {problem}")
     model.load_state_dict(copies, assign=True)
     model.to(device).eval().requires_grad_(False)
     dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))

@@ -62,7 +62,7 @@ class TensorFile:
     """An open safetensors file. Every method raises CheckpointError where the file is not as it should be."""
 
     path: Path
-    """Where it is, for messages."""
+    """Where it is."""
     handle: Any
     """What safetensors gives the tensors from."""
     shapes: Shapes
@@ -80,7 +80,7 @@ class TensorFile:
             hint = " It looks like a LoRA."
         some = ", ".join(f"{key!r:.200}" for key in list(self.shapes)[:3]) or "none at all"
         raise CheckpointError(
-            f"{self.path}: no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
+            f"no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
             f"one is expected.{hint} First keys: {some}"
         )
 
@@ -93,19 +93,15 @@ class TensorFile:
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, CLIP_L.vocab_size)
         if width < HEAD_DIM or width % HEAD_DIM:
-            raise CheckpointError(
-                f"{self.path}: key {token_key!r} has width {width}, expected a multiple of {HEAD_DIM}"
-            )
+            raise CheckpointError(f"key {token_key!r} has width {width}, expected a multiple of {HEAD_DIM}")
         if vocab_size != CLIP_L.vocab_size:
             raise CheckpointError(
-                f"{self.path}: key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
+                f"key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
         context_length = size(POSITION_NAME, 0, MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
-            raise CheckpointError(
-                f"{self.path}: key {key!r} has {context_length} positions; BOS, a token and EOS need 3"
-            )
+            raise CheckpointError(f"key {key!r} has {context_length} positions; BOS, a token and EOS need 3")
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         return replace(
             TOWERS[tower.name],
@@ -124,7 +120,7 @@ class TensorFile:
             return found
         hint = " It is a CLIP without its image half." if find_towers(self.shapes) else ""
         raise CheckpointError(
-            f"{self.path}: no CLIP image encoder in it.{hint} A whole CLIP is wanted, such as the model.safetensors of "
+            f"no CLIP image encoder in it.{hint} A whole CLIP is wanted, such as the model.safetensors of "
             "openai/clip-vit-large-patch14"
         )
 
@@ -138,17 +134,17 @@ class TensorFile:
         released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
         if released is None and (width < HEAD_DIM or width % HEAD_DIM):
             key = tower.source(CLASS_NAME, self.shapes).key
-            raise CheckpointError(f"{self.path}: key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
+            raise CheckpointError(f"key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
         num_patches = size(POSITION_NAME, 0, 2, MAX_POSITIONS) - 1
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(
-                f"{self.path}: key {key!r} has {num_patches + 1} positions, expected 1 and those of a square of patches"
+                f"key {key!r} has {num_patches + 1} positions, expected 1 and those of a square of patches"
             )
         if grid * patch_size > MAX_IMAGE_SIZE:
             raise CheckpointError(
-                f"{self.path}: its image encoder takes pictures of {grid * patch_size} pixels along each side, at most "
+                f"its image encoder takes pictures of {grid * patch_size} pixels along each side, at most "
                 f"{MAX_IMAGE_SIZE} are possible here"
             )
         is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
@@ -169,12 +165,11 @@ class TensorFile:
             return None
         shape = self.shapes[key]
         if shape not in ((), (1,)):
-            raise CheckpointError(f"{self.path}: key {key!r} has shape {list(shape)!s:.200}, expected one number")
+            raise CheckpointError(f"key {key!r} has shape {list(shape)!s:.200}, expected one number")
         number = float(self.tensor(Source(key, None, is_transposed=False)))
         if abs(number) > MAX_LOG_SCALE:
             raise CheckpointError(
-                f"{self.path}: key {key!r} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to "
-                f"{MAX_LOG_SCALE:g}"
+                f"key {key!r} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to {MAX_LOG_SCALE:g}"
             )
         return number
 
@@ -182,22 +177,20 @@ class TensorFile:
         """Where each parameter of the model is, with the right shape."""
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > MAX_PARAMETERS:
-            raise CheckpointError(
-                f"{self.path}: one encoder in it has {count:,} parameters, at most {MAX_PARAMETERS:,} are read"
-            )
+            raise CheckpointError(f"one encoder in it has {count:,} parameters, at most {MAX_PARAMETERS:,} are read")
         sources = {name: tower.source(name, self.shapes) for name, _ in model.named_parameters()}
         for name, parameter in model.named_parameters():
             shape, expected = self._shape(sources[name]), sources[name].stored_shape(tuple(parameter.shape))
             if shape != expected:
                 raise CheckpointError(
-                    f"{self.path}: key {sources[name].key!r} has shape {list(shape)!s:.200}, expected {list(expected)} "
+                    f"key {sources[name].key!r} has shape {list(shape)!s:.200}, expected {list(expected)} "
                     "beside the other shapes of this file"
                 )
         known = {source.key for source in sources.values()}
         for key in self.shapes:
             if key.startswith(tower.layer_prefix) and key not in known:
                 raise CheckpointError(
-                    f"{self.path}: key {key!r:.200} is in no layer of a plain CLIP encoder; the file may be quantised, "
+                    f"key {key!r:.200} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
                 )
         return sources
@@ -208,7 +201,7 @@ class TensorFile:
         dtype = self.handle.get_slice(source.key).get_dtype()
         if dtype not in FLOATS:
             raise CheckpointError(
-                f"{self.path}: key {source.key!r} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
+                f"key {source.key!r} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
             )
         if source.third is None:
             tensor: Tensor = self.handle.get_tensor(source.key)
@@ -219,8 +212,7 @@ class TensorFile:
         if not bool(finite.all()):
             bad = int((~finite).sum())
             raise CheckpointError(
-                f"{self.path}: key {source.key!r} holds {bad} values that are NaN, infinite or beyond float32, of "
-                f"{tensor.numel()}"
+                f"key {source.key!r} holds {bad} values that are NaN, infinite or beyond float32, of {tensor.numel()}"
             )
         return tensor.T.contiguous() if source.is_transposed else tensor
 
@@ -230,37 +222,32 @@ class TensorFile:
         shape = self._shape(source)
         if len(shape) != num_axes:
             wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
-            raise CheckpointError(f"{self.path}: key {source.key!r} has shape {list(shape)!s:.200}, expected {wanted}")
+            raise CheckpointError(f"key {source.key!r} has shape {list(shape)!s:.200}, expected {wanted}")
         size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
         if not 1 <= size <= most:
             raise CheckpointError(
-                f"{self.path}: key {source.key!r} has shape {list(shape)!s:.200}, and {size} is not between 1 and "
-                f"{most}"
+                f"key {source.key!r} has shape {list(shape)!s:.200}, and {size} is not between 1 and {most}"
             )
         return size
 
     def _num_layers(self, tower: FoundTower) -> int:
         """How many layers a tower has, none of them missing."""
         if len(tower.layers) > MAX_LAYERS:
-            raise CheckpointError(
-                f"{self.path}: {len(tower.layers)} layers in one encoder, at most {MAX_LAYERS} are read"
-            )
+            raise CheckpointError(f"{len(tower.layers)} layers in one encoder, at most {MAX_LAYERS} are read")
         for index in range(len(tower.layers)):
             if str(index) not in tower.layers:
-                raise CheckpointError(
-                    f"{self.path}: layer {index} of {len(tower.layers)} is missing; the file looks incomplete"
-                )
+                raise CheckpointError(f"layer {index} of {len(tower.layers)} is missing; the file looks incomplete")
         return len(tower.layers)
 
     def _shape(self, source: Source) -> tuple[int, ...]:
         if source.key not in self.shapes:
-            raise CheckpointError(f"{self.path}: key {source.key!r} is missing; the file looks incomplete")
+            raise CheckpointError(f"key {source.key!r} is missing; the file looks incomplete")
         return self.shapes[source.key]
 
 
 @contextmanager
 def open_tensor_file(path: Path) -> Generator[TensorFile]:
-    """The open file; what safetensors raises on it, also later on, comes out as a CheckpointError."""
+    """The open file; what is wrong with it, now or later on, comes out as a CheckpointError that names it."""
     if path.suffix.lower() in _PICKLE_SUFFIXES:
         raise CheckpointError(
             f"{path}: pickled checkpoints are not loaded, because loading one can run code. Convert it to .safetensors "
@@ -270,6 +257,9 @@ def open_tensor_file(path: Path) -> Generator[TensorFile]:
         with opened(path, MAX_HEADER_BYTES) as file:
             shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
             yield TensorFile(path, file, shapes)
+    except CheckpointError as error:
+        error.args = (f"{path}: {error}",)
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{path}: there is no such file") from error
     except (SafetensorError, OSError) as error:

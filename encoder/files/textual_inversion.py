@@ -63,23 +63,25 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
             cannot be vectors.
     """
     path = Path(path)
-    reason = UNREADABLE_SUFFIXES.get(path.suffix.lower())
-    if reason:
-        raise EmbeddingFileError(f"{path.name}: {reason}")
     try:
+        if reason := UNREADABLE_SUFFIXES.get(path.suffix.lower()):
+            raise EmbeddingFileError(reason)
         with opened(path, MAX_HEADER_BYTES) as file:
-            keys_of = _keys_of_towers(path, file.keys())
+            keys_of = _keys_of_towers(file.keys())
             for keys in keys_of.values():
-                counts = [_count(path, key, file.get_slice(key)) for key in keys]
-                if sum(counts) > MAX_VECTORS:
-                    raise EmbeddingFileError(f"{path.name}: {sum(counts)} vectors, at most {MAX_VECTORS} are read")
+                count = sum(_count(key, file.get_slice(key)) for key in keys)
+                if count > MAX_VECTORS:
+                    raise EmbeddingFileError(f"{count} vectors, at most {MAX_VECTORS} are read")
             tensors = {tower: [file.get_tensor(key) for key in keys] for tower, keys in keys_of.items()}
+        return {tower: _vectors(parts) for tower, parts in tensors.items()}
     except (SafetensorError, OSError) as error:
         raise EmbeddingFileError(f"{path.name}: {why_unread(error)}") from error
-    return {tower: _vectors(path, parts) for tower, parts in tensors.items()}
+    except EmbeddingFileError as error:
+        error.args = (f"{path.name}: {error}",)
+        raise
 
 
-def _keys_of_towers(path: Path, keys: Iterable[str]) -> dict[str, list[str]]:
+def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
     """For each text tower, the keys of its vectors: one, or one for each member of a bundle."""
     keys = list(keys)
     for layout in _LAYOUTS:
@@ -90,31 +92,31 @@ def _keys_of_towers(path: Path, keys: Iterable[str]) -> dict[str, list[str]]:
             several = next((some for some in found.values() if len(some) > 1), None)
             if several and not several[0].startswith("bundle_emb."):
                 raise EmbeddingFileError(
-                    f"{path.name}: {len(several)} tensors, and none is known to be the embedding. First keys: "
+                    f"{len(several)} tensors, and none is known to be the embedding. First keys: "
                     f"{', '.join(f'{key!r:.200}' for key in several[:3])}"
                 )
             return found
-    raise EmbeddingFileError(f"{path.name}: there is no tensor in it")
+    raise EmbeddingFileError("there is no tensor in it")
 
 
-def _count(path: Path, key: str, stored: Any) -> int:
+def _count(key: str, stored: Any) -> int:
     """How many vectors a tensor holds, from what its header says."""
     shape, dtype = stored.get_shape(), stored.get_dtype()
     if len(shape) not in (1, 2) or 0 in shape:
-        raise EmbeddingFileError(f"{path.name}: {key!r:.200} has shape {shape!s:.200}, expected [vectors, width]")
+        raise EmbeddingFileError(f"{key!r:.200} has shape {shape!s:.200}, expected [vectors, width]")
     if shape[-1] > MAX_WIDTH:
-        raise EmbeddingFileError(f"{path.name}: {key!r:.200} has shape {shape}, at most {MAX_WIDTH} wide ones are read")
+        raise EmbeddingFileError(f"{key!r:.200} has shape {shape}, at most {MAX_WIDTH} wide ones are read")
     if dtype not in FLOATS:
-        raise EmbeddingFileError(f"{path.name}: it holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}")
+        raise EmbeddingFileError(f"it holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}")
     return shape[0] if len(shape) == 2 else 1
 
 
-def _vectors(path: Path, parts: list[Tensor]) -> Tensor:
+def _vectors(parts: list[Tensor]) -> Tensor:
     """The tensors of one tower as ``[vectors, dim]``, float32."""
     rows = [torch.atleast_2d(part.float()) for part in parts]  # [dim] or [vectors, dim] -> [vectors, dim]
     if len({row.shape[1] for row in rows}) > 1:
-        raise EmbeddingFileError(f"{path.name}: its vectors are of several widths")
+        raise EmbeddingFileError("its vectors are of several widths")
     vectors = torch.cat(rows)
     if not bool(vectors.isfinite().all()):
-        raise EmbeddingFileError(f"{path.name}: it holds values that are NaN, infinite or beyond float32")
+        raise EmbeddingFileError("it holds values that are NaN, infinite or beyond float32")
     return vectors
