@@ -54,15 +54,7 @@ def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
 def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     """An image token reads itself and the tokens above it in its column (Figure 11b).
 
-    Args:
-        text_length: As in `row_mask`.
-        grid: As in `row_mask`.
-
-    Returns:
-        ``[1, s, s]``, bool, as `row_mask`.
-
-    Raises:
-        ValueError: As in `row_mask`.
+    Args, result and errors as of `row_mask`.
 
     >>> column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]]
@@ -79,15 +71,7 @@ def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     under it on ``hidden[:, order]`` gives what attention under the column mask gives on ``hidden``, in that order. The
     text does not move: both masks have the same rows and columns for it.
 
-    Args:
-        text_length: As in `row_mask`.
-        grid: ``(rows, columns)`` of the image as it is before it is transposed.
-
-    Returns:
-        ``[1, s, s]``, bool, as `row_mask`.
-
-    Raises:
-        ValueError: As in `row_mask`.
+    Args, result and errors as of `row_mask`; ``grid`` is that of the image before it is transposed.
 
     >>> transposed_column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
@@ -103,15 +87,10 @@ def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
     ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with
     ``(columns, rows)`` takes them back.
 
-    Args:
-        text_length: As in `row_mask`.
-        grid: ``(rows, columns)`` of the image before.
+    Args and errors as of `row_mask`; ``grid`` is that of the image before it is transposed.
 
     Returns:
         ``[s]``, int64: for each new position the old one.
-
-    Raises:
-        ValueError: As in `row_mask`.
 
     >>> transposed_order(1, (2, 3)).tolist()
     [0, 1, 4, 2, 5, 3, 6]
@@ -129,16 +108,8 @@ def convolutional_mask(text_length: int, grid: Sequence[int], *, kernel_size: in
     at the left, one row further down, and what sticks out to the left at the right, one row further up. This is a
     convolution over the sequence of image tokens, where nothing comes before the first.
 
-    Args:
-        text_length: As in `row_mask`.
-        grid: As in `row_mask`.
-        kernel_size: Rows and columns of the square, an odd number; 3 in the figure, 11 in the model.
-
-    Returns:
-        ``[1, s, s]``, bool, as `row_mask`.
-
-    Raises:
-        ValueError: As in `row_mask`, or if ``kernel_size`` is not an odd number from 1.
+    Args, result and errors as of `row_mask`. ``kernel_size``, the rows and columns of the square, is an odd number from
+    1: 3 in the figure, 11 in the model.
 
     >>> convolutional_mask(0, (2, 2), kernel_size=1).int().tolist()
     [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]
