@@ -29,6 +29,7 @@ CLASS_NAME = "embeddings.class_embedding"
 PATCH_NAME = "embeddings.patch_embedding.weight"
 VISUAL_PROJECTION_NAME = "visual_projection.weight"
 
+_KINDS = ("weight", "bias")
 _THIRDS = ("q_proj", "k_proj", "v_proj")
 _TRANSPOSED = ("text_projection", "visual.proj")
 _LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
@@ -43,15 +44,9 @@ _BLOCK = tuple(
         "mlp.fc1",
         "mlp.fc2",
     )
-    for kind in ("weight", "bias")
+    for kind in _KINDS
 )
-_OWN = (
-    TOKEN_NAME,
-    POSITION_NAME,
-    *_BLOCK,
-    "final_layer_norm.weight",
-    "final_layer_norm.bias",
-)
+_OWN = (TOKEN_NAME, POSITION_NAME, *_BLOCK, "final_layer_norm.weight", "final_layer_norm.bias")
 _PROJECTION: KeyTable = {"text_projection.weight": PROJECTION_NAME, "text_projection": PROJECTION_NAME}
 
 HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_PROJECTION)
@@ -60,21 +55,25 @@ HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_P
 TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
 """transformers from 5 on, which dropped ``text_model.``; our own names."""
 
+
+def _both(names: Mapping[str, str]) -> dict[str, str]:
+    """Names of weights and of biases."""
+    return {f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in names.items() for kind in _KINDS}
+
+
 _OPENCLIP_BLOCK: KeyTable = {
     f"transformer.resblocks.{{}}.{theirs}": f"encoder.layers.{{}}.{ours}"
     for theirs, ours in {
-        "ln_1.weight": "layer_norm1.weight",
-        "ln_1.bias": "layer_norm1.bias",
-        "attn.in_proj_weight": "self_attn.qkv_proj.weight",
-        "attn.in_proj_bias": "self_attn.qkv_proj.bias",
-        "attn.out_proj.weight": "self_attn.out_proj.weight",
-        "attn.out_proj.bias": "self_attn.out_proj.bias",
-        "ln_2.weight": "layer_norm2.weight",
-        "ln_2.bias": "layer_norm2.bias",
-        "mlp.c_fc.weight": "mlp.fc1.weight",
-        "mlp.c_fc.bias": "mlp.fc1.bias",
-        "mlp.c_proj.weight": "mlp.fc2.weight",
-        "mlp.c_proj.bias": "mlp.fc2.bias",
+        **{f"attn.in_proj_{kind}": f"self_attn.qkv_proj.{kind}" for kind in _KINDS},
+        **_both(
+            {
+                "ln_1": "layer_norm1",
+                "attn.out_proj": "self_attn.out_proj",
+                "ln_2": "layer_norm2",
+                "mlp.c_fc": "mlp.fc1",
+                "mlp.c_proj": "mlp.fc2",
+            }
+        ),
     }.items()
 }
 
@@ -82,8 +81,7 @@ OPENCLIP: KeyTable = {
     "token_embedding.weight": TOKEN_NAME,
     "positional_embedding": POSITION_NAME,
     **_OPENCLIP_BLOCK,
-    "ln_final.weight": "final_layer_norm.weight",
-    "ln_final.bias": "final_layer_norm.bias",
+    **_both({"ln_final": "final_layer_norm"}),
     **_PROJECTION,
 }
 """OpenAI's release and open_clip, which can also be told to make the projection a linear layer."""
@@ -92,11 +90,8 @@ _OWN_VISION: KeyTable = {
     CLASS_NAME: CLASS_NAME,
     PATCH_NAME: PATCH_NAME,
     POSITION_NAME: POSITION_NAME,
-    "pre_layrnorm.weight": "pre_layer_norm.weight",  # as the program misspells it
-    "pre_layrnorm.bias": "pre_layer_norm.bias",
+    **_both({"pre_layrnorm": "pre_layer_norm", "post_layernorm": "post_layer_norm"}),  # as the program misspells it
     **{name: name for name in _BLOCK},
-    "post_layernorm.weight": "post_layer_norm.weight",
-    "post_layernorm.bias": "post_layer_norm.bias",
 }
 _VISUAL_PROJECTION: KeyTable = {"visual_projection.weight": VISUAL_PROJECTION_NAME}
 
@@ -112,11 +107,8 @@ OPENCLIP_VISION: KeyTable = {
     "visual.class_embedding": CLASS_NAME,
     "visual.conv1.weight": PATCH_NAME,
     "visual.positional_embedding": POSITION_NAME,
-    "visual.ln_pre.weight": "pre_layer_norm.weight",
-    "visual.ln_pre.bias": "pre_layer_norm.bias",
+    **_both({"visual.ln_pre": "pre_layer_norm", "visual.ln_post": "post_layer_norm"}),
     **{f"visual.{key}": name for key, name in _OPENCLIP_BLOCK.items()},
-    "visual.ln_post.weight": "post_layer_norm.weight",
-    "visual.ln_post.bias": "post_layer_norm.bias",
     "visual.proj": VISUAL_PROJECTION_NAME,
 }
 """OpenAI's release and open_clip."""
@@ -136,6 +128,20 @@ class Place:
     """Which tower it is; None where the width has to tell."""
     width: int | None = None
     """The only width that this entry is for; None for any."""
+
+    @property
+    def layer_prefix(self) -> str:
+        """What the keys of its layers begin with, the number being next."""
+        return self.prefix + next(key for key in self.table if "{}" in key).partition("{}")[0]
+
+    def key_of(self, name: str) -> str:
+        """The key of a parameter; of the token or class embedding, by which a tower is recognised."""
+        return self.prefix + next(key for key, own in self.table.items() if own == name)
+
+    def layers_in(self, shapes: Shapes) -> tuple[str, ...]:
+        """What stands for the numbers of its layers in a file."""
+        prefix = self.layer_prefix
+        return tuple({key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)})
 
 
 PLACES = (
@@ -201,11 +207,6 @@ class FoundTower(NamedTuple):
     layers: tuple[str, ...]
     """What stands in the file for the numbers of its layers, which may be anything."""
 
-    @property
-    def layer_prefix(self) -> str:
-        """What the keys of its layers begin with, the number being next."""
-        return _layer_prefix(self.place)
-
     def source(self, name: str, shapes: Shapes) -> Source:
         """Where a parameter is in the file or, if it is missing, where it is looked for first."""
         match = _LAYER_NUMBER.search(name)
@@ -235,14 +236,14 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     found: dict[str, FoundTower] = {}
     seen: set[str] = set()
     for place in PLACES:
-        key = _key_of(place, TOKEN_NAME)
+        key = place.key_of(TOKEN_NAME)
         if key not in shapes or key in seen:
             continue
         width = shapes[key][-1] if shapes[key] else 0
         if place.width in (None, width):
             seen.add(key)
             name = place.tower or _tower_of_width(width)
-            found.setdefault(name, FoundTower(name, place, _layers_in(shapes, place)))
+            found.setdefault(name, FoundTower(name, place, place.layers_in(shapes)))
     return [found[name] for name in TOWERS if name in found]
 
 
@@ -253,23 +254,9 @@ def find_vision_tower(shapes: Shapes) -> FoundTower | None:
         shapes: The file's keys and shapes.
     """
     for place in VISION_PLACES:
-        if _key_of(place, CLASS_NAME) in shapes:
-            return FoundTower("vision", place, _layers_in(shapes, place))
+        if place.key_of(CLASS_NAME) in shapes:
+            return FoundTower("vision", place, place.layers_in(shapes))
     return None
-
-
-def _key_of(place: Place, name: str) -> str:
-    """The key of a parameter of a tower; of its token or class embedding, by which it is recognised."""
-    return place.prefix + next(key for key, own in place.table.items() if own == name)
-
-
-def _layers_in(shapes: Shapes, place: Place) -> tuple[str, ...]:
-    prefix = _layer_prefix(place)
-    return tuple({key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)})
-
-
-def _layer_prefix(place: Place) -> str:
-    return place.prefix + next(key for key in place.table if "{}" in key).partition("{}")[0]
 
 
 def _tower_of_width(width: int) -> str:

@@ -188,7 +188,7 @@ class TensorFile:
                 )
         known = {source.key for source in sources.values()}
         for key in self.shapes:
-            if key.startswith(tower.layer_prefix) and key not in known:
+            if key.startswith(tower.place.layer_prefix) and key not in known:
                 raise CheckpointError(
                     f"key {key!r:.200} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
