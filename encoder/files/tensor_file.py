@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +87,16 @@ class TensorFile:
 
     def config(self, tower: FoundTower) -> TextConfig:
         """Sizes as the shapes have them, the rest as the tower was released."""
-
-        def size(name: str, axis: int, most: int = MAX_WIDTH) -> int:
-            return self._size(tower, name, axis, num_axes=2, most=most)
-
+        size = partial(self._size, tower)
         token_key = tower.source(TOKEN_NAME, self.shapes).key
-        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, CLIP_L.vocab_size)
+        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, most=CLIP_L.vocab_size)
         if width < HEAD_DIM or width % HEAD_DIM:
             raise CheckpointError(f"key {token_key!r} has width {width}, expected a multiple of {HEAD_DIM}")
         if vocab_size != CLIP_L.vocab_size:
             raise CheckpointError(
                 f"key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
-        context_length = size(POSITION_NAME, 0, MAX_POSITIONS)
+        context_length = size(POSITION_NAME, 0, most=MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(f"key {key!r} has {context_length} positions; BOS, a token and EOS need 3")
@@ -109,7 +107,7 @@ class TensorFile:
             num_heads=width // HEAD_DIM,
             context_length=context_length,
             num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, MAX_MLP_DIM),
+            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM),
             projection_dim=size(PROJECTION_NAME, 0) if is_projected else None,
         )
 
@@ -126,16 +124,13 @@ class TensorFile:
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
         """Sizes as the shapes have them, the rest as the encoder of that width was released."""
-
-        def size(name: str, axis: int, num_axes: int = 2, most: int = MAX_WIDTH) -> int:
-            return self._size(tower, name, axis, num_axes=num_axes, most=most)
-
-        width, patch_size = size(CLASS_NAME, 0, 1), size(PATCH_NAME, 3, 4, MAX_IMAGE_SIZE)
+        size = partial(self._size, tower)
+        width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, most=MAX_IMAGE_SIZE)
         released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
         if released is None and (width < HEAD_DIM or width % HEAD_DIM):
             key = tower.source(CLASS_NAME, self.shapes).key
             raise CheckpointError(f"key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
-        num_patches = size(POSITION_NAME, 0, 2, MAX_POSITIONS) - 1
+        num_patches = size(POSITION_NAME, 0, most=MAX_POSITIONS) - 1
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
@@ -154,7 +149,7 @@ class TensorFile:
             hidden_dim=width,
             num_heads=released.num_heads if released else width // HEAD_DIM,
             num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, 2, MAX_MLP_DIM),
+            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM),
             activation=released.activation if released else "quick_gelu",
             projection_dim=size(VISUAL_PROJECTION_NAME, 0) if is_projected else None,
         )
@@ -216,7 +211,7 @@ class TensorFile:
             )
         return tensor.T.contiguous() if source.is_transposed else tensor
 
-    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int, most: int) -> int:
+    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int = 2, most: int = MAX_WIDTH) -> int:
         """Length of an axis of a parameter of ours, at least 1."""
         source = tower.source(name, self.shapes)
         shape = self._shape(source)
