@@ -95,11 +95,6 @@ class Memory(Generic[Key]):
         with self._lock:
             return list(self._entries)
 
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._entries, self.num_bytes = OrderedDict(), 0
-
     def _count(self) -> None:
         """Count all bytes anew: Ctrl-C may have ended a change between any two of its steps."""
         self.num_bytes = sum(map(num_bytes, self._entries.values()))

@@ -166,7 +166,7 @@ def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Cal
 def test_a_known_beginning_gives_the_whole_encoding_again_when_only_states_are_left(tiny: TextModel) -> None:
     encode = PrefixTextEncoder(tiny, max_bytes=8 * MIB)
     expected = encode([CHUNK, edited(30)])
-    encode.encodings.clear()
+    encode.encodings.forget(encode.encodings.keys())
     found = encode([CHUNK, edited(30)])
     torch.testing.assert_close(found.hidden, expected.hidden, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-5, rtol=0)

@@ -26,7 +26,7 @@ def test_bytes_are_counted_over_all_tensors_of_an_entry() -> None:
     assert memory.num_bytes == 1024
     memory.put("too large", (KIB, KIB, KIB, KIB))
     assert memory.keys() == ["two"]
-    memory.clear()
+    memory.forget(memory.keys())
     assert (len(memory), memory.num_bytes) == (0, 0)
 
 

@@ -125,7 +125,7 @@ def test_prompts_encoded_together_are_as_before_after_an_error(model: TextModel)
 
 
 def test_ctrl_c_at_any_step_of_a_change_leaves_the_bytes_right() -> None:
-    functions = (Memory.put, Memory.forget, Memory.clear, Memory._drop, num_bytes)
+    functions = (Memory.put, Memory.forget, Memory._drop, num_bytes)
     codes = {function.__code__ for function in functions}
     tensor = torch.zeros(256)
 
@@ -139,7 +139,6 @@ def test_ctrl_c_at_any_step_of_a_change_leaves_the_bytes_right() -> None:
         lambda memory: memory.put("d", (tensor, tensor)),
         lambda memory: memory.put("a", (tensor,)),
         lambda memory: memory.forget(["a", "c"]),
-        lambda memory: memory.clear(),
     ]
     num_interrupts = 0
     for work in works:

@@ -142,8 +142,8 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if job["way"] != "on":
         for number in sorted(kept):
             if job["way"] == "fresh":
-                encoder.encodings.clear()
-                encoder.trunks.clear()
+                for memory in (encoder.encodings, encoder.trunks):
+                    memory.forget(memory.keys())
             save_file(encode_drawn(prompts[number], encoder), folder / f"{number}.safetensors")
         return {}
     watched = Watched(encoder)
