@@ -1,10 +1,22 @@
 """What is remembered: how much, for how long, and how it is found."""
 
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.remember import MEBIBYTE, VARIABLE, Memory, chunk_keys, default_bytes, state_of
+from weighted_clip.encoder.encoding import Encoding
+from weighted_clip.encoder.remember import (
+    MEBIBYTE,
+    VARIABLE,
+    Attempt,
+    Memory,
+    chunk_keys,
+    default_bytes,
+    remembering,
+    state_of,
+)
 
 KIB = torch.zeros(256)
 
@@ -52,6 +64,49 @@ def test_many_threads_leave_the_count_right() -> None:
     for thread in threads:
         thread.join()
     assert memory.num_bytes == 1024 * len(memory) <= 20 * 1024
+
+
+class Asked:
+    """An encoder whose hidden states are its ids, with the chunks and masks that it was asked for."""
+
+    def __init__(self) -> None:
+        self.ids: list[Any] = []
+        self.masks: list[Any] = []
+
+    def __call__(self, ids: Any, mask: torch.Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
+        self.ids.append(list(ids))
+        self.masks.append(mask)
+        rows = torch.tensor(ids, dtype=torch.float32)
+        return Encoding(rows.unsqueeze(-1), rows[:, :1])
+
+
+def test_only_different_chunks_that_are_not_remembered_are_asked_for() -> None:
+    asked = Asked()
+    encode = remembering(asked, Memory(MEBIBYTE), lambda: "the same")
+    for ids in ([[1, 2], [1, 3], [1, 2]], [[1, 3], [1, 4], [1, 2]]):
+        assert encode(ids).hidden.squeeze(-1).tolist() == ids
+    mask = torch.tensor([[[True, True]], [[True, False]]])
+    encode([[1, 2], [1, 2]], mask)  # the first hides nothing, so it is known
+    assert asked.ids == [[[1, 2], [1, 3]], [[1, 4]], [[1, 2]]]
+    assert asked.masks[2].tolist() == [[[True, False], [True, False]]]
+
+
+def test_nothing_is_remembered_of_a_call_in_which_the_scope_changes() -> None:
+    memory: Memory[Any] = Memory(MEBIBYTE)
+    scopes: Iterator[int] = iter(range(10))
+    encode = remembering(Asked(), memory, lambda: next(scopes))
+    assert encode([[1, 2]]).hidden.flatten().tolist() == [1, 2]
+    assert len(memory) == 0
+
+
+def test_without_a_scope_all_is_asked_for_just_as_it_comes() -> None:
+    memory: Memory[Any] = Memory(MEBIBYTE)
+    asked = Asked()
+    mask = torch.ones(3, 1, 2, dtype=torch.bool)
+    remembering(asked, memory, lambda: None)([[1, 2], [1, 2], [1, 3]], mask)
+    assert asked.ids == [[[1, 2], [1, 2], [1, 3]]]
+    assert asked.masks[0] is mask
+    assert len(memory) == 0
 
 
 def test_the_environment_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
