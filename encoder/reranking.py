@@ -78,9 +78,7 @@ def best(scores: Sequence[float] | Tensor, keep: int) -> list[int]:
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
-    values = torch.as_tensor(scores, dtype=torch.float64).nan_to_num(
-        nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf
-    )
+    values = torch.as_tensor(scores, dtype=torch.float64).nan_to_num(-torch.inf, torch.inf, -torch.inf)
     order: list[int] = values.argsort(descending=True, stable=True).tolist()
     return order[:keep]
 

@@ -108,9 +108,6 @@ class TextModel(nn.Module):
             clip_skip: Which layer ``hidden`` is: 1 = last, 2 = penultimate, ... ``num_layers + 1`` = the embeddings.
             final_norm: Whether ``hidden`` passes the final layer norm.
 
-        Returns:
-            A `TextOutput`.
-
         Raises:
             MaskError: If the mask does not fit or hides BOS.
             ValueError: If ``clip_skip`` or the number of positions is out of range, or a vector has another width

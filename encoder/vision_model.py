@@ -73,9 +73,6 @@ class VisionModel(nn.Module):
         Args:
             pixels: ``[b, 3, image_size, image_size]``, normalised as ``images.py`` does.
 
-        Returns:
-            A `VisionOutput`.
-
         Raises:
             ValueError: If the images have another shape.
         """
