@@ -72,7 +72,7 @@ class LoadReport:
     towers: tuple[TowerReport, ...]
     """The towers that were read, in the order L, G, H."""
     ignored: tuple[str, ...]
-    """Keys that belong to something else: U-Net, VAE, image tower, a text tower that was not asked for, ..."""
+    """Keys that belong to something else: U-Net, VAE, image tower, a second copy of a text tower, ..."""
 
     @property
     def layout(self) -> str:
@@ -114,43 +114,28 @@ def load_text_models(
         CheckpointError: If the file is missing, pickled, truncated, of another family, or holds wrong shapes, NaN or
             infinity or values beyond ``dtype``.
     """
+    models: dict[str, TextModel] = {}
+    reports: list[TowerReport] = []
     with open_tensor_file(Path(path)) as file:
-        return _read_towers(file, file.towers(), dtype, device, activation)
-
-
-def load_text_model(
-    path: str | Path,
-    *,
-    tower: str | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    activation: Activation | None = None,
-) -> tuple[TextModel, LoadReport]:
-    """Read one text tower of a safetensors file.
-
-    Args:
-        path: The file.
-        tower: ``clip_l``, ``clip_g`` or ``clip_h``. None: the only one there is.
-        dtype: As in `load_text_models`.
-        device: As in `load_text_models`.
-        activation: As in `load_text_models`.
-
-    Returns:
-        The model, in evaluation mode without gradients, and a report on the file's keys.
-
-    Raises:
-        CheckpointError: As in `load_text_models`; also if the file has no such tower, or several and none is named.
-    """
-    with open_tensor_file(Path(path)) as file:
-        found = file.towers()
-        wanted = [one for one in found if tower in (None, one.name)]
-        names = ", ".join(one.name for one in found)
-        if not wanted:
-            raise CheckpointError(f"no text encoder {tower!r} in it; it has {names}")
-        if len(wanted) > 1:
-            raise CheckpointError(f"several text encoders in it, say which one is wanted: {names}")
-        models, report = _read_towers(file, wanted, dtype, device, activation)
-    return models[wanted[0].name], report
+        for tower in file.towers():
+            config = file.config(tower)
+            if activation is not None:
+                config = replace(config, activation=activation)
+            with torch.device("meta"):
+                model = models[tower.name] = TextModel(config)
+            dtypes, used = load_weights(file, tower, model, dtype, device)
+            report = TowerReport(
+                tower=tower.name,
+                layout=tower.place.layout,
+                config=config,
+                is_activation_given=activation is not None,
+                dtypes=dtypes,
+                used=used,
+                missing=() if config.projection_dim else (PROJECTION_NAME,),
+            )
+            reports.append(report)
+        ignored = set(file.shapes).difference(*(report.used for report in reports))
+    return models, LoadReport(file.path.name, tuple(reports), tuple(sorted(ignored)))
 
 
 def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> TextModel:
@@ -190,36 +175,6 @@ def _seeded(kind: Callable[[Any], Model], config: TextConfig | VisionConfig, see
         else:
             parameter.data.normal_(0.0, 0.1, generator=generator)
     return model.eval().requires_grad_(False)
-
-
-def _read_towers(
-    file: TensorFile,
-    towers: list[FoundTower],
-    dtype: torch.dtype,
-    device: torch.device | str,
-    activation: Activation | None,
-) -> tuple[dict[str, TextModel], LoadReport]:
-    models: dict[str, TextModel] = {}
-    reports: list[TowerReport] = []
-    for tower in towers:
-        config = file.config(tower)
-        if activation is not None:
-            config = replace(config, activation=activation)
-        with torch.device("meta"):
-            model = models[tower.name] = TextModel(config)
-        dtypes, used = load_weights(file, tower, model, dtype, device)
-        report = TowerReport(
-            tower=tower.name,
-            layout=tower.place.layout,
-            config=config,
-            is_activation_given=activation is not None,
-            dtypes=dtypes,
-            used=used,
-            missing=() if config.projection_dim else (PROJECTION_NAME,),
-        )
-        reports.append(report)
-    used = {key for report in reports for key in report.used}
-    return models, LoadReport(file.path.name, tuple(reports), tuple(sorted(set(file.shapes) - used)))
 
 
 def load_weights(

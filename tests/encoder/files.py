@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from weighted_clip.encoder.files.checkpoint import LoadReport, load_text_models
+from weighted_clip.encoder.text_model import TextModel
 
 Tensors = dict[str, Tensor]
 
@@ -33,6 +36,13 @@ OTHER_TENSORS = {
 def write(path: Path, tensors: Tensors) -> Path:
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
     return path
+
+
+def only_text_model(path: Path, **options: Any) -> tuple[TextModel, LoadReport]:
+    """The text tower of a file that has just one."""
+    models, report = load_text_models(path, **options)
+    (model,) = models.values()
+    return model, report
 
 
 def transformers_5(tensors: Tensors, prefix: str) -> Tensors:

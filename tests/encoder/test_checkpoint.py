@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_model, seeded_text_model
+from weighted_clip.encoder.files.checkpoint import CheckpointError, seeded_text_model
 from weighted_clip.encoder.files.tensor_file import MAX_HEADER_BYTES
 
 from ..libraries import library
 from .conftest import random_ids
-from .files import write
+from .files import only_text_model, write
 
 # heads are 64 wide in every released encoder, and files do not say how many there are
 SMALL = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256)
@@ -41,7 +41,7 @@ def test_files_written_by_transformers_load(tmp_path: Path) -> None:
     for number, kind in enumerate((CLIPTextModel, CLIPTextModelWithProjection)):
         theirs = kind(config).eval()
         theirs.save_pretrained(tmp_path / str(number))
-        model, _ = load_text_model(tmp_path / str(number) / "model.safetensors")
+        model, _ = only_text_model(tmp_path / str(number) / "model.safetensors")
         with torch.no_grad():
             expected = theirs(ids)
         assert torch.equal(model(ids).hidden, expected.last_hidden_state)
@@ -53,7 +53,7 @@ def test_file_and_model_may_have_different_types(tmp_path: Path) -> None:
     tensors = {"text_model." + key: tensor.half() for key, tensor in small_tensors().items()}
     path = write(tmp_path / "half.safetensors", tensors)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        model, report = load_text_model(path, dtype=dtype)
+        model, report = only_text_model(path, dtype=dtype)
         assert {parameter.dtype for parameter in model.parameters()} == {dtype}
         assert report.towers[0].dtypes == ("float16",)
         assert "stored as float16" in str(report)
@@ -61,7 +61,7 @@ def test_file_and_model_may_have_different_types(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing\.safetensors: there is no such file"):
-        load_text_model(tmp_path / "nothing.safetensors")
+        only_text_model(tmp_path / "nothing.safetensors")
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".pt", ".bin", ".PTH"])
@@ -69,7 +69,7 @@ def test_pickles_are_refused_unread_with_advice(tmp_path: Path, suffix: str) -> 
     path = tmp_path / f"model{suffix}"
     path.write_bytes(b"\x80\x04cos\nsystem\n")
     with pytest.raises(CheckpointError, match=r"can run code\. Convert it to \.safetensors"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1000])
@@ -77,20 +77,20 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     path = write(tmp_path / "cut.safetensors", small_tensors())
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"cut\.safetensors: not a readable safetensors file"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 def test_a_header_of_impossible_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.safetensors"
     path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
     with pytest.raises(CheckpointError, match="not a readable safetensors file"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 def test_long_metadata_is_no_reason_to_refuse_a_file(tmp_path: Path) -> None:
     path = tmp_path / "merged.safetensors"
     save_file(small_tensors(), path, metadata={"sd_merge_recipe": "x" * 15_000_000})
-    assert load_text_model(path)[1].towers[0].used
+    assert only_text_model(path)[1].towers[0].used
 
 
 def test_a_header_that_is_too_long_is_not_called_a_broken_download(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_header_that_is_too_long_is_not_called_a_broken_download(tmp_path: Pat
     with pytest.raises(
         CheckpointError, match=r"bomb\.safetensors: it is not read: its header has 16,777,224 bytes, at"
     ):
-        load_text_model(path)
+        only_text_model(path)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_header_that_is_too_long_is_not_called_a_broken_download(tmp_path: Pat
 def test_a_foreign_file_is_told_by_its_keys(tmp_path: Path, keys: list[str], hint: str) -> None:
     path = write(tmp_path / "foreign.safetensors", {key: torch.zeros(2, 2) for key in keys})
     with pytest.raises(CheckpointError, match=r"foreign\.safetensors: no CLIP text encoder in it") as caught:
-        load_text_model(path)
+        only_text_model(path)
     assert hint in str(caught.value)
 
 
@@ -128,7 +128,7 @@ def test_values_that_are_no_numbers_are_refused_with_file_and_key(tmp_path: Path
     path = write(tmp_path / "broken.safetensors", {"text_model." + key: tensor for key, tensor in tensors.items()})
     message = r"broken\.safetensors: key 'text_model\.encoder\.layers\.1\.mlp\.fc2\.bias' holds 1 values that are NaN"
     with pytest.raises(CheckpointError, match=message):
-        load_text_model(path)
+        only_text_model(path)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_values_that_the_wanted_type_cannot_hold_are_refused_with_what_to_do(
     path = write(tmp_path / "large.safetensors", {"text_model." + key: tensor for key, tensor in tensors.items()})
     key = r"'text_model\.encoder\.layers\.1\.mlp\.fc2\.bias'"
     with pytest.raises(CheckpointError, match=rf"large\.safetensors: key {key} is stored as float32, and {message}"):
-        load_text_model(path, dtype=dtype)
-    model, _ = load_text_model(path)
+        only_text_model(path, dtype=dtype)
+    model, _ = only_text_model(path)
     assert model.encoder.layers[1].mlp.fc2.bias[0] == torch.tensor(value)
 
 
@@ -165,19 +165,19 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     del tensors[key]
     path = write(tmp_path / "part.safetensors", {"text_model." + name: tensor for name, tensor in tensors.items()})
     with pytest.raises(CheckpointError, match=rf"part\.safetensors: key 'text_model\.{key}' is missing"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 def test_a_missing_layer_is_named(tmp_path: Path) -> None:
     tensors = {key: tensor for key, tensor in small_tensors().items() if "layers.0." not in key}
     with pytest.raises(CheckpointError, match="layer 0 of 1 is missing"):
-        load_text_model(write(tmp_path / "part.safetensors", tensors))
+        only_text_model(write(tmp_path / "part.safetensors", tensors))
 
 
 def test_a_layer_number_beyond_reason_costs_nothing(tmp_path: Path) -> None:
     tensors = small_tensors() | {"encoder.layers.999999999.mlp.fc1.bias": torch.zeros(1)}
     with pytest.raises(CheckpointError, match="layer 2 of 3 is missing"):
-        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+        only_text_model(write(tmp_path / "odd.safetensors", tensors))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_layer_number_beyond_reason_costs_nothing(tmp_path: Path) -> None:
 def test_shapes_that_do_not_fit_are_named(tmp_path: Path, key: str, shape: tuple[int, ...], message: str) -> None:
     tensors = small_tensors() | {key: torch.zeros(shape)}
     with pytest.raises(CheckpointError, match=message) as caught:
-        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+        only_text_model(write(tmp_path / "odd.safetensors", tensors))
     assert key in str(caught.value)
 
 
@@ -200,7 +200,7 @@ def test_integers_for_weights_are_refused(tmp_path: Path) -> None:
     tensors = small_tensors()
     tensors["final_layer_norm.weight"] = torch.ones(128, dtype=torch.int32)
     with pytest.raises(CheckpointError, match=r"'final_layer_norm\.weight' holds I32,"):
-        load_text_model(write(tmp_path / "odd.safetensors", tensors))
+        only_text_model(write(tmp_path / "odd.safetensors", tensors))
 
 
 def test_a_header_that_lies_about_sizes_is_refused(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_header_that_lies_about_sizes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lie.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
     with pytest.raises(CheckpointError, match="not a readable safetensors file"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 def test_seeds_make_models() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.encoder.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, TOWERS, TextConfig
-from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_model, load_text_models, seeded_text_model
+from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_models, seeded_text_model
 from weighted_clip.encoder.files.layouts import find_towers
 from weighted_clip.encoder.text_model import TextModel
 
@@ -17,6 +17,7 @@ from .files import (
     Tensors,
     hugging_face,
     old_clip_save,
+    only_text_model,
     openclip,
     openclip_linear,
     transformers_5,
@@ -114,17 +115,6 @@ def test_both_towers_of_an_sdxl_checkpoint_are_read(tmp_path: Path) -> None:
     assert "ignored: conditioner (2), model (1)" in printed
 
 
-def test_one_tower_of_several_has_to_be_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "sdxl.safetensors", sdxl_tensors())
-    with pytest.raises(CheckpointError, match=r"sdxl\.safetensors: several text encoders .*: clip_l, clip_g"):
-        load_text_model(path)
-    with pytest.raises(CheckpointError, match="no text encoder 'clip_h' in it; it has clip_l, clip_g"):
-        load_text_model(path, tower="clip_h")
-    model, report = load_text_model(path, tower="clip_g")
-    assert is_same(model, small_model("clip_g"))
-    assert any(key.startswith("conditioner.embedders.0.") for key in report.ignored)
-
-
 def test_of_two_towers_of_a_kind_the_better_known_place_wins(tmp_path: Path) -> None:
     first, second = (dict(seeded_text_model(small_config("clip_g"), seed=seed).state_dict()) for seed in (1, 2))
     tensors = openclip(first, "conditioner.embedders.1.model.")
@@ -150,7 +140,7 @@ def test_stable_diffusion_2_in_sgms_names_is_not_taken_for_the_refiner() -> None
 
 def test_the_activation_is_the_callers_to_say(tmp_path: Path) -> None:
     path = write(tmp_path / "file.safetensors", openclip(dict(small_model("clip_l").state_dict()), ""))
-    model, report = load_text_model(path, activation="gelu")
+    model, report = only_text_model(path, activation="gelu")
     assert model.config == replace(small_config("clip_l"), activation="gelu")
     expected = seeded_text_model(model.config)
     assert torch.equal(model(random_ids(1)).hidden, expected(random_ids(1)).hidden)
@@ -162,7 +152,7 @@ def test_a_context_of_248_is_read_and_encoded(tmp_path: Path) -> None:
     expected = seeded_text_model(config)
     for name, naming in (("hugging_face", hugging_face), ("openclip", openclip)):
         path = write(tmp_path / f"{name}.safetensors", naming(dict(expected.state_dict()), ""))
-        model, _ = load_text_model(path)
+        model, _ = only_text_model(path)
         assert model.config == config
         ids = torch.full((1, 248), CLIP_L.eos_id)
         ids[0, :200] = torch.arange(200)
@@ -189,7 +179,7 @@ def test_a_key_that_openclips_layout_lacks_is_named(tmp_path: Path, key: str) ->
     tensors = openclip_tensors()
     del tensors["text." + key]
     with pytest.raises(CheckpointError, match=rf"part\.safetensors: key 'text\.{key}' is missing"):
-        load_text_model(write(tmp_path / "part.safetensors", tensors))
+        only_text_model(write(tmp_path / "part.safetensors", tensors))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +198,7 @@ def test_shapes_that_do_not_fit_openclips_layout_are_named(
 ) -> None:
     path = write(tmp_path / "odd.safetensors", openclip_tensors() | {"text." + key: torch.zeros(shape)})
     with pytest.raises(CheckpointError, match=rf"key 'text\.{key}' has .*{message}"):
-        load_text_model(path)
+        only_text_model(path)
 
 
 def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
@@ -216,10 +206,10 @@ def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
     key = "text.transformer.resblocks.1.attn.in_proj_weight"
     tensors[key][300, 5] = float("nan")
     with pytest.raises(CheckpointError, match=rf"key '{key}' holds 1 values that are NaN"):
-        load_text_model(write(tmp_path / "broken.safetensors", tensors))
+        only_text_model(write(tmp_path / "broken.safetensors", tensors))
     tensors[key] = torch.zeros(384, 128, dtype=torch.int8)
     with pytest.raises(CheckpointError, match=rf"key '{key}' holds I8,"):
-        load_text_model(write(tmp_path / "broken.safetensors", tensors))
+        only_text_model(write(tmp_path / "broken.safetensors", tensors))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +222,7 @@ def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
 def test_layers_with_more_in_them_than_clip_has_are_refused(tmp_path: Path, naming: Naming, key: str) -> None:
     tensors = naming(dict(small_model("clip_l").state_dict()), "") | {key: torch.ones(1)}
     with pytest.raises(CheckpointError, match=rf"key '{key}' is in no layer of a plain CLIP encoder"):
-        load_text_model(write(tmp_path / "more.safetensors", tensors))
+        only_text_model(write(tmp_path / "more.safetensors", tensors))
 
 
 def test_the_named_sizes_are_those_of_the_released_encoders() -> None:

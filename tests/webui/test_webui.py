@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.files.checkpoint import load_text_model
+from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
@@ -30,8 +30,8 @@ KINDS = ("forge", "a1111")
 def native(tmp_path: Path, clip_skip: int = 1, seed: int = 0) -> TextEncoder:
     """Our own encoder with the weights of `fake.text_model`."""
     fake.text_model(seed).save_pretrained(tmp_path / str(seed))
-    model, _ = load_text_model(tmp_path / str(seed) / "model.safetensors")
-    return TextEncoder(model, clip_skip=clip_skip)
+    models, _ = load_text_models(tmp_path / str(seed) / "model.safetensors")
+    return TextEncoder(models["clip_l"], clip_skip=clip_skip)
 
 
 def expected(encoder: TextEncoder, text: str, **options: Any) -> Tensor:
