@@ -64,7 +64,7 @@ def test_encode_takes_embeddings_from_a_folder(sdxl: Path, tmp_path: Path, capsy
 def test_inspect_prints_the_view_as_json(capsys) -> None:
     assert main(["inspect", "a (cat:1.2)", "--json"]) == 0
     view = json.loads(capsys.readouterr().out)
-    assert [(token["text"], token["weight"]) for token in view["chunks"][0]["tokens"]] == [("a", 1.0), ("cat", 1.2)]
+    assert [(chip["text"], chip["weight"]) for chip in view["chunks"][0]["chips"]] == [("a", 1.0), ("cat", 1.2)]
 
 
 def test_schedule_prints_each_text_with_its_steps(capsys) -> None:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
@@ -28,13 +29,14 @@ MAX_VIEWS = 20
 MAX_CHARACTERS = 2 * MAX_BYTES
 """Of all texts that are shown together; those behind are left out like those beyond `MAX_VIEWS`."""
 MAX_ANSWER = 1024 * 1024
-"""Longest answer, in bytes. Eight chunks of 75 tokens take some 80,000."""
+"""Longest answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Bytes of an answer, at most, that are of no view."""
 _OTHERS = {"text": str, "steps": int, "counter": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
+_json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -143,14 +145,14 @@ def as_json(answer: Mapping[str, Any]) -> str:
         RequestError: If there is no room for the first text.
     """
     views = answer["views"]
-    ends = accumulate(len(json.dumps(view)) for view in views)
+    ends = accumulate(len(_json_text(view)) + 1 for view in views)
     count = sum(1 for _ in takewhile(lambda end: end <= MAX_ANSWER - _AROUND_VIEWS, ends))
     if not count:
         raise RequestError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown after the run")
     if count < len(views):
         num_more = len(views) - count + views[-1].get("num_more", 0)
         views = [*views[: count - 1], {**views[count - 1], "num_more": num_more}]
-    return json.dumps({"views": views})
+    return _json_text({"views": views})
 
 
 def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> list[dict[str, Any]]:

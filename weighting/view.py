@@ -1,4 +1,4 @@
-"""What became of a prompt, as plain data that every front end draws: tokens, weights, chunks, issues.
+"""What became of a prompt, as plain data that every front end draws: chips of tokens, chunks, issues.
 
 The view is JSON-able and counts UTF-16 units, as a browser does; see `view` for its keys. `token_table` is the same for
 a terminal.
@@ -6,64 +6,76 @@ a terminal.
 
 from __future__ import annotations
 
+import math
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
-from .embeddings import EmbeddingVector
-from .prompt import Break, Span
+from .chunks import Token
+from .embeddings import TokenId
+from .prompt import Break
 from .reading import ReadPrompt
 
-VERSION = 1
+VERSION = 2
 """Raised when a key of the view changes its meaning."""
+MAX_CHIP_TEXT = 300
+"""Characters of a chip's text; longer ones are cut with an ellipsis."""
+
+_CONTRACTION = re.compile(r"['’]\w")
 
 
 def view(read: ReadPrompt) -> dict[str, Any]:
     """The JSON view of a prompt.
+
+    A chip is what is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors
+    of an embedding. Special tokens are left out.
 
     Args:
         read: The prompt.
 
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
-        ``num_tokens``; ``chunks``, each with ``num_tokens``, ``capacity`` and ``tokens``; ``breaks``, ``marks`` (both
-        ``[start, end]``) and ``issues`` (``code``, ``message``, ``start``, ``end``). A token has ``id``, or null and
-        for a vector of an embedding ``embedding``, as in ``name[0]``; ``text`` as typed, ``weight``, ``word``,
-        ``start``, ``end``, ``hidden`` (from all others). Special tokens are left out. All offsets count UTF-16 units of
-        ``text``.
+        ``num_tokens``; ``issues``, each with ``code``, ``message``, ``start``, ``end``; and ``chunks``, each with
+        ``num_tokens``, ``capacity``, ``has_break`` (a BREAK ends it) and ``chips``. A chip has
+
+        - ``text``: what stands on it, on one line: as typed, else an embedding's name or ``#`` and the id;
+        - ``note``: small text behind it, such as ``×3 1.4``: number of tokens and weight, if not 1. Of neighbours in
+          one word with the same weight only the last says it;
+        - ``weight``: final weight;
+        - ``ids``: of its tokens; a vector of an embedding is named as in ``name[0]``;
+        - ``start``, ``end``: where it was typed, in UTF-16 units of ``text``; both 0 if nowhere;
+        - ``joins``: goes on with the word of the chip before it;
+        - ``hidden``: from all others;
+        - ``problems``: indices of the issues about it.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .encode import EncodeOptions, read_prompt
     >>> v = view(read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer()))
-    >>> [(token["text"], token["weight"]) for token in v["chunks"][0]["tokens"]]
-    [('a', 1.0), ('cat', 1.2)]
+    >>> [(chip["text"], chip["note"]) for chip in v["chunks"][0]["chips"]]
+    [('a', ''), ('cat', '1.2')]
     """
     text, options = read.prompt.source, read.options
     offset = _utf16_offsets(text)
-
-    def pair(span: Span) -> list[int]:
-        return [offset(span.start), offset(span.end)]
-
-    chunks = [
+    hides = options.hidden_from == "everything"
+    chunks: list[dict[str, Any]] = [
         {
             "num_tokens": chunk.num_content,
             "capacity": read.layout.capacity,
-            "tokens": [
-                {
-                    "id": token.id if isinstance(token.id, int) else None,
-                    "embedding": None if isinstance(token.id, int) else _vector_name(token.id),
-                    "text": _text_of(text, token.span),
-                    "weight": token.weight,
-                    "word": token.word,
-                    "start": offset(token.span.start) if token.span else 0,
-                    "end": offset(token.span.end) if token.span else 0,
-                    "hidden": token.is_hidden and options.hidden_from == "everything",
-                }
-                for token in chunk.content
-            ],
+            "has_break": False,
+            "chips": _chips(chunk.content, text, offset, hides=hides),
         }
         for chunk in read.chunks
     ]
+    issues = [
+        {"code": issue.code, "message": issue.line, "start": offset(issue.span.start), "end": offset(issue.span.end)}
+        for issue in read.issues
+    ]
+    _mark_breaks(chunks, [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)])
+    _mark_problems([chip for chunk in chunks for chip in chunk["chips"]], issues)
     return {
         "version": VERSION,
         "text": text,
@@ -74,12 +86,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         "padding": options.padding,
         "num_tokens": sum(chunk.num_content for chunk in read.chunks),
         "chunks": chunks,
-        "breaks": [pair(part.span) for part in read.prompt.parts if isinstance(part, Break)],
-        "marks": [pair(span) for span in read.prompt.marks],
-        "issues": [
-            {"code": i.code, "message": i.line, "start": offset(i.span.start), "end": offset(i.span.end)}
-            for i in read.issues
-        ],
+        "issues": issues,
     }
 
 
@@ -97,11 +104,9 @@ def token_table(read: ReadPrompt) -> str:
     for number, chunk in enumerate(chunks, 1):
         lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
         for position, token in enumerate(chunk.content, 1):
-            token_id = str(token.id) if isinstance(token.id, int) else _vector_name(token.id)
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"
-            lines.append(
-                f"{position:>5} {token_id:>7}  {_text_of(read.prompt.source, token.span)!r:<24}{weight:>8}".rstrip()
-            )
+            text = text_of(token, read.prompt.source)
+            lines.append(f"{position:>5} {id_of(token.id):>7}  {text!r:<24}{weight:>8}".rstrip())
     lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
     lines += [f"  {issue.line}" for issue in read.issues]
     return "\n".join(lines)
@@ -116,12 +121,93 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _vector_name(vector: EmbeddingVector) -> str:
-    return f"{vector.name}[{vector.index}]"
+def weight_text(weight: float) -> str:
+    """A weight in as few digits as say enough.
+
+    >>> [weight_text(weight) for weight in (1.4, 1 / 1.1, 1.0004, -0.5, 0.0, 1e30)]
+    ['1.4', '0.91', '1.0004', '-0.5', '0', '1e30']
+    """
+    if abs(weight) >= 1000 or 0 < abs(weight) < 0.01:
+        return f"{weight:.2g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    short = f"{weight:.2f}".rstrip("0").rstrip(".")
+    return f"{weight:.6g}" if short == "1" else short
 
 
-def _text_of(text: str, span: Span | None) -> str:
-    return text[slice(*span)] if span else ""
+def id_of(token_id: TokenId) -> int | str:
+    """A token's id, or the name of an embedding's vector, as in ``name[0]``."""
+    return token_id if isinstance(token_id, int) else f"{token_id.name}[{token_id.index}]"
+
+
+def text_of(token: Token, source: str) -> str:
+    """What was typed for a token; empty if nothing was."""
+    return source[slice(*token.span)] if token.span else ""
+
+
+def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *, hides: bool) -> list[dict[str, Any]]:
+    """The chips of one chunk, their problems still to come."""
+
+    def key(numbered: tuple[int, Token]) -> tuple[object, ...]:
+        index, token = numbered
+        if token.place.start == token.place.end:  # tokens without a place are not the same
+            return (index,)
+        return token.place, token.weight, token.is_hidden and hides
+
+    groups = [[token for _, token in group] for _, group in groupby(enumerate(tokens), key)]
+    joins = [False, *(_is_one_word(one[0], other[0], source) for one, other in pairwise(groups)), False]
+    chips: list[dict[str, Any]] = []
+    for index, group in enumerate(groups):
+        token, ids = group[0], [id_of(one.id) for one in group]
+        text = " ".join(text_of(token, source).split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
+        is_said_later = joins[index + 1] and groups[index + 1][0].weight == token.weight
+        weight = "" if is_said_later or token.weight == 1.0 else weight_text(token.weight)
+        chips.append(
+            {
+                "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
+                "note": f"{f'×{len(ids)}' if len(ids) > 1 else ''} {weight}".strip(),
+                "weight": token.weight,
+                "ids": ids,
+                "start": offset(token.place.start),
+                "end": offset(token.place.end),
+                "joins": joins[index],
+                "hidden": token.is_hidden and hides,
+                "problems": [],
+            }
+        )
+    return chips
+
+
+def _is_one_word(token: Token, following: Token, source: str) -> bool:
+    """Whether nothing stands between two tokens, and both are letters, digits or other characters; so is ``don't``."""
+    before, behind = text_of(token, source), text_of(following, source)
+    if token.place.end != following.place.start or not before or not behind:
+        return False
+    kind = _kind(before[-1])
+    return kind == _kind(behind[0]) or (kind == "letter" and _CONTRACTION.match(behind) is not None)
+
+
+def _kind(character: str) -> str:
+    return {"L": "letter", "M": "letter", "N": "digit"}.get(unicodedata.category(character)[0], "other")
+
+
+def _mark_breaks(chunks: Sequence[dict[str, Any]], starts: Sequence[int]) -> None:
+    """Say of each chunk whether a BREAK ends it: one that stands before the next chip. Each BREAK ends one chunk."""
+    breaks = deque(starts)
+    places = [*(chip["start"] for chunk in chunks for chip in chunk["chips"]), math.inf]
+    for chunk, end in zip(chunks, accumulate(len(chunk["chips"]) for chunk in chunks), strict=True):
+        if breaks and breaks[0] < places[end]:
+            chunk["has_break"] = True
+            breaks.popleft()
+
+
+def _mark_problems(chips: Sequence[dict[str, Any]], issues: Sequence[dict[str, Any]]) -> None:
+    """Give each issue to the chips that it overlaps; one about syntax, which has no token, to the next, or the last."""
+    # spans never go backwards; a chip without a place, which says 0, is taken to stand where the one before it does
+    starts = list(accumulate((chip["start"] for chip in chips), max))
+    ends = list(accumulate((chip["end"] for chip in chips), max))
+    for number, issue in enumerate(issues if chips else ()):
+        first = min(bisect_right(ends, issue["start"]), len(chips) - 1)
+        for chip in chips[first : max(first + 1, bisect_left(starts, issue["end"]))]:
+            chip["problems"].append(number)
 
 
 def _utf16_offsets(text: str) -> Callable[[int], int]:

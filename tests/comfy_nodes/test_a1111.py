@@ -70,7 +70,7 @@ def test_what_became_of_each_text_reaches_the_front_end() -> None:
     views = encode("x [cat:dog:10] y", steps=20, **AS_WRITTEN)["ui"]["weighted_clip"]
     assert [view["steps"] for view in views] == [[[1, 10]], [[11, 20]]]
     assert {view["text"] for view in views} == {"x [cat:dog:10] y"}
-    shown = [[(token["text"], token["start"]) for token in view["chunks"][0]["tokens"]] for view in views]
+    shown = [[(chip["text"], chip["start"]) for chip in view["chunks"][0]["chips"]] for view in views]
     assert shown == [[("x", 0), ("cat", 3), ("y", 15)], [("x", 0), ("dog", 7), ("y", 15)]]
 
 
@@ -119,5 +119,5 @@ def test_entries_of_a_scheduled_hook_are_no_times() -> None:
 
 def test_without_emphasis_times_are_read_all_the_same() -> None:
     result = node("A1111Encode").encode(FakeClip(), "[(cat):dog:5]", "None", 20, "attend", **AS_WRITTEN)
-    texts = [[token["text"] for token in view["chunks"][0]["tokens"]] for view in result["ui"]["weighted_clip"]]
+    texts = [[chip["text"] for chip in view["chunks"][0]["chips"]] for view in result["ui"]["weighted_clip"]]
     assert texts == [["(", "cat", ")"], ["dog"]]

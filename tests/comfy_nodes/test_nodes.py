@@ -178,8 +178,8 @@ def test_problems_reach_the_front_end_and_the_report() -> None:
 def test_embeddings_come_from_the_host() -> None:
     known = node("TextEncode").encode(FakeClip(), "a (embedding:known:1.2) cat", **BASE)
     assert known["ui"]["text"] == []
-    tokens = known["ui"]["weighted_clip"][0]["chunks"][0]["tokens"]
-    assert [token["id"] for token in tokens] == [320, None, None, 2368]
+    chips = known["ui"]["weighted_clip"][0]["chunks"][0]["chips"]
+    assert [chip["ids"] for chip in chips] == [[320], ["known[0]", "known[1]"], [2368]]
     missing = node("TextEncode").encode(FakeClip(), "a embedding:nothing cat", **BASE)
     assert "no embedding “nothing”" in missing["ui"]["text"][0]
     plain = node("TextEncode").encode(FakeClip(), "a cat", **BASE)

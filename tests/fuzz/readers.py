@@ -9,7 +9,6 @@ from typing import Any
 
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
 from weighted_clip.web.inspection import inspect
-from weighted_clip.web.pictures.strip import strip_items
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
@@ -34,7 +33,7 @@ def _options(**given: Any) -> Reader:
     def read(text: str) -> None:
         found = read_prompt(text, options, TOKENIZE, embeddings=Embeddings())
         token_table(found)
-        strip_items(view(found))
+        view(found)
 
     return read
 

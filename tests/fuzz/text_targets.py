@@ -174,8 +174,8 @@ def reading(data: bytes) -> None:
     seen = view(read)
     assert json.loads(json.dumps(seen, allow_nan=False)) == seen
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
-    for token in (token for chunk in seen["chunks"] for token in chunk["tokens"]):
-        assert 0 <= token["start"] <= token["end"] <= units
+    for chip in (chip for chunk in seen["chunks"] for chip in chunk["chips"]):
+        assert 0 <= chip["start"] <= chip["end"] <= units
     assert token_table(read)
 
 

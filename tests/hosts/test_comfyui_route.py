@@ -36,7 +36,7 @@ def ask(server: ComfyServer, path: str = PATHS[0], *, text: str, **values: Any) 
 
 def words(answer: dict[str, Any]) -> list[str]:
     """The tokens of the first view."""
-    return [token["text"] for chunk in answer["views"][0]["chunks"] for token in chunk["tokens"]]
+    return [chip["text"] for chunk in answer["views"][0]["chunks"] for chip in chunk["chips"]]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -60,7 +60,7 @@ def test_embeddings_are_known_by_name(server: ComfyServer) -> None:
     for syntax, text in (("a1111", "a seeded-eight cat"), ("comfy", "a embedding:seeded-eight cat")):
         (view,) = ask(server, text=text, syntax=syntax)["views"]
         assert not view["issues"]
-        assert any("seeded-eight" in token["text"] for chunk in view["chunks"] for token in chunk["tokens"]), view
+        assert any("seeded-eight" in chip["text"] for chunk in view["chunks"] for chip in chunk["chips"]), view
     (view,) = ask(server, text="a embedding:not-there cat", syntax="comfy")["views"]
     assert any("not-there" in issue["message"] for issue in view["issues"])
 

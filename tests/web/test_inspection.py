@@ -31,7 +31,7 @@ def asked(text: object, node: object = "WeightedCLIPTextEncode", **values: objec
 
 def texts(request: dict, **options) -> list[str]:
     (view,) = inspect(request, **options)["views"]
-    return [token["text"] for chunk in view["chunks"] for token in chunk["tokens"]]
+    return [chip["text"] for chunk in view["chunks"] for chip in chunk["chips"]]
 
 
 def test_a_prompt_is_read_by_its_syntax() -> None:
@@ -42,10 +42,10 @@ def test_a_prompt_is_read_by_its_syntax() -> None:
 def test_known_embeddings_stand_for_one_vector() -> None:
     request = {"text": "a embedding:style cat"}
     (view,) = inspect(request, embedding_names=["style"])["views"]
-    assert [token["embedding"] for token in view["chunks"][0]["tokens"]] == [None, "style[0]", None]
+    assert [chip["ids"] for chip in view["chunks"][0]["chips"]] == [[320], ["style[0]"], [2368]]
     assert inspect(request, embedding_names=[])["views"][0]["issues"][0]["code"] == "unknown-embedding"
     bare = {"text": "a style cat", "syntax": "a1111"}
-    assert inspect(bare, embedding_names=["style"])["views"][0]["chunks"][0]["tokens"][1]["embedding"] == "style[0]"
+    assert inspect(bare, embedding_names=["style"])["views"][0]["chunks"][0]["chips"][1]["ids"] == ["style[0]"]
 
 
 def test_a_timed_prompt_has_a_view_for_each_text() -> None:
@@ -58,7 +58,7 @@ def test_a_timed_prompt_has_a_view_for_each_text() -> None:
 
 def test_hidden_phrases_are_marked() -> None:
     (view,) = inspect({"text": "a red cat", "hide": "red"})["views"]
-    assert [token["hidden"] for token in view["chunks"][0]["tokens"]] == [False, True, False]
+    assert [chip["hidden"] for chip in view["chunks"][0]["chips"]] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def post(monkeypatch):
 def test_the_route_answers_with_views(post) -> None:
     status, answer = post(json.dumps(asked("a style, embedding:sub/style", chunking="comfy segment")).encode())
     assert status == 200
-    assert [token["embedding"] for token in answer["views"][0]["chunks"][0]["tokens"]][-1] == "sub/style[0]"
+    assert answer["views"][0]["chunks"][0]["chips"][-1]["ids"] == ["sub/style[0]"]
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,9 @@ def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> 
     assert 0 < len(views) < MAX_VIEWS == len(whole)
     assert views[-1].pop("num_more") == MAX_VIEWS + 5 - len(views)
     assert views == whole[: len(views)]
-    assert len(json.dumps(answer)) <= MAX_ANSWER
-    assert len(json.dumps({"views": whole[: len(views) + 1]})) > MAX_ANSWER - 500  # one more does not fit
+    assert len(as_json({"views": whole})) <= MAX_ANSWER
+    longer = json.dumps({"views": whole[: len(views) + 1]}, separators=(",", ":"))
+    assert len(longer) > MAX_ANSWER - 500  # one more does not fit
 
 
 def test_nothing_of_an_answer_is_made_on_the_servers_loop(post, monkeypatch) -> None:

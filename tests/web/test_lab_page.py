@@ -124,9 +124,9 @@ def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
 
 def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
     line, markup, note, others = handlers.read(PROMPT, *values(hide="cat"))
-    tokens = strip_of(markup)["view"]["chunks"][0]["tokens"]
-    assert [(one["text"], one["weight"]) for one in tokens][1:6:4] == [("red", 1.4), ("dog", 0.5)]
-    assert [one["text"] for one in tokens if one["hidden"]] == ["cat"]
+    chips = strip_of(markup)["view"]["chunks"][0]["chips"]
+    assert [(one["text"], one["weight"]) for one in chips][1:6:4] == [("red", 1.4), ("dog", 0.5)]
+    assert [one["text"] for one in chips if one["hidden"]] == ["cat"]
     assert "a · red (1.4) · cat · and · a · dog (0.5) · in · a · bowl" in markup
     assert "9 / 75" in markup
     assert RANDOM_WARNING in unescape(line)

@@ -34,10 +34,10 @@ from weighted_clip.web.pictures.canvas import shorten, wrap
 from weighted_clip.web.pictures.figures import figure_masks
 from weighted_clip.web.pictures.grid import make_grid
 from weighted_clip.web.pictures.masks import grid_origin
-from weighted_clip.web.pictures.strip import Border, Chip, place, strip_items, weight_text
+from weighted_clip.web.pictures.strip import Border, Chip, place, strip_items
 from weighted_clip.web.pictures.tokens import MAX_MESSAGES, footer_texts, lay_out, message_lines
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.view import view
+from weighted_clip.weighting.view import view, weight_text
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 TINY = TextConfig(vocab_size=50, context_length=9, hidden_dim=8, num_heads=2, num_layers=3, mlp_dim=16)
@@ -144,19 +144,19 @@ def test_tokens_of_one_word_touch_and_others_do_not():
     ],
 )
 def test_which_tokens_go_on_with_a_word(text, joined):
-    assert {chip.text for chip in chips(make_view(text, syntax="a1111")) if chip.continues_word} == joined
+    assert {chip.text for chip in chips(make_view(text, syntax="a1111")) if chip.joins} == joined
 
 
 def test_tokens_of_one_character_are_one_chip_with_their_number():
     [chip] = chips(make_view("(猫:1.3)", syntax="a1111"))
-    assert (chip.text, chip.count, chip.note) == ("猫", 3, "×3 1.3")
+    assert (chip.text, chip.num_tokens, chip.note) == ("猫", 3, "×3 1.3")
     assert len(chips(make_view("a a"))) == 2
 
 
 def test_a_hidden_token_is_struck_through():
     example = make_view("a lighthouse on")
     hidden = copy.deepcopy(example)
-    hidden["chunks"][0]["tokens"][1]["hidden"] = True
+    hidden["chunks"][0]["chips"][1]["hidden"] = True
     left, top, right, bottom = chip_places(example)["lighthouse"]
     middle = (top + bottom) / 2
     line = (left + style.CHIP_PADDING, middle - 1, right - style.CHIP_PADDING, middle + 1)
@@ -186,8 +186,7 @@ def test_a_problem_is_underlined_at_its_place_and_told():
 
 
 def test_a_problem_behind_the_last_token_marks_that():
-    example = make_view("a cat")
-    example["issues"] = [{"code": "x", "message": "Too long.", "start": 5, "end": 5}]
+    example = make_view("a cat (", syntax="a1111")
     assert [chip.has_problem for chip in chips(example)] == [False, True]
 
 
@@ -238,7 +237,7 @@ def test_rows_stay_within_the_picture(width):
 
 def test_a_long_token_is_cut_with_an_ellipsis():
     example = make_view("a")
-    example["chunks"][0]["tokens"][0]["text"] = "w" * 9000
+    example["chunks"][0]["chips"][0]["text"] = "w" * 9000
     [chip] = chips(example)
     assert chip.text.endswith("…")
     assert fonts.text_width(chip.text, style.FONT_SIZE) <= style.MAX_CHIP_TEXT + 0.1
@@ -261,14 +260,14 @@ def test_five_thousand_tokens():
     example = make_view("a cat on the mat, (long:1.2) " * 720, syntax="a1111")
     image = draw_tokens(example)
     assert example["num_tokens"] > 5000
-    assert sum(chip.count for chip in chips(example)) == example["num_tokens"]
+    assert sum(chip.num_tokens for chip in chips(example)) == example["num_tokens"]
     assert image.height > 5000
 
 
 def test_endless_prompts_are_cut_and_say_so():
     example = make_view("a cat on the mat " * 600)
     drawing = lay_out(example, 160)
-    shown = sum(item.item.count for item in drawing.placed if isinstance(item.item, Chip))
+    shown = sum(item.item.num_tokens for item in drawing.placed if isinstance(item.item, Chip))
     assert shown < example["num_tokens"]
     assert drawing.note == f"… and {example['num_tokens'] - shown:,} more tokens"
 
@@ -279,7 +278,7 @@ def test_endless_prompts_are_cut_and_say_so():
 def test_every_token_of_any_text_is_drawn(text):
     example = make_view(text, syntax="a1111")
     drawing = lay_out(example, 300)
-    assert sum(item.item.count for item in drawing.placed if isinstance(item.item, Chip)) == example["num_tokens"]
+    assert sum(item.item.num_tokens for item in drawing.placed if isinstance(item.item, Chip)) == example["num_tokens"]
     assert all(item.item.text and fonts.text_width(item.item.text, 17) > 0 for item in drawing.placed)
     assert draw_tokens(example, width=300).size == (300, drawing.height)
 

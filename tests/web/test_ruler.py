@@ -24,9 +24,9 @@ from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
-from weighted_clip.web.pictures.strip import Chip, strip_items, weight_text
+from weighted_clip.web.pictures.strip import Chip, strip_items
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
-from weighted_clip.weighting.view import view
+from weighted_clip.weighting.view import view, weight_text
 
 HERE = Path(__file__).resolve().parent
 COMFYUI = HERE.parent.parent / "web" / "comfyui"
@@ -57,9 +57,8 @@ def views_of(text: str, **options: Any) -> list[dict[str, Any]]:
 def cases() -> dict[str, dict[str, Any]]:
     """What the page draws, by name."""
     vectors = views_of("an embedding:easy cat")
-    (place,) = (i for i, token in enumerate(vectors[0]["chunks"][0]["tokens"]) if token["embedding"])
-    tokens = vectors[0]["chunks"][0]["tokens"]
-    tokens[place : place + 1] = [{**tokens[place], "embedding": f"easy[{i}]"} for i in range(3)]
+    (chip,) = (one for one in vectors[0]["chunks"][0]["chips"] if one["ids"] == ["easy[0]"])
+    chip |= {"ids": [f"easy[{i}]" for i in range(3)], "note": "×3"}
     mixed = [{**one, "left_to_host": ["t5xxl"]} for one in views_of("a cat", **A1111)]
     many = "".join(f"[w{i}:w{i}b:{i}]" for i in range(1, 40))
     texts: dict[str, Any] = {
@@ -215,8 +214,8 @@ def test_the_strip_is_that_of_the_pictures(drawn: dict[str, Any], name: str) -> 
             classes = {
                 "hidden": theirs.is_hidden,
                 "problem-here": theirs.has_problem,
-                "joins": theirs.continues_word,
-                "joined": theirs.is_continued,
+                "joins": theirs.joins,
+                "joined": theirs.is_joined,
             }
             assert {key: key in ours["classes"] for key in classes} == classes
         else:

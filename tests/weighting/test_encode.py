@@ -118,7 +118,8 @@ def test_normalization_length_and_mean_by_hand() -> None:
 
 
 def test_view_counts_utf16_units_and_leaves_nothing_out() -> None:
-    data = view(read("🦊 (cat:1.2) BREAK [dog (x", syntax="a1111", scheme="a1111"))
+    prompt = read("🦊 (cat:1.2) BREAK [dog (x", syntax="a1111", scheme="a1111")
+    data = view(prompt)
     assert json.loads(json.dumps(data)) == data
     text = data["text"].encode("utf-16-le")
 
@@ -126,12 +127,12 @@ def test_view_counts_utf16_units_and_leaves_nothing_out() -> None:
         return text[2 * start : 2 * end].decode("utf-16-le")
 
     first, second = data["chunks"]
-    assert [token["text"] for token in first["tokens"]] == ["🦊", "🦊", "cat"]
-    assert all(cut(t["start"], t["end"]) == t["text"] for t in first["tokens"] + second["tokens"])
-    assert [cut(*span) for span in data["breaks"]] == ["BREAK"]
+    assert [(chip["text"], len(chip["ids"])) for chip in first["chips"]] == [("🦊", 2), ("cat", 1)]
+    assert all(cut(chip["start"], chip["end"]) == chip["text"] for chip in first["chips"] + second["chips"])
+    assert (first["has_break"], second["has_break"]) == (True, False)
     assert [cut(issue["start"], issue["end"]) for issue in data["issues"]] == ["[", "("]
     assert data["num_tokens"] == first["num_tokens"] + second["num_tokens"] == 5
-    marks = "".join(cut(*span) for span in data["marks"])
+    marks = "".join(data["text"][slice(*span)] for span in prompt.prompt.marks)
     assert marks == "(:1.2)  [(" or marks.replace(" ", "") == "(:1.2)[("
 
 

@@ -70,11 +70,12 @@ def test_the_rest_is_read_as_if_no_tag_had_been_there(text: str, bare: str) -> N
 
 def test_places_count_the_tags() -> None:
     text = "<lora:ink:0.8> a (red:1.2) cat"
-    shown = view(read_prompt(text, A1111, default_tokenizer()))
-    assert [token["text"] for token in shown["chunks"][0]["tokens"]] == ["a", "red", "cat"]
+    read = read_prompt(text, A1111, default_tokenizer())
+    shown = view(read)
+    assert [chip["text"] for chip in shown["chunks"][0]["chips"]] == ["a", "red", "cat"]
     assert shown["text"] == text
-    assert [0, 14] in shown["marks"]
-    assert [lora.name for lora in read_prompt(text, A1111, default_tokenizer()).prompt.loras] == ["ink"]
+    assert (0, 14) in read.prompt.marks
+    assert [lora.name for lora in read.prompt.loras] == ["ink"]
 
 
 def test_tags_within_edits_do_not_disturb_them() -> None:

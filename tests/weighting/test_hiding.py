@@ -127,8 +127,8 @@ def test_what_cannot_have_an_effect_is_said(options: dict, codes: list[str]) -> 
 
 def test_the_view_strikes_out_what_is_hidden_from_everything() -> None:
     def hidden(**options) -> list[str]:
-        tokens = view(read("a red cat", **options))["chunks"][0]["tokens"]
-        return [token["text"] for token in tokens if token["hidden"]]
+        chips = view(read("a red cat", **options))["chunks"][0]["chips"]
+        return [chip["text"] for chip in chips if chip["hidden"]]
 
     assert hidden(hide="red") == ["red"]
     assert hidden(hide="red", hidden_from="padding rows only") == []

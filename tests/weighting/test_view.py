@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.reading import placed
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
@@ -12,16 +13,25 @@ from weighted_clip.weighting.view import view
 OPTIONS = EncodeOptions(syntax="a1111", scheme="a1111")
 
 
-def views(source: str, steps: int = 4) -> list[dict]:
-    """The view of each text of a timed prompt, in places of the whole."""
+def placed_reads(source: str, steps: int = 4) -> list[ReadPrompt]:
+    """Each text of a timed prompt, in places of the whole."""
     prompt = read_timed(source, steps)
     fragments = [text.fragment for branch in prompt.branches for text in branch.texts]
     reads = [read_prompt(fragment.text, OPTIONS, default_tokenizer()) for fragment in fragments]
-    return [view(placed(read, source, fragment)) for read, fragment in zip(reads, fragments, strict=True)]
+    return [placed(read, source, fragment) for read, fragment in zip(reads, fragments, strict=True)]
+
+
+def views(source: str, steps: int = 4) -> list[dict]:
+    """Their views."""
+    return [view(read) for read in placed_reads(source, steps)]
+
+
+def chips(one: dict) -> list[dict]:
+    return [chip for chunk in one["chunks"] for chip in chunk["chips"]]
 
 
 def tokens(one: dict) -> list[tuple[str, float]]:
-    return [(token["text"], token["weight"]) for chunk in one["chunks"] for token in chunk["tokens"]]
+    return [(chip["text"], chip["weight"]) for chip in chips(one)]
 
 
 def test_tokens_stand_where_they_were_typed() -> None:
@@ -39,16 +49,19 @@ def test_a_token_over_a_gap_takes_it_in() -> None:
 
 def test_breaks_marks_and_issues_move_too() -> None:
     source = "x AND 猫😀 [a:b:2] BREAK (c"
+    prompt = placed_reads(source)[2].prompt
+    breaks = [part.span for part in prompt.parts if isinstance(part, Break)]
+    assert [source[slice(*span)] for span in breaks] == ["BREAK"]
+    assert "(" in [source[slice(*span)] for span in prompt.marks]
     one = views(source)[2]
     utf16 = source.encode("utf-16-le")
 
     def text(start: int, end: int) -> str:
         return utf16[2 * start : 2 * end].decode("utf-16-le")
 
-    assert [text(*span) for span in one["breaks"]] == ["BREAK"]
-    assert "(" in [text(*span) for span in one["marks"]]
+    assert [chunk["has_break"] for chunk in one["chunks"]] == [True, False]
     assert [text(issue["start"], issue["end"]) for issue in one["issues"]] == ["("]
-    assert [token["text"] for token in one["chunks"][1]["tokens"]] == ["c"]
+    assert [chip["text"] for chip in one["chunks"][1]["chips"]] == ["c"]
 
 
 @pytest.mark.parametrize("source", ["a (cat:1.2) BREAK b", "", "[x"])
@@ -60,9 +73,11 @@ def test_a_part_that_is_the_whole_is_left_alone(source: str) -> None:
 
 @given(st.text(alphabet="ab é😀猫:|[]()\\\n.01", max_size=30))
 def test_places_are_in_the_prompt_for_any_text(source: str) -> None:
-    for one in views(source):
+    for read in placed_reads(source):
+        spans = [*read.prompt.marks, *(part.span for part in read.prompt.parts)]
+        assert all(0 <= start <= stop <= len(source) for start, stop in spans)
+        one = view(read)
         end = len(source.encode("utf-16-le")) // 2
-        places = [(token["start"], token["end"]) for chunk in one["chunks"] for token in chunk["tokens"]]
-        places += [tuple(span) for span in (*one["breaks"], *one["marks"])]
+        places = [(chip["start"], chip["end"]) for chip in chips(one)]
         places += [(issue["start"], issue["end"]) for issue in one["issues"]]
         assert all(0 <= start <= stop <= end for start, stop in places)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_FALLBACK_TOKENS = 600
-"""Of more tokens than this the text shown without the drawing script leaves out the rest; the ruler's own number."""
+MAX_FALLBACK_CHIPS = 600
+"""Of more chips than this the text shown without the drawing script leaves out the rest; the ruler's own number."""
 
 
 def model_line(title: str, warning: str, note: str = "") -> str:
@@ -136,14 +136,11 @@ def _inputs(inputs: Mapping[str, str]) -> str:
 
 
 def _tokens_as_text(view: Mapping[str, Any]) -> str:
-    tokens = [token for chunk in view["chunks"] for token in chunk["tokens"]]
-    words = [
-        (token["text"].strip() or token["embedding"] or f"#{token['id']}")
-        + (f" ({token['weight']:g})" if token["weight"] != 1.0 else "")
-        for token in tokens[:MAX_FALLBACK_TOKENS]
-    ]
-    left = len(tokens) - len(words)
-    text = " · ".join(words) + (f" … {left} more" if left else "")
+    chips = [chip for chunk in view["chunks"] for chip in chunk["chips"]]
+    shown = chips[:MAX_FALLBACK_CHIPS]
+    left = sum(len(chip["ids"]) for chip in chips[MAX_FALLBACK_CHIPS:])
+    text = " · ".join(f"{chip['text']} ({chip['note']})" if chip["note"] else chip["text"] for chip in shown)
+    text += f" … {left} more" if left else ""
     last = view["chunks"][-1]
     count = f"{last['num_tokens']} / {last['capacity']}"
     if len(view["chunks"]) > 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.towers import read_for_towers
-from ...weighting.view import view
+from ...weighting.view import id_of, text_of
 from .model import LabError, LabModel
 
 HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from")
@@ -64,13 +64,13 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
     """
     rows: list[list[str | int | float]] = []
     words: dict[int, int] = {}  # those without tokens do not count
-    for number, (chunk, shown) in enumerate(zip(read.chunks, view(read)["chunks"], strict=True), 1):
-        for position, (token, data) in enumerate(zip(chunk.content, shown["tokens"], strict=True), 1):
-            name = data["embedding"] if data["id"] is None else data["id"]
+    for number, chunk in enumerate(read.chunks, 1):
+        for position, token in enumerate(chunk.content, 1):
             weight = float(f"{token.weight:.6g}")
             hidden_from = read.options.hidden_from if token.is_hidden else ""
             word = words.setdefault(token.word, len(words) + 1)
-            rows.append([number, position, name, data["text"], weight, word, hidden_from])
+            text = text_of(token, read.prompt.source)
+            rows.append([number, position, id_of(token.id), text, weight, word, hidden_from])
     return TokenTable(HEADERS, rows[:limit], max(0, len(rows) - limit))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .strip import weight_text
+from ...weighting.view import weight_text
 
 LENGTH_TOPS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Ends of the axis of lengths, as ratios; beyond the last, bars are cut."""

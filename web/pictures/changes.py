@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from ...weighting.view import weight_text
 from .canvas import Canvas, shorten, wrap
 from .change_axes import Axes, SchemeRow, angle_text, axes_of, ratio_text
 from .fonts import text_width
-from .strip import weight_text
 from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color
 
 MAX_COLUMNS = 18

@@ -66,7 +66,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
     a chunk. Hidden tokens are struck through. Problems are underlined and told below.
 
     Args:
-        view: As `weighting.view.view` makes it. A token may also have the key ``hidden``, bool.
+        view: As `weighting.view.view` makes it.
         width: Of the picture, in pixels, at least 160. Its height follows.
         theme: ``dark`` or ``light``.
 
@@ -105,7 +105,7 @@ def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
     inner = width - 2 * MARGIN
     all_placed = place(strip_items(view), inner)
     placed = [item for item in all_placed if item.top < MAX_STRIP_HEIGHT]
-    left_out = sum(p.item.count for p in all_placed[len(placed) :] if isinstance(p.item, Chip))
+    left_out = sum(p.item.num_tokens for p in all_placed[len(placed) :] if isinstance(p.item, Chip))
     note = "" if view["num_tokens"] else "This prompt has no tokens."
     note = f"… and {left_out:,} more tokens" if left_out else note
     rows = max((item.top + CHIP_HEIGHT for item in placed), default=0.0)
@@ -151,7 +151,7 @@ def footer_texts(view: Mapping[str, Any]) -> list[str]:
     texts = [f"{last['num_tokens']} / {last['capacity']}"]
     if len(chunks) > 1:
         texts = [f"{texts[0]} in chunk {len(chunks)} of {len(chunks)}", f"{view['num_tokens']:,} tokens"]
-    hidden = sum(bool(token.get("hidden")) for chunk in chunks for token in chunk["tokens"])
+    hidden = sum(len(chip["ids"]) for chunk in chunks for chip in chunk["chips"] if chip["hidden"])
     texts += [f"{hidden:,} token{'s' if hidden > 1 else ''} hidden"] if hidden else []
     texts += [f"syntax {view['syntax']}", f"scheme {view['scheme']}"]
     for name, default in (("normalization", "none"), ("chunking", "as syntax"), ("padding", "attend")):

@@ -41,12 +41,12 @@ function follow(node) {
 
 /** A view of one-token words. */
 function viewOf(text) {
-  const tokens = [...text.matchAll(/\S+/g)].map(({ 0: word, index }) => ({
-    ...{ id: 1, embedding: null, text: word, weight: 1, word: 0, start: index, end: index + word.length },
-  }));
-  const chunks = [{ num_tokens: tokens.length, capacity: 75, tokens }];
+  const plain = { note: "", weight: 1, ids: [1], joins: false, hidden: false, problems: [] };
+  const words = [...text.matchAll(/\S+/g)];
+  const chips = words.map(({ 0: word, index }) => ({ ...plain, text: word, start: index, end: index + word.length }));
+  const chunks = [{ num_tokens: chips.length, capacity: 75, has_break: false, chips }];
   const options = { syntax: "comfy", scheme: "comfy", normalization: "none" };
-  return { version: 1, text, ...options, num_tokens: tokens.length, chunks, breaks: [], marks: [], issues: [] };
+  return { version: 2, text, ...options, num_tokens: chips.length, chunks, issues: [] };
 }
 
 const TEXT_ENCODE = { syntax: "comfy", scheme: "comfy", normalization: "none", chunking: "as syntax" };

@@ -6,7 +6,6 @@
  */
 
 import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
-import { stripItems } from "./strip.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
 import { counted, countText, optionTexts, spoken } from "./words.js";
 
@@ -117,13 +116,13 @@ function drawSections(sections, theme, id, limit) {
   let numLeft = 0;
   let numIssues = 0;
   for (const { label, view } of sections.slice(0, MAX_SECTIONS)) {
-    const items = stripItems(view);
-    const shown = items.slice(0, Math.max(0, room));
+    const items = itemsOf(view);
+    const shown = items.slice(0, room);
     room -= shown.length;
-    numLeft += items.slice(shown.length).reduce((sum, item) => sum + (item.count ?? 0), 0);
+    numLeft += numTokens(items.slice(shown.length));
     const section = make("div", "wcr-section");
     if (label || sections.length > 1) section.append(sectionHead(label, view));
-    if (shown.length) section.append(strip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
+    if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
     if (section.childElementCount) scroll.append(section);
     numIssues += view.issues.length;
   }
@@ -137,34 +136,42 @@ function sectionHead(label, view) {
   return head;
 }
 
-/** The chips and chunk borders of one text. */
-function strip(items, view, theme, idOf) {
-  const chips = make("div", "wcr-chips", "", { role: "list", dir: RIGHT_TO_LEFT.test(view.text) ? "rtl" : "ltr" });
+/** The chips of a text in reading order, and `{border, isBreak}` where a chunk ends with a BREAK or another follows. */
+const itemsOf = (view) =>
+  view.chunks.flatMap(({ chips, num_tokens: count, capacity, has_break: isBreak }, index) => {
+    const hasBorder = isBreak || index < view.chunks.length - 1;
+    return hasBorder ? [...chips, { border: `${count} / ${capacity}`, isBreak }] : chips;
+  });
+
+const numTokens = (items) => items.reduce((total, { ids = [] }) => total + ids.length, 0);
+
+function drawStrip(items, view, theme, idOf) {
+  const strip = make("div", "wcr-chips", "", { role: "list", dir: RIGHT_TO_LEFT.test(view.text) ? "rtl" : "ltr" });
   let word = null;
-  for (const item of items) {
-    if (item.kind === "border") {
-      const border = make("span", "wcr-border", item.text, { role: "listitem", title: "End of a chunk" });
+  for (const [index, item] of items.entries()) {
+    if (item.border) {
+      const border = make("span", "wcr-border", item.border, { role: "listitem", title: "End of a chunk" });
       if (item.isBreak) border.append(make("b", "", "BREAK"));
-      chips.append(border);
-      word = null;
+      strip.append(border);
       continue;
     }
-    if (!word || !item.joins) word = chips.appendChild(make("span", "wcr-word", "", { role: "none" }));
-    word.append(drawChip(item, view.issues, theme, idOf));
+    if (!item.joins) word = strip.appendChild(make("span", "wcr-word", "", { role: "none" }));
+    word.append(drawChip(item, Boolean(items[index + 1]?.joins), view.issues, theme, idOf));
   }
-  return chips;
+  return strip;
 }
 
-function drawChip(chip, issues, theme, idOf) {
+function drawChip(chip, isJoined, issues, theme, idOf) {
   const background = weightColor(chip.weight, theme);
   const element = make("span", `wcr-chip wcr-${kindOf(chip.weight)}`, "", { role: "listitem" });
-  const color = chip.isHidden ? readable(background, theme.muted, theme.text) : readable(background, theme.text);
+  const color = chip.hidden ? readable(background, theme.muted, theme.text) : readable(background, theme.text);
   element.style.background = css(background);
   element.style.color = css(color);
   const text = element.appendChild(make("span", "wcr-text", chip.text));
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
-  if (chip.isHidden) element.append(make("span", "wcr-unseen", " (hidden)"));
-  const classes = { hidden: chip.isHidden, embedding: chip.isEmbedding, joins: chip.joins, joined: chip.isJoined };
+  if (chip.hidden) element.append(make("span", "wcr-unseen", " (hidden)"));
+  const isEmbedding = typeof chip.ids[0] === "string";
+  const classes = { hidden: chip.hidden, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
   for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
   if (chip.problems.length) {
     element.classList.add("wcr-problem-here");
@@ -195,8 +202,7 @@ function countLine({ sections, hasScheme, notes = [], message }) {
     const { text, title } = optionTexts(views[0], hasScheme);
     bar.append(make("span", "wcr-options", text, { title }));
   }
-  const tokens = views.flatMap((view) => view.chunks.flatMap((chunk) => chunk.tokens));
-  const numHidden = tokens.filter((token) => token.hidden).length;
+  const numHidden = numTokens(views.flatMap(itemsOf).filter((item) => item.hidden));
   const others = new Set(views.flatMap((view) => view.left_to_host ?? []));
   const texts = [
     ...(numHidden ? [`${counted(numHidden, "token")} hidden`] : []),
