@@ -19,7 +19,7 @@ from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import TimedRead, timed_reads, timed_view
-from ..weighting.view import counted, token_table, view
+from ..weighting.view import counted, encodings_text, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,8 +35,7 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
     lines = [*map(token_table, reads), *_encoding_lines(encoded)]
-    left_to_host = list(encoded.left_to_host)
-    views = [{**view(read), "towers": _towers_of(read, encoded), "left_to_host": left_to_host} for read in reads]
+    views = [{**view(read), "towers": _towers_of(read, encoded), **_of_run(read, encoded)} for read in reads]
     return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
@@ -62,7 +61,7 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
         if len(reads) > 1:
             lines.append(_heading(timed, has_weight=len(prompt.branches) > 1))
         lines += [token_table(timed.read), *_encoding_lines(encoded.texts[timed.text])]
-    views = [{**timed_view(timed), "left_to_host": list(encoded.texts[timed.text].left_to_host)} for timed in reads]
+    views = [{**timed_view(timed), **_of_run(timed.read, encoded.texts[timed.text])} for timed in reads]
     return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
@@ -79,6 +78,13 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
         issues = tuple(dict.fromkeys([*read.issues, *prompt.read.issues]))
         reads[read.prompt.source] = read._replace(issues=issues)
     return list(reads.values())
+
+
+def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
+    """What a run adds to the view of a text: what it took, and what was left to the host."""
+    tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in places of the whole prompt
+    encodings = encodings_text(encoded.prompts[tower].num_encodings, len(read.chunks))
+    return {"encodings": encodings, "left_to_host": list(encoded.left_to_host)}
 
 
 def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:

@@ -17,10 +17,11 @@ from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from ..weighting.asking import different_asks
+from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view
-from ..weighting.view import view
+from ..weighting.view import encodings_text, view
 
 MAX_BYTES = 64 * 1024
 """Longest request."""
@@ -28,6 +29,12 @@ MAX_VIEWS = 20
 """Of more texts of a timed prompt than this only the first are read and shown."""
 MAX_CHARACTERS = 2 * MAX_BYTES
 """Of all texts that are shown together; those behind are left out like those beyond `MAX_VIEWS`."""
+MAX_ENCODINGS = 100
+"""Of more encodings than this it is only said that there are more."""
+MAX_ASKS = 1000
+"""Chunks of versions of a prompt that are looked at to count its encodings: 35 ms for 600 words."""
+MAX_CHUNKS = 20
+"""Of longer prompts encodings are not counted."""
 MAX_ANSWER = 1024 * 1024
 """Longest answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
 
@@ -126,10 +133,27 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
             return read_prompt(text, options, default_tokenizer(), embeddings=embeddings)
 
         if "steps" not in data:
-            return {"views": [view(read(data["text"]))]}
+            prompt = read(data["text"])
+            return {"views": [{**view(prompt), "encodings": _encodings_of(prompt)}]}
         return {"views": _timed_views(data, read)}
     except ValueError as error:
         raise RequestError(str(error)) from error
+
+
+def _encodings_of(read: ReadPrompt) -> str:
+    """How many encodings a prompt takes, as far as that is known soon; empty if it is not, or few."""
+    num_chunks = len(read.chunks)
+    if num_chunks > MAX_CHUNKS:
+        return ""
+    try:
+        variants = plan_prompt(read, default_tokenizer()).variants
+    except ValueError:  # a filler of several tokens, of which a run tells
+        return ""
+    looked_at = variants[: MAX_ASKS // num_chunks]
+    number = different_asks(looked_at, MAX_ENCODINGS)
+    if number > MAX_ENCODINGS:
+        return f"more than {MAX_ENCODINGS} encodings"
+    return encodings_text(number, num_chunks) if len(looked_at) == len(variants) else ""
 
 
 def as_json(answer: Mapping[str, Any]) -> str:
@@ -164,7 +188,8 @@ def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> 
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
-    shown = [timed_view(timed) for timed in read_standing(prompt, texts[:count], read)]
+    reads = read_standing(prompt, texts[:count], read)
+    shown = [{**timed_view(timed), "encodings": _encodings_of(timed.read)} for timed in reads]
     if len(texts) > count:
         shown[-1]["num_more"] = len(texts) - count
     return shown

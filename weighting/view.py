@@ -39,7 +39,8 @@ def view(read: ReadPrompt) -> dict[str, Any]:
 
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
-        ``num_tokens``; ``issues``, each with ``code``, ``message``, ``start``, ``end``; and ``chunks``, each with
+        ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and given by `encodings_text` where
+        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end``; and ``chunks``, each with
         ``num_tokens``, ``capacity``, ``has_break`` (a BREAK ends it) and ``chips``. A chip has
 
         - ``text``: what stands on it, on one line: as typed, else an embedding's name or ``#`` and the id;
@@ -85,6 +86,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         "chunking": options.chunking,
         "padding": options.padding,
         "num_tokens": sum(chunk.num_content for chunk in read.chunks),
+        "encodings": "",
         "chunks": chunks,
         "issues": issues,
     }
@@ -119,6 +121,15 @@ def counted(number: int, noun: str) -> str:
     ('1 chunk', '2 chunks')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def encodings_text(num_encodings: int, num_chunks: int) -> str:
+    """How many encodings a prompt takes, if more than a host's own call: each chunk once, and the empty prompt.
+
+    >>> encodings_text(12, 1), encodings_text(2, 1)
+    ('12 encodings', '')
+    """
+    return counted(num_encodings, "encoding") if num_encodings > num_chunks + 1 else ""
 
 
 def weight_text(weight: float) -> str:

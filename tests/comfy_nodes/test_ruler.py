@@ -9,10 +9,12 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import full_clip
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
-from weighted_clip.weighting import reading
+from weighted_clip.weighting import asking, reading
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkContext
 from weighted_clip.weighting.features import text_features
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.schemes.plan import Ask
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from .fake_comfy import FakeClip
 
@@ -105,6 +107,34 @@ def without_issues(view: dict[str, Any]) -> dict[str, Any]:
     """The view but for its problems and which chips they are about."""
     chunks = [{**chunk, "chips": [{**chip, "problems": None} for chip in chunk["chips"]]} for chunk in view["chunks"]]
     return {**view, "chunks": chunks, "issues": None}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("text", [TEXT, "a cat", "a (cat:0.5)", "(a:0.5) (b:0.6) (c:1.3) (d:0.2) (e:2)"])
+def test_the_ruler_counts_the_encodings_that_a_run_asks_for(
+    text: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks: list[Ask] = []
+    encode = asking._encoded
+    monkeypatch.setattr(asking, "_encoded", lambda some, by: asks.extend(some) or encode(some, by))
+    given = {**given_to("WeightedCLIPTextEncode", {"scheme": scheme}), "text": text}
+    result = NODE_CLASS_MAPPINGS["WeightedCLIPTextEncode"]().encode(**given)
+    (shown,) = inspect(
+        request_of({"node": "WeightedCLIPTextEncode", "text": text, "values": {"scheme": scheme}}, NODES)
+    )["views"]
+    number = len(set(asks))
+    assert shown["encodings"] == (f"{number} encodings" if number > len(shown["chunks"]) + 1 else "")
+    assert shown["encodings"] in result["result"][1]  # the report
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_encodings_of_a_long_prompt_are_counted_up_to_a_bound(scheme: str) -> None:
+    text = " ".join(f"(w{number}:{0.4 + number / 1000})" for number in range(200))
+    (view,) = inspect({"text": text, "scheme": scheme})["views"]
+    assert view["encodings"] in ("", "more than 100 encodings")
+    assert (scheme not in ("masked_blend", "comfy++", "down_weight")) or view["encodings"]
+    assert inspect({"text": text * 20, "scheme": scheme})["views"][0]["encodings"] == ""
+    assert inspect({"text": text, "scheme": scheme, "filler": "several tokens"})["views"][0]["num_tokens"] > 200
 
 
 def test_with_causality_off_the_ruler_does_not_say_that_a_phrase_is_unseen_anyway() -> None:

@@ -78,6 +78,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "many texts": views_of(many, steps=60, **A1111),
         "long": views_of("(cat:1.1) dog, " * 1667),
         "t5": mixed,
+        "encodings": views_of("(a:0.5) (red:0.6) (cat:0.7)", scheme="masked_blend"),
         "contractions": views_of("don't stop 1girl 2025 ---"),
     }
     drawn: dict[str, dict[str, Any]] = {name: {"views": views} for name, views in texts.items()}
@@ -272,6 +273,7 @@ def test_count_line(drawn: dict[str, Any]) -> None:
     assert drawn["empty"]["sections"] == []
     assert "1 token hidden" in drawn["hidden"]["bar"]
     assert "t5xxl is encoded by ComfyUI itself" in drawn["t5"]["bar"]
+    assert drawn["encodings"]["bar"] == ["", "3 / 75", "4 encodings", "comfy"]
     assert drawn["notes"]["bar"] == ["text linked: shown after the run"]
 
 

@@ -132,7 +132,7 @@ function drawSections(sections, theme, id, limit) {
 function sectionHead(label, view) {
   const head = make("div", "wcr-head");
   if (label) head.append(make("span", "wcr-label", label));
-  head.append(meter(view), make("span", "wcr-count", countText(view)));
+  head.append(...counts(view));
   return head;
 }
 
@@ -190,7 +190,7 @@ function countLine({ sections, hasScheme, notes = [], message }) {
   const bar = make("div", "wcr-bar");
   const views = sections.map((section) => section.view);
   if (views.length === 1 && !sections[0].label) {
-    bar.append(meter(views[0]), make("span", "wcr-count", countText(views[0])));
+    bar.append(...counts(views[0]));
   } else if (views.length) {
     const numMore = views.at(-1).num_more ?? 0;
     bar.append(make("span", "wcr-count", counted(views.length + numMore, "text")));
@@ -211,6 +211,12 @@ function countLine({ sections, hasScheme, notes = [], message }) {
   ];
   bar.append(...texts.map((text) => make("span", "wcr-extra", text)));
   return bar;
+}
+
+/** How full the last chunk is, and how many encodings the text takes if that is more than usual. */
+function counts(view) {
+  const encodings = view.encodings ? [make("span", "wcr-extra", view.encodings)] : [];
+  return [meter(view), make("span", "wcr-count", countText(view)), ...encodings];
 }
 
 function meter(view) {
