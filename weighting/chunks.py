@@ -149,14 +149,8 @@ class Chunked(NamedTuple):
     """Problems, such as an unknown embedding."""
 
 
-def fragment_tokens(prompt: Prompt, tokenize: Tokenize) -> Iterator[Token | None]:
-    """Tokens of all fragments in order, None for a break; one word for each fragment."""
-    for tokens in tokens_by_part(prompt, tokenize):
-        yield from (None,) if tokens is None else tokens
-
-
 def tokens_by_part(prompt: Prompt, tokenize: Tokenize) -> Iterator[list[Token] | None]:
-    """The same, the tokens of each fragment in a list."""
+    """The tokens of each fragment in order, None for a break; one word for each fragment."""
     word = 0
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):

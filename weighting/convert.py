@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .chunks import Token, Tokenize, fragment_tokens
+from .chunks import Token, Tokenize, tokens_by_part
 from .extra_networks import Tag, read_loras
 from .prompt import Break, Fragment, Issue, Lora, Prompt, Span
 from .syntax import SYNTAXES, parse, syntax_of
@@ -176,7 +176,7 @@ def _section_starts(prompt: Prompt) -> Iterator[int]:
 
 
 def _tokens(prompt: Prompt, tokenize: Tokenize) -> list[Token]:
-    return [token for token in fragment_tokens(prompt, tokenize) if token is not None]
+    return [token for tokens in tokens_by_part(prompt, tokenize) for token in tokens or ()]
 
 
 def _is_same(weight: float, other: float) -> bool:

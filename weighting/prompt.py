@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+Part = TypeVar("Part")
 
 
 class Span(NamedTuple):
@@ -128,11 +130,11 @@ class Swap:
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Generic[Part]):
     """A part of a prompt that is conditioned on its own and put behind the part before (compel's ``.and``)."""
 
-    prompts: tuple[tuple[Fragment | Swap, ...], ...]
-    """One prompt, or several that are mixed (compel's ``.blend``)."""
+    prompts: tuple[tuple[Part, ...], ...]
+    """One prompt, or several that are mixed (compel's ``.blend``), each in fragments or in chunks."""
     shares: tuple[float, ...] = ()
     """How much of each goes into the mixture; empty where there is one prompt and no ``.blend``."""
     normalize: bool = True
@@ -167,7 +169,7 @@ class Prompt:
     """Characters that are syntax and not text: brackets, weights, backslashes of escapes, white space round BREAK."""
     issues: tuple[Issue, ...] = ()
     """Problems found while reading."""
-    sections: tuple[Section, ...] = ()
+    sections: tuple[Section[Fragment | Swap], ...] = ()
     """For a syntax that has them, how the fragments belong together; empty where they are one prompt."""
     loras: tuple[Lora, ...] = ()
     """LoRAs named in the text."""

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
-from weighted_clip.weighting.chunks import ChunkLayout, fragment_tokens
+from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.encode import CHUNKING_CHOICES, MAX_ISSUES, MAX_WEIGHT, EncodeOptions, read_prompt
@@ -212,7 +212,7 @@ def _loras(text: str, name: str) -> tuple[list[Any], str]:
 
 
 def _tokens(text: str, name: str) -> list[tuple[object, float]]:
-    return [(token.id, token.weight) for token in fragment_tokens(parse(text, name), TOKENIZE) if token is not None]
+    return [(token.id, token.weight) for part in tokens_by_part(parse(text, name), TOKENIZE) for token in part or ()]
 
 
 assert set(CHOICES) <= {field.name for field in fields(EncodeOptions)}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import fragment_tokens
+from weighted_clip.weighting.chunks import tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.extra_networks import take_tags
 from weighted_clip.weighting.prompt import Break
@@ -19,7 +19,7 @@ TOKENIZE = default_tokenizer()
 
 
 def tokens(text: str, syntax: str) -> list[tuple[object, float]]:
-    return [(token.id, token.weight) for token in fragment_tokens(parse(text, syntax), TOKENIZE) if token is not None]
+    return [(token.id, token.weight) for part in tokens_by_part(parse(text, syntax), TOKENIZE) for token in part or ()]
 
 
 def is_same(found: list[tuple[object, float]], wanted: list[tuple[object, float]]) -> bool:

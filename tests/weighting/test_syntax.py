@@ -214,7 +214,9 @@ def write_toy(text: str, weight: float) -> Iterator[str]:
         yield " ".join("!" * (weight == 2.0) + word for word in text.split())
 
 
-TOY = Syntax(parse_toy, "!word weighs 2.", write=write_toy, is_spaced=True, break_word="/", has_tags=True)
+TOY = Syntax(
+    parse_toy, "!word weighs 2.", chunking="a1111", write=write_toy, is_spaced=True, break_word="/", has_tags=True
+)
 
 
 def read_toy(text: str, **options: str) -> list[list[tuple[str, float]]]:
@@ -222,14 +224,11 @@ def read_toy(text: str, **options: str) -> list[list[tuple[str, float]]]:
     return [[(text[slice(*token.span)], token.weight) for token in chunk.content] for chunk in chunks]
 
 
-def test_a_syntax_without_a_chunk_rule_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{}, {"chunking": "a1111"}, {"chunking": "compel words"}])
+def test_a_syntax_is_read_as_its_record_says(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SYNTAXES, "toy", TOY)
-    with pytest.raises(ValueError, match=r"'toy' has no chunk rule.* chunking: a1111, comfy segment"):
-        read_toy("a cat")
     chunks = [[("a", 1.0), ("red", 2.0)], [("cat", 1.0)]]
-    assert read_toy("a <lora:ink:1> !red / cat", chunking="a1111") == chunks
-    monkeypatch.setitem(SYNTAXES, "toy", replace(TOY, chunking="a1111"))
-    assert read_toy("a <lora:ink:1> !red / cat") == chunks
+    assert read_toy("a <lora:ink:1> !red / cat", **options) == chunks
 
 
 def test_a_syntax_is_converted_as_its_record_says(monkeypatch: pytest.MonkeyPatch) -> None:

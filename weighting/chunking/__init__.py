@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ..chunks import ChunkContext, Chunked, TokenChunk
@@ -13,29 +14,16 @@ from . import a1111, comfy, compel
 
 CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     "a1111": a1111.chunk_a1111,
-    "comfy segment": comfy.chunk_comfy_segment,
-    "comfy word": comfy.chunk_comfy_word,
-    "compel sentences": compel.chunk_sentences,
-    "compel phrases": compel.chunk_phrases,
-    "compel words": compel.chunk_words,
-    "compel brutal": compel.chunk_brutal,
+    "comfy segment": partial(comfy.chunk_comfy, split=comfy.segments),
+    "comfy word": partial(comfy.chunk_comfy, split=comfy.words),
+    **{f"compel {mode}": partial(compel.chunk_compel, mode=mode) for mode in compel.LADDERS},
     "compel truncate": compel.chunk_compel_truncate,
 }
 """Every chunk rule by name."""
 
 
-@dataclass(frozen=True)
-class ChunkedSection:
-    """A `Section` of a prompt in chunks."""
-
-    prompts: tuple[tuple[TokenChunk, ...], ...]
-    """Chunks of one prompt, or of several that are mixed."""
-    shares: tuple[float, ...] = ()
-    """How much of each goes into the mixture; empty where there is one prompt."""
-    normalize: bool = True
-    """Whether the shares are divided by their sum."""
-    weight: float = 1.0
-    """Weight of the section as a whole."""
+ChunkedSection = Section[TokenChunk]
+"""A section of a prompt in chunks."""
 
 
 class ChunkedPrompt(NamedTuple):
@@ -69,10 +57,10 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         The chunks and the issues of making them.
 
     Raises:
-        ValueError: If the rule is unknown, or the syntax has none of its own.
+        ValueError: If the rule is unknown.
     """
     if chunking == "as syntax":
-        chunking = _chunking_of(prompt.syntax)
+        chunking = syntax_of(prompt.syntax).chunking
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
     issues: list[Issue] = []
@@ -86,31 +74,16 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         first_fragment += len(part.parts)
         return chunks
 
-    sections = prompt.sections or (
-        Section(
-            (),
-        ),
-    )
-    chunked = tuple(
+    chunked = [
         ChunkedSection(
-            tuple(cut(replace(prompt, parts=_read(part))) for part in section.prompts) or (cut(prompt),),
+            tuple(cut(replace(prompt, parts=_read(part))) for part in section.prompts),
             section.shares,
             section.normalize,
             section.weight,
         )
-        for section in sections
-    )
-    return ChunkedPrompt(chunked, tuple(issues))
-
-
-def _chunking_of(syntax: str) -> str:
-    """What ``as syntax`` means."""
-    chunking = syntax_of(syntax).chunking
-    if chunking is None:
-        raise ValueError(
-            f"the syntax {syntax!r} has no chunk rule of its own; name one as chunking: {', '.join(CHUNKINGS)}"
-        )
-    return chunking
+        for section in prompt.sections
+    ]
+    return ChunkedPrompt(tuple(chunked or [ChunkedSection((cut(prompt),))]), tuple(issues))
 
 
 def _read(part: tuple[Fragment | Swap, ...]) -> tuple[Fragment, ...]:

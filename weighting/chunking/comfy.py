@@ -25,44 +25,27 @@ _EMBEDDING_BORDER = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
 _NAME = re.compile(r"\s*([^\s<\[]+)")
 
 
-def chunk_comfy_segment(prompt: Prompt, context: ChunkContext) -> Chunked:
-    """Cut as ComfyUI does since December 2024: groups are weighted segments, split before ``embedding:``.
-
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer, layout and look-up of embeddings.
-
-    Returns:
-        The chunks. A break, which ComfyUI does not have, starts a new chunk.
-    """
-    return _chunk_groups(prompt, context, _segments)
-
-
-def chunk_comfy_word(prompt: Prompt, context: ChunkContext) -> Chunked:
-    """Cut as ComfyUI did until December 2024: groups are words between spaces or newlines.
-
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer, layout and look-up of embeddings.
-
-    Returns:
-        The chunks. A break, which ComfyUI does not have, starts a new chunk.
-    """
-    return _chunk_groups(prompt, context, _words)
-
-
 class _Group(NamedTuple):
     tokens: list[Token]
     issue: Issue | None = None
 
 
-def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], Iterable[tuple[int, int]]]) -> Chunked:
-    """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, empty groups included."""
+def chunk_comfy(prompt: Prompt, context: ChunkContext, *, split: Callable[[str], Iterable[tuple[int, int]]]) -> Chunked:
+    """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, empty groups included.
+
+    Args:
+        prompt: The parsed prompt.
+        context: Tokenizer, layout and look-up of embeddings.
+        split: Where the groups of a text start and end: `segments` or `words`.
+
+    Returns:
+        The chunks. A break, which ComfyUI does not have, starts a new chunk.
+    """
     layout = context.layout
     chunks: list[TokenChunk] = []
     issues: list[Issue] = []
     content: list[Token] = []
-    words = count(1)
+    numbers = count(1)
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):
             chunks.append(close_chunk(content, layout))
@@ -72,7 +55,7 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
         groups = (
             group
             for a, b in split(text)
-            for group in _groups(text[a:b], positions[a:b], part.weight, index, words, context)
+            for group in _groups(text[a:b], positions[a:b], part.weight, index, numbers, context)
         )
         for tokens, issue in groups:
             if issue is not None:
@@ -89,14 +72,14 @@ def _chunk_groups(prompt: Prompt, context: ChunkContext, split: Callable[[str], 
     return Chunked(tuple(chunks), tuple(issues))
 
 
-def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Where the parts of a weighted segment start and end."""
+def segments(text: str) -> Iterator[tuple[int, int]]:
+    """The groups since December 2024: a weighted segment, split before ``embedding:``."""
     borders = [match.start() for match in _EMBEDDING_BORDER.finditer(text)]
     yield from zip([0, *borders], [*borders, len(text)], strict=True)
 
 
-def _words(text: str) -> Iterator[tuple[int, int]]:
-    """Where the words of a weighted segment start and end."""
+def words(text: str) -> Iterator[tuple[int, int]]:
+    """The groups until December 2024: the words of a weighted segment, between spaces or newlines."""
     start = 0
     for match in _WORD_BORDER.finditer(text + " "):
         yield start, match.start()
@@ -104,7 +87,7 @@ def _words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _groups(
-    text: str, positions: Sequence[int], weight: float, fragment: int, words: Iterator[int], context: ChunkContext
+    text: str, positions: Sequence[int], weight: float, fragment: int, numbers: Iterator[int], context: ChunkContext
 ) -> Iterator[_Group]:
     """The group or groups of one segment or word, which may start with an embedding's name. Each takes a number."""
     if not text:
@@ -116,7 +99,7 @@ def _groups(
         span = Span(positions[0], positions[mention.end - 1] + 1)
         if mention.found.vectors is not None:
             vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.found.vectors))
-            word = next(words)
+            word = next(numbers)
             yield _Group([Token(vector, weight, word, fragment, span) for vector in vectors])
         elif mention.found.problem:
             yield _Group([], Issue("unusable-embedding", f"{mention.found.problem} The name is left out.", span))
@@ -124,7 +107,7 @@ def _groups(
             message = f"There is no embedding “{mention.name}”: the name is left out, as in ComfyUI."
             yield _Group([], Issue("unknown-embedding", message, span))
     if rests:
-        word = next(words)
+        word = next(numbers)
         tokens: list[Token] = []
         for a, b in rests:
             tokens += tokens_of(text[a:b], positions[a:b], weight, fragment, word, context.tokenize)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 
 from ...encoder.tokenizer import END_OF_WORD, default_tokenizer
@@ -108,9 +107,3 @@ def _is_end(token: Token, step: str) -> bool:
     if step == "word":
         return default_tokenizer().symbol(token.id).endswith(END_OF_WORD)
     return token.id in (SENTENCE_ENDS if step == "sentence" else PHRASE_ENDS)
-
-
-chunk_sentences = partial(chunk_compel, mode="sentences")
-chunk_phrases = partial(chunk_compel, mode="phrases")
-chunk_words = partial(chunk_compel, mode="words")
-chunk_brutal = partial(chunk_compel, mode="brutal")

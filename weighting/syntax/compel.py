@@ -86,7 +86,7 @@ class _Reader:
             loras=tuple(self.loras),
         )
 
-    def sections(self) -> tuple[Section, ...]:
+    def sections(self) -> tuple[Section[Fragment | Swap], ...]:
         end = len(self.text)
         conjunction = self.parser.several((".and", ".add"), 0, end)
         if conjunction is not None:
@@ -212,7 +212,7 @@ class _Text(NamedTuple):
 _EMPTY = Fragment((Piece("", Span(0, 0)),))
 
 
-def _single(prompt: tuple[Fragment | Swap, ...], weight: float = 1.0) -> Section:
+def _single(prompt: tuple[Fragment | Swap, ...], weight: float = 1.0) -> Section[Fragment | Swap]:
     return Section((prompt,), weight=weight)
 
 

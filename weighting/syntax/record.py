@@ -18,8 +18,8 @@ class Syntax:
     """Reads a prompt; takes ``(source, *, strict)``."""
     summary: str
     """How its weights look, for menus."""
-    chunking: str | None = None
-    """The chunk rule that ``as syntax`` means; None: there is no default, the user names one."""
+    chunking: str
+    """The chunk rule that ``as syntax`` means."""
     write: Callable[[str, float], Iterator[str]] | None = None
     """Ways of writing text with a weight, the most readable first; none for a weight it has no words for. What comes
     out is read back before it is taken. None: no prompt can be written in it."""
