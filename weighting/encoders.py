@@ -176,9 +176,7 @@ class Encoders:
 
     def read(self, text: str | Mapping[str, str], options: EncodeOptions) -> dict[str, ReadPrompt]:
         """Read one prompt for every tower, all with the same number of chunks; for those who plan many later."""
-        return read_for_towers(
-            text if isinstance(text, Mapping) else dict.fromkeys(self.readers, text), options, self.readers
-        )
+        return read_for_towers(text, options, self.readers)
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
         """Plan prompts that `read` has read."""

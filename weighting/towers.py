@@ -66,58 +66,41 @@ def in_folders(folders: Iterable[str | Path]) -> Callable[[str, TextConfig], Emb
 
 
 def read_for_towers(
-    texts: Mapping[str, str], options: EncodeOptions, readers: Mapping[str, Reader]
+    text: str | Mapping[str, str], options: EncodeOptions, readers: Mapping[str, Reader]
 ) -> dict[str, ReadPrompt]:
-    """Read each tower's text, and add empty chunks to the shorter ones.
-
-    Args:
-        texts: By tower. ComfyUI's names are ``clip_l``, ``clip_g`` and ``clip_h``.
-        options: How to read them.
-        readers: By tower.
-
-    Returns:
-        By tower, in the order of ``readers``, all with the same number of chunks in their result.
-
-    Raises:
-        PromptError: In strict mode, where the reference raises.
-        ValueError: If an option is out of range.
-    """
-    reads = {
-        name: read_prompt(texts[name], options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
-        for name, reader in readers.items()
-    }
-    longest = max(map(num_chunks, reads.values()))
-    reads = {name: padded(read, longest) for name, read in reads.items()}
-    kept = [read.kept for read in reads.values() if read.kept is not None]
-    if kept:  # the same rows of every tower
-        fullest = tuple(map(max, zip(*kept, strict=True)))
-        reads = {name: read._replace(kept=fullest) for name, read in reads.items()}
-    return reads
+    """Read a prompt, one text or one for each tower by name; otherwise as `read_together`."""
+    return {name: reads[0] for name, reads in read_together([text], options, readers).items()}
 
 
 def read_together(
-    texts: Sequence[str], options: EncodeOptions, readers: Mapping[str, Reader], kept: Sequence[int] = ()
+    texts: Sequence[str | Mapping[str, str]],
+    options: EncodeOptions,
+    readers: Mapping[str, Reader],
+    kept: Sequence[int] = (),
 ) -> dict[str, list[ReadPrompt]]:
-    """Read texts that stand in for one another while an image is made, for all towers.
+    """Read prompts that stand in for one another, and add empty chunks to the shorter ones.
 
     Args:
-        texts: The texts, at least one.
+        texts: At least one prompt: one text, or one for each tower. ComfyUI's names of towers are ``clip_l``,
+            ``clip_g`` and ``clip_h``.
         options: How to read them.
         readers: By tower.
         kept: Padding ``drop``: how many rows of each chunk are kept for the sake of other texts.
 
     Returns:
-        By tower, all with the same number of chunks, at least as many as ``kept`` has, and of rows kept.
+        By tower, in the order of ``readers``, all with the same number of chunks in their result, at least as many as
+        ``kept`` has, and of rows kept.
 
     Raises:
-        As `read_for_towers`.
+        PromptError: In strict mode, where the reference raises.
+        ValueError: If an option is out of range.
     """
-    reads = {
-        name: [
-            read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings) for text in texts
-        ]
-        for name, reader in readers.items()
-    }
+
+    def read(text: str | Mapping[str, str], name: str, reader: Reader) -> ReadPrompt:
+        text = text if isinstance(text, str) else text[name]
+        return read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
+
+    reads = {name: [read(text, name, reader) for text in texts] for name, reader in readers.items()}
     longest = max(len(kept), *(num_chunks(read) for some in reads.values() for read in some))
     reads = {name: [padded(read, longest) for read in some] for name, some in reads.items()}
     counts = [read.kept for some in reads.values() for read in some if read.kept is not None]
@@ -137,7 +120,7 @@ def padded(read: ReadPrompt, count: int) -> ReadPrompt:
 
     Args:
         read: A prompt of at most ``count`` chunks.
-        count: How many it shall have.
+        count: How many chunks it shall have.
 
     Returns:
         The longer prompt. The rows of an empty chunk are those of the empty prompt, in every section and blend.

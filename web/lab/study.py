@@ -46,7 +46,7 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
     """
     readers = model.readers()
     try:
-        reads = read_for_towers(dict.fromkeys(readers, text), options, readers)
+        reads = read_for_towers(text, options, readers)
     except ValueError as error:
         raise LabError(str(error)) from error
     return next(iter(reads.values()))
