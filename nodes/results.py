@@ -18,7 +18,7 @@ from ..hosts.comfy.timing import Timing
 from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
-from ..weighting.timed.view import TimedRead, timed_reads, timed_view
+from ..weighting.timed.view import TimedRead, read_standing, standing_texts, timed_view
 from ..weighting.view import counted, encodings_text, token_table, view
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
-    reads = timed_reads(prompt, timing.steps, counter, lambda text: _reads(encoded.texts[text])[0], issues)
+    texts = standing_texts(prompt, timing.steps, counter)
+    reads = read_standing(prompt, texts, lambda text: _reads(encoded.texts[text])[0], issues)
     lines = [timing.note] if is_timed else []
     for timed in reads:
         if len(reads) > 1:

@@ -14,7 +14,7 @@ from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.timed.view import timed_reads
+from weighted_clip.weighting.timed.view import read_standing, standing_texts
 
 from .text_targets import Embeddings
 
@@ -95,7 +95,9 @@ def test_problems_of_many_texts_are_compared_in_one_pass() -> None:
     def read(text: str) -> None:
         count = text.count("|") + 1
         prompt = read_timed(text, count)
-        timed_reads(prompt, count, "as written", lambda one: read_prompt(one, A1111, TOKENIZE))
+        read_standing(
+            prompt, standing_texts(prompt, count, "as written"), lambda one: read_prompt(one, A1111, TOKENIZE)
+        )
 
     assert_linear(read, lambda n: "[" + "|".join("\\a " * 20 + str(i) for i in range(n)) + "]")
 

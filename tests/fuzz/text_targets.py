@@ -22,7 +22,7 @@ from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
-from weighted_clip.weighting.timed.view import timed_reads, timed_view
+from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
 from weighted_clip.weighting.view import token_table, view
 
 from .drawing import Draw
@@ -130,7 +130,8 @@ def timed(data: bytes) -> None:
     check_issues(prompt.issues, len(text))
     if is_viewed and steps <= 20:
         options = EncodeOptions(syntax="a1111")
-        for read in timed_reads(prompt, steps, counter, lambda one: read_prompt(one, options, TOKENIZE))[:20]:
+        texts = standing_texts(prompt, steps, counter)
+        for read in read_standing(prompt, texts, lambda one: read_prompt(one, options, TOKENIZE))[:20]:
             assert json.dumps(timed_view(read))
             check_issues(read.read.issues, len(text))
     assert len(spans_at(parts, 1, dict.fromkeys((edit.span for edit in edits_of(parts)), 1))) <= len(text) + 1

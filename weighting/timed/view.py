@@ -56,28 +56,6 @@ def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[St
     return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in found.items()]
 
 
-def timed_reads(
-    prompt: TimedPrompt,
-    steps: int,
-    counter: Counter,
-    read: Callable[[str], ReadPrompt],
-    issues: Sequence[Issue] = (),
-) -> list[TimedRead]:
-    """Read every text of a timed prompt.
-
-    Args:
-        prompt: The prompt.
-        steps: How many steps the sampler takes.
-        counter: How they are counted.
-        read: Reads one text on its own.
-        issues: What else the user should know.
-
-    Returns:
-        The texts in the order in which they come, branch by branch. The first has the problems of the whole.
-    """
-    return read_standing(prompt, standing_texts(prompt, steps, counter), read, issues)
-
-
 def read_standing(
     prompt: TimedPrompt,
     texts: Sequence[StandingText],
