@@ -63,6 +63,9 @@ class Phrases:
                 yield text, len(key)
 
 
+_kept = lru_cache(maxsize=8)(Phrases)
+
+
 def phrases_of(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
     """`Phrases`, tokenized once.
 
@@ -79,8 +82,3 @@ def phrases_of(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
     if getattr(tokenize, "__hash__", None) is None:  # a caller's own class may have none
         return Phrases(texts, tokenize)
     return _kept(texts, tokenize)
-
-
-@lru_cache(maxsize=8)
-def _kept(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
-    return Phrases(texts, tokenize)
