@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .embeddings import Embeddings, TokenId, plain_id
@@ -98,6 +98,10 @@ class TokenChunk:
     def content(self) -> tuple[Token, ...]:
         """The tokens between BOS and EOS."""
         return self.tokens[1 : 1 + self.num_content]
+
+    def reweighted(self, weight_of: Callable[[Token], float]) -> TokenChunk:
+        """The chunk with another weight for each token."""
+        return replace(self, tokens=tuple(token._replace(weight=weight_of(token)) for token in self.tokens))
 
 
 def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:

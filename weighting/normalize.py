@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from .chunks import TokenChunk
+from .chunks import Token, TokenChunk
 
 NORMALIZATIONS = ("none", "mean", "length", "length+mean")
 """Every rule by name, default first."""
@@ -46,12 +45,12 @@ def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]
 def _length(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
     sizes = Counter(token.word for chunk in chunks for token in chunk.tokens)
 
-    def scaled(weight: float, word: int) -> float:
-        return 1.0 + math.copysign(abs(weight - 1.0) / math.sqrt(sizes[word]), weight - 1.0)
+    def scaled(token: Token) -> float:
+        if not token.word:
+            return token.weight
+        return 1.0 + math.copysign(abs(token.weight - 1.0) / math.sqrt(sizes[token.word]), token.weight - 1.0)
 
-    return tuple(
-        _with_weights(chunk, [scaled(t.weight, t.word) if t.word else 1.0 for t in chunk.tokens]) for chunk in chunks
-    )
+    return tuple(chunk.reweighted(scaled) for chunk in chunks)
 
 
 def _mean(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
@@ -60,13 +59,5 @@ def _mean(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
         return chunks
     shift = 1.0 - sum(weights) / len(weights)
     return tuple(
-        _with_weights(chunk, [t.weight + shift if t.word else t.weight for t in chunk.tokens]) for chunk in chunks
+        chunk.reweighted(lambda token: token.weight + shift if token.word else token.weight) for chunk in chunks
     )
-
-
-def _with_weights(chunk: TokenChunk, weights: Sequence[float]) -> TokenChunk:
-    tokens = tuple(
-        token._replace(weight=weight) if token.word else token  # the others keep weight 1, and may be most
-        for token, weight in zip(chunk.tokens, weights, strict=True)
-    )
-    return replace(chunk, tokens=tokens)

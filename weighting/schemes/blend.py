@@ -70,7 +70,7 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     """
     if options.law == "compel":
         return plan_blend(_compel_blend(tuple(chunks), options), options)
-    floored = [reweighted(chunk, lambda token: max(token.weight, 0.0)) for chunk in chunks]
+    floored = [chunk.reweighted(lambda token: max(token.weight, 0.0)) for chunk in chunks]
     issues = _negative_weights(chunks)
     return plan_blend(nested_blend(floored, options), options).then(lambda result: result._replace(issues=issues))
 
@@ -78,11 +78,6 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
 def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """`masked_blend` by the law ``compel`` with the method ``attention``. Equals compel 2.5.1."""
     return masked_blend(chunks, replace(options, law="compel", mask_method="attention"))
-
-
-def reweighted(chunk: TokenChunk, weight_of: Callable[[Token], float]) -> TokenChunk:
-    """The chunk with another weight for each token."""
-    return replace(chunk, tokens=tuple(token._replace(weight=weight_of(token)) for token in chunk.tokens))
 
 
 def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
@@ -95,7 +90,7 @@ def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
     Returns:
         The versions. They carry the weights raised to at least 1; what is absent is decided by those in ``chunks``.
     """
-    raised = tuple(reweighted(chunk, lambda token: max(token.weight, 1.0)) for chunk in chunks)
+    raised = tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
     written = [chunk.weights for chunk in chunks]
     levels = sorted({weight for row in written for weight in row if weight < 1.0})
     shares = [high - low for low, high in zip([0.0, *levels], [*levels, 1.0], strict=True)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...encoder.encoding import Encoding
 from ..chunks import TokenChunk
 from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, weighted_rows
-from .blend import fold_blend, nested_blend, plan_blend, reweighted, without
+from .blend import fold_blend, nested_blend, plan_blend, without
 from .plan import Plan, Variant
 
 
@@ -27,15 +27,15 @@ def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OP
 def down_weight(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """All weights divided by the largest, then as `adv_compel`: one word is raised by fading all others."""
     top = max(weight for chunk in chunks for weight in chunk.weights)
-    scaled = [reweighted(chunk, lambda token: token.weight / top if token.word else 1.0) for chunk in chunks]
+    scaled = [chunk.reweighted(lambda token: token.weight / top if token.word else 1.0) for chunk in chunks]
     return adv_compel(scaled, options)
 
 
 def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the rows of the word itself."""
     options = replace(options, mask_method="token")
-    blend = nested_blend([reweighted(chunk, lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
-    plain = tuple(reweighted(chunk, lambda token: 1.0) for chunk in chunks)
+    blend = nested_blend([chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
+    plain = tuple(chunk.reweighted(lambda token: 1.0) for chunk in chunks)
     weight_of: dict[int, float] = {}
     for chunk in chunks:
         for token in chunk.content:
