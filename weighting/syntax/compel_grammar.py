@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ..prompt import Lora
@@ -68,7 +69,7 @@ class Parser:
         self.is_too_deep = False
         # what may stand in brackets and quotes
         self.rules_without_commas = (self.lora, self.attention, self.swap, self.paren, self.quoted, self.word)
-        self.rules = (*self.rules_without_commas, self.comma, self.dot)
+        self.rules = (*self.rules_without_commas, partial(self.mark, ","), partial(self.mark, "."))
 
     # -- small things ------------------------------------------------------------------------------------------------
 
@@ -83,6 +84,11 @@ class Parser:
         """The end of a literal behind white space, or None."""
         position = self.skip(position, end)
         return position + len(literal) if self.text.startswith(literal, position, end) else None
+
+    def call(self, name: str, position: int, end: int) -> int | None:
+        """The end of a name with a bracket behind it, or None."""
+        behind = self.literal(name, position, end)
+        return None if behind is None else self.literal("(", behind, end)
 
     def once(self, rule: str, position: int, end: int, read: Callable[[int, int], Found | None]) -> Found | None:
         """Read a rule, or recall what it gave here before."""
@@ -113,8 +119,8 @@ class Parser:
 
     def _paren(self, position: int, end: int) -> Found | None:
         inside = self.inside(position + 1, end)
-        close = None if inside is None else self.literal(")", inside[1], end)
-        return None if inside is None or close is None else (Node(children=inside[0]), close)
+        close = inside and self.literal(")", inside[1], end)
+        return (Node(children=inside[0]), close) if inside and close else None
 
     def quoted(self, position: int, end: int) -> Found | None:
         """``" … "``."""
@@ -129,8 +135,7 @@ class Parser:
         if not self.text[start:stop].strip():
             return Node(children=(Node(start, start),)), stop + 1
         inside = self.inside(start, stop)
-        is_whole = inside is not None and self.skip(inside[1], stop) == stop
-        return (Node(children=inside[0]), stop + 1) if inside is not None and is_whole else None
+        return (Node(children=inside[0]), stop + 1) if inside and self.skip(inside[1], stop) == stop else None
 
     def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
         """What stands in brackets or quotes; None where they are nested too deep."""
@@ -178,16 +183,8 @@ class Parser:
         """What an operator can act on."""
         return self.either(position, end, (self.quoted, self.paren, self.word))
 
-    def comma(self, position: int, end: int) -> Found | None:
-        """A comma: in brackets a word of its own."""
-        return self.punctuation(",", position, end)
-
-    def dot(self, position: int, end: int) -> Found | None:
-        """A full stop: in brackets a word of its own."""
-        return self.punctuation(".", position, end)
-
-    def punctuation(self, mark: str, position: int, end: int) -> Found | None:
-        """A given mark behind white space."""
+    def mark(self, mark: str, position: int, end: int) -> Found | None:
+        """A comma or full stop behind white space: in brackets a word of its own."""
         behind = self.literal(mark, position, end)
         return None if behind is None else (Node(behind - 1, behind), behind)
 
@@ -199,23 +196,21 @@ class Parser:
 
     def _attention(self, position: int, end: int) -> Found | None:
         target = self.target(position, end)
-        if target is not None and (behind := self.literal(".attend", target[1], end)) is not None:
-            opened = self.literal("(", behind, end)
-            operator = None if opened is None else self.operator(self.skip(opened, end), end)
-            close = None if operator is None else self.literal(")", operator[1], end)
-            if operator is not None and close is not None:
+        if target and (opened := self.call(".attend", target[1], end)):
+            operator = self.operator(self.skip(opened, end), end)
+            if operator and (close := self.literal(")", operator[1], end)):
                 return Node(children=(target[0],), weight=operator[0]), close
         group = self.quoted(position, end) or self.paren(position, end)
-        if group is not None and (operator := self.operator(group[1], end)) is not None:
+        if group and (operator := self.operator(group[1], end)):
             return Node(children=(group[0],), weight=operator[0]), operator[1]
         word = self.word(position, end)
-        if word is not None and (signs := _SIGNS.match(self.text, word[1], end)) is not None:
+        if word and (signs := _SIGNS.match(self.text, word[1], end)):
             return Node(children=(word[0],), weight=_power(signs[0])), signs.end()
         return None
 
     def operator(self, position: int, end: int) -> tuple[float, int] | None:
         """Signs or a number."""
-        if (signs := _SIGNS.match(self.text, position, end)) is not None:
+        if signs := _SIGNS.match(self.text, position, end):
             return _power(signs[0]), signs.end()
         number = _NUMBER.match(self.text, position, end)
         return None if number is None else (float(number[0]), number.end())
@@ -226,12 +221,9 @@ class Parser:
 
     def _swap(self, position: int, end: int) -> Found | None:
         target = self.target(position, end)
-        behind = None if target is None else self.literal(".swap", target[1], end)
-        opened = None if behind is None else self.literal("(", behind, end)
-        if target is None or opened is None:
-            return None
-        inside = self.inside(opened, end, commas=False)
-        if inside is None:
+        opened = target and self.call(".swap", target[1], end)
+        inside = opened and self.inside(opened, end, commas=False)
+        if not target or not inside:
             return None
         edited, behind = inside
         options: list[Option] = []
@@ -243,10 +235,7 @@ class Parser:
     def lora(self, position: int, end: int) -> Found | None:
         """``withLora(name, weight)``."""
         position = self.skip(position, end)
-        if not self.text.startswith(("useLora", "withLora"), position, end):
-            return None
-        name_start = self.literal("useLora", position, end) or self.literal("withLora", position, end)
-        opened = None if name_start is None else self.literal("(", name_start, end)
+        opened = self.call("useLora", position, end) or self.call("withLora", position, end)
         name = None if opened is None else _KEYWORD.match(self.text, self.skip(opened, end), end)
         if name is None:
             return None
@@ -309,9 +298,7 @@ class Parser:
         if close is None:
             return None
         for operator in operators:
-            start = self.literal(operator, close, end)
-            opened = None if start is None else self.literal("(", start, end)
-            if opened is not None:
+            if opened := self.call(operator, close, end):
                 options, behind = self.options(opened, end)
                 if (finish := self.literal(")", behind, end)) is not None:
                     return Several(parts, options, finish)
