@@ -6,9 +6,10 @@ UTF-16 units converts in ``view.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 Part = TypeVar("Part")
@@ -30,6 +31,20 @@ class Piece(NamedTuple):
     """The characters."""
     span: Span
     """Where they stand."""
+
+
+def pieces_of(text: str, positions: Sequence[int]) -> list[Piece]:
+    """Text in pieces, where ``positions`` says of each character where it stands in the prompt.
+
+    >>> pieces_of("a cat", [0, 1, 9, 10, 11])
+    [Piece(text='a ', span=Span(start=0, end=2)), Piece(text='cat', span=Span(start=9, end=12))]
+    """
+    borders = [i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1]
+    return [
+        Piece(text[start:end], Span(positions[start], positions[end - 1] + 1))
+        for start, end in pairwise([0, *borders, len(positions)])
+        if end > start
+    ]
 
 
 @dataclass(frozen=True)
@@ -77,14 +92,7 @@ class Fragment:
         >>> outer.part(Fragment((Piece(" c", Span(1, 3)),))).pieces
         (Piece(text=' ', span=Span(start=1, end=2)), Piece(text='c', span=Span(start=9, end=10)))
         """
-        positions = self.positions
-        pieces: list[Piece] = []
-        for text, (start, end) in inner.pieces:
-            cuts = [i for i in range(start + 1, end) if positions[i] != positions[i - 1] + 1]
-            for first, last in zip([start, *cuts], [*cuts, end], strict=True):
-                if last > first:
-                    span = Span(positions[first], positions[last - 1] + 1)
-                    pieces.append(Piece(text[first - start : last - start], span))
+        pieces = (piece for text, span in inner.pieces for piece in pieces_of(text, self.positions[slice(*span)]))
         return Fragment(tuple(pieces), inner.weight)
 
 

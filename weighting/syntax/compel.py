@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section, Span, Swap, unmarked
+from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section, Span, Swap, pieces_of, unmarked
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
 from .record import Syntax, decimal
 
@@ -235,7 +235,7 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
         if index:
             end = pieces[-1].span.end
             pieces.append(Piece(" ", Span(end, end)))
-        pieces += _runs(characters, places) or [Piece("", Span(places[0], places[0]) if places else Span(0, 0))]
+        pieces += pieces_of(characters, places) or [Piece("", Span(places[0], places[0]) if places else Span(0, 0))]
     yield Fragment(tuple(pieces), weight)
 
 
@@ -248,17 +248,6 @@ def _unescaped(word: _Text, passes: int) -> _Text:
         return word
     kept = [index for index in range(len(characters)) if index not in gone]
     return _Text("".join(characters[index] for index in kept), [places[index] for index in kept])
-
-
-def _runs(characters: str, places: list[int]) -> list[Piece]:
-    """Pieces whose characters stand behind one another in the source."""
-    pieces: list[Piece] = []
-    start = 0
-    for index in range(1, len(characters) + 1):
-        if index == len(characters) or places[index] != places[index - 1] + 1:
-            pieces.append(Piece(characters[start:index], Span(places[start], places[index - 1] + 1)))
-            start = index
-    return pieces
 
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:
