@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from .chunks import Token, Tokenize, tokens_by_part
 from .extra_networks import Tag, read_loras
-from .prompt import Break, Fragment, Issue, Lora, Prompt, Span
+from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
 from .syntax import SYNTAXES, parse, syntax_of
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
@@ -172,7 +172,7 @@ def _section_starts(prompt: Prompt) -> Iterator[int]:
     for section in prompt.sections:
         for parts in section.prompts:
             yield index
-            index += sum(1 if isinstance(part, Fragment) else len(part.original) for part in parts)
+            index += len(encoded_fragments(parts))
 
 
 def _tokens(prompt: Prompt, tokenize: Tokenize) -> list[Token]:

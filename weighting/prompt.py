@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 Part = TypeVar("Part")
@@ -137,6 +137,11 @@ class Swap:
     """``s_start``, ``s_end``, ``t_start``, ``t_end``: parts of the sampling, 0 to 1."""
 
 
+def encoded_fragments(parts: Iterable[Fragment | Swap]) -> tuple[Fragment, ...]:
+    """The fragments that an encoder reads: of a swap, the original."""
+    return tuple(chain.from_iterable(part.original if isinstance(part, Swap) else (part,) for part in parts))
+
+
 @dataclass(frozen=True)
 class Section(Generic[Part]):
     """A part of a prompt that is conditioned on its own and put behind the part before (compel's ``.and``)."""
@@ -192,13 +197,7 @@ class PromptError(ValueError):
     """A prompt that the program whose syntax it is read in would refuse. Raised in strict mode only."""
 
     def __init__(self, message: str, source: str, span: Span) -> None:
-        """Quote the prompt with carets under the place.
-
-        Args:
-            message: What is wrong and what is allowed.
-            source: The prompt.
-            span: The place.
-        """
+        """Quote the prompt with carets under the span; the message says what is wrong and what is allowed."""
         line_start = source.rfind("\n", 0, span.start) + 1
         line_end = source.find("\n", span.start)
         line = source[line_start : line_end if line_end >= 0 else len(source)]

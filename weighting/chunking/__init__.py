@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..chunks import ChunkContext, Chunked, TokenChunk
-from ..prompt import Fragment, Issue, Prompt, Section, Swap
+from ..prompt import Issue, Prompt, Section, encoded_fragments
 from ..syntax import syntax_of
 from . import a1111, comfy, compel
 
@@ -19,7 +19,7 @@ CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     **{f"compel {mode}": partial(compel.chunk_compel, mode=mode) for mode in compel.LADDERS},
     "compel truncate": compel.chunk_compel_truncate,
 }
-"""Every chunk rule by name."""
+"""Every chunk rule by name: a parsed prompt, and what the rule works with, to its chunks and the problems met."""
 
 
 ChunkedSection = Section[TokenChunk]
@@ -76,7 +76,7 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
 
     chunked = [
         ChunkedSection(
-            tuple(cut(replace(prompt, parts=_read(part))) for part in section.prompts),
+            tuple(cut(replace(prompt, parts=encoded_fragments(part))) for part in section.prompts),
             section.shares,
             section.normalize,
             section.weight,
@@ -84,11 +84,6 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         for section in prompt.sections
     ]
     return ChunkedPrompt(tuple(chunked or [ChunkedSection((cut(prompt),))]), tuple(issues))
-
-
-def _read(part: tuple[Fragment | Swap, ...]) -> tuple[Fragment, ...]:
-    """The fragments that are encoded: of a swap, the original."""
-    return tuple(fragment for item in part for fragment in (item.original if isinstance(item, Swap) else (item,)))
 
 
 def _counted_from(chunk: TokenChunk, first: int) -> TokenChunk:

@@ -25,13 +25,6 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
 
     Tokens that the comma rule moves take their vectors along. In the program they do not, and ``quirks`` does as it
     does: the vectors stay where they were, which is in the padding now, and the next chunk has the ids beneath them.
-
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer, layout, ``comma_backtrack``, ``embeddings`` and ``quirks``.
-
-    Returns:
-        The chunks and the problems with embeddings.
     """
     layout, backtrack = context.layout, context.comma_backtrack
     chunks: list[TokenChunk] = []

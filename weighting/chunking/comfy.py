@@ -33,13 +33,7 @@ class _Group(NamedTuple):
 def chunk_comfy(prompt: Prompt, context: ChunkContext, *, split: Callable[[str], Iterable[tuple[int, int]]]) -> Chunked:
     """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, empty groups included.
 
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer, layout and look-up of embeddings.
-        split: Where the groups of a text start and end: `segments` or `words`.
-
-    Returns:
-        The chunks. A break, which ComfyUI does not have, starts a new chunk.
+    A break, which ComfyUI does not have, starts a new chunk. ``split`` is `segments` or `words`.
     """
     layout = context.layout
     chunks: list[TokenChunk] = []

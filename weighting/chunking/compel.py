@@ -30,13 +30,7 @@ LADDERS: dict[str, tuple[str, ...]] = {
 def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked:
     """Cut as compel does with ``truncate_long_prompts=False``.
 
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer and layout.
-        mode: A key of `LADDERS`: compel's SplitLongTextMode.
-
-    Returns:
-        The chunks. A break, which compel does not have, starts a new chunk.
+    A break, which compel does not have, starts a new chunk. ``mode`` is a key of `LADDERS`: compel's SplitLongTextMode.
     """
     layout = context.layout
     chunks: list[TokenChunk] = []
@@ -53,12 +47,7 @@ def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked
 def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Keep one chunk, as compel does by default: each fragment is cut to 75 tokens, then all of them together.
 
-    Args:
-        prompt: The parsed prompt.
-        context: Tokenizer and layout.
-
-    Returns:
-        One chunk, for each part between breaks; an issue tells where the text was cut.
+    Each part between breaks is one; an issue tells where the text was cut.
     """
     layout = context.layout
     chunks: list[TokenChunk] = []

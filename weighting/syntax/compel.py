@@ -22,7 +22,20 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..prompt import Fragment, Issue, Lora, Piece, Prompt, PromptError, Section, Span, Swap, pieces_of, unmarked
+from ..prompt import (
+    Fragment,
+    Issue,
+    Lora,
+    Piece,
+    Prompt,
+    PromptError,
+    Section,
+    Span,
+    Swap,
+    encoded_fragments,
+    pieces_of,
+    unmarked,
+)
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
 from .record import Syntax, decimal
 
@@ -65,13 +78,7 @@ class _Reader:
 
     def read(self) -> Prompt:
         sections = self.sections() if self.source.strip() else (_single((_EMPTY,)),)
-        parts = tuple(
-            fragment
-            for section in sections
-            for prompt in section.prompts
-            for part in prompt
-            for fragment in _encoded(part)
-        )
+        parts = encoded_fragments(part for section in sections for prompt in section.prompts for part in prompt)
         if self.parser.is_too_deep:
             message = f"Brackets nested deeper than {MAX_DEPTH} are text."
             self.issues.append(Issue("too-deep", message, Span(0, len(self.source))))
@@ -216,11 +223,6 @@ def _single(prompt: tuple[Fragment | Swap, ...], weight: float = 1.0) -> Section
     return Section((prompt,), weight=weight)
 
 
-def _encoded(part: Fragment | Swap) -> tuple[Fragment, ...]:
-    """The fragments of a part that an encoder reads."""
-    return part.original if isinstance(part, Swap) else (part,)
-
-
 def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
     """Words of one weight as one fragment, a space between them.
 
@@ -252,17 +254,9 @@ def _unescaped(word: _Text, passes: int) -> _Text:
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:
     """The text with a space behind each comma that has none, and for each character its place in the source."""
-    parts: list[str] = []
-    places: list[int] = []
-    position = 0
-    for match in re.finditer(r",(\S)", source):
-        comma = match.start()
-        parts += [source[position : comma + 1], " ", match[1]]
-        places += [*range(position, comma + 1), comma, match.start(1)]
-        position = match.end()
-    parts.append(source[position:])
-    places += range(position, len(source))
-    return "".join(parts), places
+    commas = {match.start() for match in re.finditer(r",(\S)", source)}
+    places = [place for index in range(len(source)) for place in ([index, index] if index in commas else [index])]
+    return re.sub(r",(\S)", r", \1", source), places
 
 
 def write(text: str, weight: float) -> Iterator[str]:
