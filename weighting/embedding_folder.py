@@ -58,17 +58,7 @@ class EmbeddingFolder:
         return self._listed().names
 
     def find(self, name: str) -> list[Tensor] | None:
-        """Look a name up.
-
-        Args:
-            name: As written in the prompt.
-
-        Returns:
-            Its vectors, float32 ``[dim]`` each, or None where there is no such file.
-
-        Raises:
-            EmbeddingError: If the file cannot be read or is for another encoder.
-        """
+        """Look a name up, as `Embeddings` says; vectors are float32."""
         files = self._listed().files
         path = files.get(name) or files.get(name.replace("\\", "/"))
         if path is None:

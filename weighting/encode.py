@@ -161,15 +161,7 @@ def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> Encod
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
-    """What padding policy and hidden phrases hide together, in every encoding of a prompt.
-
-    Args:
-        options: Of the prompt.
-        layout: The fixed parts of its chunks.
-
-    Returns:
-        A function from a chunk to what is hidden in it.
-    """
+    """What padding policy and hidden phrases hide together, in every encoding of a prompt."""
     of_padding, of_phrases = padding_visible(options.padding, layout), phrases_visible(options)
 
     def visible(chunk: TokenChunk) -> Visible:

@@ -50,16 +50,7 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
 
 
 def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> list[Issue]:
-    """Phrases that are not in the prompt, and hiding that cannot have an effect.
-
-    Args:
-        chunks: The prompt, marked.
-        options: As in `mark_hidden`.
-        tokenize: As in `mark_hidden`.
-
-    Returns:
-        The issues.
-    """
+    """Phrases that are not in a marked prompt, and hiding that cannot have an effect; otherwise as `mark_hidden`."""
     if not options.hide.strip():
         return []
     is_partial = options.hidden_from == "the phrases below"

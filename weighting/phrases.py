@@ -71,13 +71,6 @@ def phrases_of(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
 
     A prompt is read at every keystroke, a folder may hold thousands of embeddings, a prompt thousands of sections that
     each ask for the phrases.
-
-    Args:
-        texts: As in `Phrases`.
-        tokenize: As in `Phrases`.
-
-    Returns:
-        The phrases.
     """
     if getattr(tokenize, "__hash__", None) is None:  # a caller's own class may have none
         return Phrases(texts, tokenize)

@@ -44,15 +44,7 @@ def layout_of(config: TextConfig) -> ChunkLayout:
 def native_readers(
     configs: Mapping[str, TextConfig], embeddings: Callable[[str, TextConfig], Embeddings | None]
 ) -> dict[str, Reader]:
-    """What reads prompts for text towers of ours.
-
-    Args:
-        configs: By tower.
-        embeddings: A tower and its sizes to what prompts can name for it.
-
-    Returns:
-        By tower.
-    """
+    """What reads prompts for text towers of ours; ``embeddings`` gives what they can name for a tower of such sizes."""
     return {
         name: Reader(default_tokenizer(), layout_of(config), embeddings(name, config))
         for name, config in configs.items()

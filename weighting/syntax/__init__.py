@@ -10,16 +10,8 @@ __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 
 
 def parse_plain(source: str, *, strict: bool = False) -> Prompt:
-    """Read a prompt as nothing but text: brackets, backslashes and BREAK stand for themselves.
-
-    Args:
-        source: Any string.
-        strict: Accepted for symmetry; nothing is refused.
-
-    Returns:
-        A prompt of one fragment.
-    """
-    del strict
+    """Read a prompt as one fragment of nothing but text: brackets, backslashes and BREAK stand for themselves."""
+    del strict  # nothing is refused
     return Prompt(source, "none", (Fragment((Piece(source, Span(0, len(source))),)),))
 
 
@@ -35,12 +27,6 @@ SYNTAXES: dict[str, Syntax] = {
 def syntax_of(name: str) -> Syntax:
     """The record of a syntax.
 
-    Args:
-        name: A key of `SYNTAXES`.
-
-    Returns:
-        The record.
-
     Raises:
         ValueError: If the syntax is unknown.
     """
@@ -50,15 +36,7 @@ def syntax_of(name: str) -> Syntax:
 
 
 def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
-    """Read a prompt in a named syntax.
-
-    Args:
-        source: Any string.
-        syntax: A key of `SYNTAXES`.
-        strict: Raise where the program of that name raises.
-
-    Returns:
-        The prompt.
+    """Read a prompt, any string, in a named syntax.
 
     Raises:
         ValueError: If the syntax is unknown.

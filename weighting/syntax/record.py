@@ -35,14 +35,7 @@ class Syntax:
     """Whether tags of extra networks, ``<lora:name:0.8>``, are taken out before it is read."""
 
     def take_tags(self, source: str) -> tuple[Fragment, tuple[Tag, ...]]:
-        """Take the tags out of a prompt, if the syntax has them.
-
-        Args:
-            source: Any string.
-
-        Returns:
-            The prompt without them, in pieces that know their places, and the tags.
-        """
+        """Take the tags out of a prompt, as `extra_networks.take_tags` does, if the syntax has them."""
         return take_tags(source) if self.has_tags else (Fragment((Piece(source, Span(0, len(source))),)), ())
 
 
