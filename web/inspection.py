@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.asking import different_asks
 from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
+from ..weighting.schemes.plan import different_asks
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view
 from ..weighting.view import encodings_text, view
@@ -146,14 +146,13 @@ def _encodings_of(read: ReadPrompt) -> str:
     if num_chunks > MAX_CHUNKS:
         return ""
     try:
-        variants = plan_prompt(read, default_tokenizer()).variants
+        variants = iter(plan_prompt(read, default_tokenizer()).variants())
     except ValueError:  # a filler of several tokens, of which a run tells
         return ""
-    looked_at = variants[: MAX_ASKS // num_chunks]
-    number = different_asks(looked_at, MAX_ENCODINGS)
+    number = different_asks(islice(variants, MAX_ASKS // num_chunks), MAX_ENCODINGS)
     if number > MAX_ENCODINGS:
         return f"more than {MAX_ENCODINGS} encodings"
-    return encodings_text(number, num_chunks) if len(looked_at) == len(variants) else ""
+    return encodings_text(number, num_chunks) if next(variants, None) is None else ""
 
 
 def as_json(answer: Mapping[str, Any]) -> str:

@@ -40,16 +40,6 @@ def ask(
     return plan.combine(_answers(plan.variants(), encode, max_chunks, keeps_calls, check))
 
 
-def different_asks(variants: Iterable[Variant], limit: int) -> int:
-    """How many different encodings some variants take; at most one more than the limit, where counting ends."""
-    found: set[Ask] = set()
-    for variant in variants:
-        found.update(variant.asks())
-        if len(found) > limit:
-            return limit + 1
-    return len(found)
-
-
 def _answers(
     variants: Iterable[Variant], encode: EncodeFn, max_chunks: int, keeps_calls: bool, check: Check | None
 ) -> Iterator[Encoding]:

@@ -20,10 +20,10 @@ from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.families import encoders_for
 from ..encoder.files.checkpoint import load_text_models
 from ..encoder.text_model import TextModel
-from .asking import Check, ask, different_asks
+from .asking import Check, ask
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
-from .schemes.plan import Plan, Variant, gathered
+from .schemes.plan import Plan, Variant, different_asks, gathered
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 16

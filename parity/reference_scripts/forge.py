@@ -59,5 +59,6 @@ def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
     from weighted_clip.hosts.webui.swap import swapped
     from weighted_clip.weighting.encode import EncodeOptions
 
-    with swapped(engines_of(SimpleNamespace(text_processing_engine=engine)), EncodeOptions(**options)):
+    model: Any = SimpleNamespace(text_processing_engine=engine)
+    with swapped(engines_of(model), EncodeOptions(**options)):
         return engine([prompt])

@@ -83,6 +83,16 @@ class Plan(Generic[T]):
         return Plan(lambda: chain(self.variants(), [aside]), lambda rows: function(self.combine(rows), next(rows)))
 
 
+def different_asks(variants: Iterable[Variant], limit: int) -> int:
+    """How many different encodings some variants take; at most one more than the limit, where counting ends."""
+    found: set[Ask] = set()
+    for variant in variants:
+        found.update(variant.asks())
+        if len(found) > limit:
+            return limit + 1
+    return len(found)
+
+
 def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
     """The versions of the first prompt in a plan, which has several where a syntax joins or blends prompts."""
     first: list[Variant] = []
