@@ -143,8 +143,7 @@ def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan
         while end < next_start and unicodedata.combining(text[end]):
             end += 1
         covered.append(TokenSpan(token.id, token.start, end))
-        if token.start < next_start:
-            next_start = token.start
+        next_start = min(next_start, token.start)
     return covered[::-1]
 
 
