@@ -91,8 +91,8 @@ class PrefixTextEncoder(TextEncoder):
         tokens = torch.tensor(plain, dtype=torch.long, device=device)
         keys = chunk_keys(ids, mask, is_causal=is_causal)
         trunks = self._trunks(attempt.scope, keys)
-        shared = share(keys, [key for key, _ in trunks])
-        known = [entry for _, entry in trunks]
+        shared = share(keys, list(trunks))
+        known = list(trunks.values())
         nodes = torch.tensor(shared.nodes, device=device)  # [b, s]
         fresh = shared.fresh
         if len(fresh) < tokens.numel():  # whole chunks come in few different numbers anyway
@@ -125,7 +125,7 @@ class PrefixTextEncoder(TextEncoder):
             result = layer_norm(result, model.final_layer_norm)
         return Encoding(widened(result), widened(pooled))
 
-    def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> list[tuple[ChunkKey, tuple[Tensor, ...]]]:
+    def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> dict[ChunkKey, tuple[Tensor, ...]]:
         """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""
         length = len(keys[0].positions)
         remembered = [
@@ -134,11 +134,11 @@ class PrefixTextEncoder(TextEncoder):
             if its_scope == scope and len(key.positions) == length
         ]
         if not remembered or not keys[0].is_causal:
-            return []
+            return {}
         nearest = ((key, max(remembered, key=partial(num_shared, key))) for key in keys)
         chosen = dict.fromkeys(trunk for key, trunk in nearest if num_shared(key, trunk) >= LEAST_SHARED)
-        entries = ((trunk, self.trunks.get((scope, trunk))) for trunk in chosen)
-        return [(trunk, entry) for trunk, entry in entries if entry is not None]
+        entries = {trunk: self.trunks.get((scope, trunk)) for trunk in chosen}
+        return {trunk: entry for trunk, entry in entries.items() if entry is not None}
 
     def _num_saved(self, keys: Sequence[ChunkKey]) -> int:
         """Of how many chunks of a call the states are remembered."""
