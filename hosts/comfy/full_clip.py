@@ -33,13 +33,7 @@ class HostedClip:
 
 
 def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> HostedClip:
-    """Read a whole CLIP and hand its memory to the host.
-
-    Args:
-        path: A safetensors file.
-        dtype: Type of the weights and of the arithmetic.
-        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
-        activation: As in `load_full_clip`.
+    """Read a whole CLIP and hand its memory to the host, as `load_native`; ``activation`` is that of `load_full_clip`.
 
     Raises:
         CheckpointError: If the file cannot be used.

@@ -26,12 +26,7 @@ class LoadedLoras(NamedTuple):
 
 
 def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
-    """Apply LoRAs one after the other.
-
-    Args:
-        model: ComfyUI's MODEL.
-        clip: ComfyUI's CLIP.
-        loras: Which, and how strongly.
+    """Apply LoRAs one after the other to ComfyUI's MODEL and CLIP.
 
     Returns:
         Clones with the LoRAs; the objects that came in where none was found.

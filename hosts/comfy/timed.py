@@ -26,14 +26,7 @@ class TimedEncoded(NamedTuple):
 def encode_timed(
     clip: EitherClip, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
 ) -> TimedEncoded:
-    """Encode a prompt that changes while an image is sampled; each text once.
-
-    Args:
-        clip: As in `encode_text`.
-        prompt: The prompt.
-        options: How to read and weight its texts.
-        timing: When its steps are.
-        counter: How steps are counted.
+    """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of

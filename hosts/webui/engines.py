@@ -26,7 +26,7 @@ from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
-from .types import EmbeddingDatabase, FixesOwner, Model, TextEngine
+from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Model, TextEngine
 
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
@@ -157,8 +157,8 @@ class Engine:
             raise WebUIError("This WebUI's CLIP was run without asking for Weighted CLIP's masks: please report it.")
 
 
-def _forge_engine(owner: Any) -> Engine:
-    """Forge's ``ClassicTextProcessingEngine``, which moves token ids itself."""
+def _forge_engine(owner: ForgeEngine) -> Engine:
+    """That of Forge, which moves token ids itself."""
     return Engine(
         owner,
         owner.embedding_key,
@@ -170,8 +170,8 @@ def _forge_engine(owner: Any) -> Engine:
     )
 
 
-def _a1111_engine(owner: Any) -> Engine:
-    """A1111's ``FrozenCLIPEmbedderWithCustomWords`` and its kin."""
+def _a1111_engine(owner: A1111Engine) -> Engine:
+    """That of A1111 and its kin."""
     from modules import devices  # pyright: ignore[reportMissingImports]
 
     if host_option("use_old_emphasis_implementation", default=False):

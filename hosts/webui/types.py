@@ -26,13 +26,13 @@ class EmbeddingDatabase(Protocol):
 
 
 class FixesOwner(Protocol):
-    """A1111's ``StableDiffusionModelHijack``, Forge's ``EmbeddingDatabase``: where in each chunk vectors stand."""
+    """Where in each chunk vectors stand."""
 
     fixes: Sequence[Sequence[tuple[int, Any]]] | None
 
 
 class TextEngine(Protocol):
-    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, Forge's ``ClassicTextProcessingEngine``."""
+    """A text encoder, as both have it."""
 
     chunk_length: int
     id_start: int
@@ -43,6 +43,31 @@ class TextEngine(Protocol):
     encode_with_transformers: Callable[[Tensor], Tensor]
     process_texts: Callable[[Sequence[str]], Any]
     process_tokens: Callable[[Any, Any], Tensor]
+
+
+class ForgeDatabase(EmbeddingDatabase, FixesOwner, Protocol):
+    """Forge's ``EmbeddingDatabase``, which is both."""
+
+
+class ForgeEngine(TextEngine, Protocol):
+    """Forge's ``ClassicTextProcessingEngine``."""
+
+    embedding_key: str
+    embeddings: ForgeDatabase
+    text_encoder: Any
+
+
+class Hijack(FixesOwner, Protocol):
+    """A1111's ``StableDiffusionModelHijack``."""
+
+    embedding_db: EmbeddingDatabase
+
+
+class A1111Engine(TextEngine, Protocol):
+    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, round a text encoder of another library."""
+
+    hijack: Hijack
+    wrapped: object
 
 
 class Generation(Protocol):
