@@ -20,31 +20,14 @@ MEMORY_BYTES = 64 * 2**20
 
 
 def native(model: TextModel, max_bytes: int = MEMORY_BYTES) -> TextEncoder:
-    """The encoder that users get.
-
-    Args:
-        model: The tower.
-        max_bytes: What it may remember; 0 for nothing.
-
-    Returns:
-        The encoder, which remembers nothing yet.
-    """
+    """The encoder that users get; it remembers nothing yet, and later at most ``max_bytes``."""
     from ..encoder.families import encoders_for
 
     return encoders_for({"clip_l": model}, max_bytes=max_bytes)[1]["clip_l"]
 
 
 def ours(encode: EncodeFn, prompts: Iterator[str], **choices: str) -> Callable[[], Tensor]:
-    """Ours: one prompt.
-
-    Args:
-        encode: The encoder.
-        prompts: Texts, the next one for each call.
-        choices: Of `EncodeOptions`.
-
-    Returns:
-        A function to hidden states ``[1, 77 * chunks, dim]``.
-    """
+    """Encode the next text by ours, to hidden states ``[1, 77 * chunks, dim]``, with fields of `EncodeOptions`."""
     encoders = _door(encode)
     return lambda: encoders(next(prompts), **choices).hidden
 
@@ -52,16 +35,9 @@ def ours(encode: EncodeFn, prompts: Iterator[str], **choices: str) -> Callable[[
 def ours_together(
     encode: EncodeFn, prompts: Iterator[Sequence[str]], *, is_together: bool = True, **choices: str
 ) -> Callable[[], Tensor]:
-    """Ours: several prompts of one chunk.
+    """Encode the next texts, of one chunk each, by ours, to hidden states ``[prompts, 77, dim]``.
 
-    Args:
-        encode: The encoder.
-        prompts: Lists of texts, the next one for each call.
-        is_together: Whether they are encoded together, or else one after the other.
-        choices: Of `EncodeOptions`.
-
-    Returns:
-        A function to hidden states ``[prompts, 77, dim]``.
+    They are encoded together, or else one after the other, with fields of `EncodeOptions`.
     """
     import torch
 
@@ -92,15 +68,7 @@ class Transformers(NamedTuple):
     model: Any
 
     def batch(self, prompts: Iterator[Sequence[str]], size: int) -> Callable[[], Tensor]:
-        """Several prompts, each cut to its first chunk.
-
-        Args:
-            prompts: Lists of texts, the next one for each call.
-            size: Prompts that go through the model at once.
-
-        Returns:
-            A function to hidden states ``[prompts, 77, dim]``.
-        """
+        """Encode the next texts, each cut to its first chunk, ``size`` at once, to ``[prompts, 77, dim]``."""
         import torch
 
         def run() -> Tensor:
@@ -111,25 +79,11 @@ class Transformers(NamedTuple):
         return run
 
     def one(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
-        """One prompt, cut to its first chunk.
-
-        Args:
-            prompts: Texts, the next one for each call.
-
-        Returns:
-            A function to hidden states ``[1, 77, dim]``.
-        """
+        """Encode the next text, cut to its first chunk, to ``[1, 77, dim]``."""
         return self.batch(([text] for text in prompts), 1)
 
     def long(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
-        """One prompt cut into chunks of 75 tokens, as one batch.
-
-        Args:
-            prompts: Texts, the next one for each call; the last chunk of each is not full.
-
-        Returns:
-            A function to hidden states ``[1, 77 * chunks, dim]``.
-        """
+        """Encode the next text as one batch of chunks of 75 tokens, the last not full, to ``[1, 77 * chunks, dim]``."""
         import torch
 
         tokenizer = self.tokenizer
@@ -145,12 +99,7 @@ class Transformers(NamedTuple):
 
 
 def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers | None:
-    """The peer with the weights of ours, on the same device; None where it is not installed.
-
-    Args:
-        model: Ours.
-        attention: As in `transformers_text_model`.
-    """
+    """The peer with the weights of ours, on the same device, as `transformers_text_model`; None if not installed."""
     try:
         theirs = transformers_text_model(model, attention)
         return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
