@@ -26,6 +26,7 @@ from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS
 
 QUICK_STEP = 4
 """Every how manieth prompt ``--quick`` takes."""
+NOT_INSTALLED = "not installed, or not usable beside the other packages"
 
 Line = Result | Absence
 Native = dict[str, list[Tensor]]
@@ -53,7 +54,8 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     lines += _tokenizers()
     lines += _libraries(model, step)
     lines += _hosts(folder, model, step, kept, versions)
-    _out("\n" + table(lines) + "\n")
+    sys.stdout.write(f"\n{table(lines)}\n")
+    sys.stdout.flush()
     found = problems(lines)
     for problem in found:
         _say(problem)
@@ -75,7 +77,7 @@ def _tokenizers() -> Iterator[Line]:
         version = libraries.version_of(name)
         if version is None:
             if name == "open_clip":  # the others are missed below
-                yield Absence(name, "not installed, or not usable beside the other packages")
+                yield Absence(name, NOT_INSTALLED)
             continue
         ids_of = open_ids()
         # open_clip writes its special tokens in another way: those of CLIP are text to it
@@ -92,7 +94,7 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
     for name, open_library in openers.items():
         version = libraries.version_of(name)
         if version is None:
-            yield Absence(name, "not installed, or not usable beside the other packages")
+            yield Absence(name, NOT_INSTALLED)
             continue
         label = f"{name} {version}"
         _say(label)
@@ -230,8 +232,3 @@ def _say(text: str) -> None:
     """Progress, apart from the table."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def _out(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
