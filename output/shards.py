@@ -160,9 +160,7 @@ def read_head(path: Path) -> ShardHead:
         texts = tuple(metadata.pop(f"{line:08d}.text") for line in range(first, last + 1))
     except (KeyError, ValueError) as error:
         raise ShardError(f"{path}: no shard of encoded prompts") from error
-    if not texts:
-        raise ShardError(f"{path}: no shard of encoded prompts")
-    if kind != FORMAT:
+    if not texts or kind != FORMAT:
         raise ShardError(f"{path}: no shard of encoded prompts")
     return ShardHead(first, texts, metadata)
 
