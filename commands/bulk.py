@@ -154,19 +154,11 @@ def _encode_shards(
         report.add(len(texts))
 
 
-def _is_written(path: Path, head: ShardHead, *, overwrite: bool = False) -> bool:
-    """Whether a shard is there and need not be made again.
-
-    Args:
-        path: Of the shard.
-        head: What it shall say of itself.
-        overwrite: Whether one that was made otherwise may be replaced.
-
-    Returns:
-        False also for one that lacks lines which were added to the file since.
+def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
+    """Whether a shard need not be made again; one that lacks lines which were added to the file since must be.
 
     Raises:
-        ValueError: If it was made otherwise, or cannot be read, and is not to be replaced.
+        ValueError: If it was made otherwise, or cannot be read, and is not to be overwritten.
     """
     from ..output.shards import ShardError, read_head
 
