@@ -29,7 +29,7 @@ class Token(NamedTuple):
     """Whether it shall not see what is hidden from some only."""
 
     @property
-    def place(self) -> Span:
+    def at(self) -> Span:
         """Its span, or the start of the text where it has none."""
         return self.span or Span(0, 0)
 

@@ -64,13 +64,13 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
         return Converted(text, prompt.issues)
     written = writer.write(prompt)
     issues = [*prompt.issues, *writer.issues]
-    if not writer.issues and (place := _first_difference(prompt, parse(written, target), tokenize)) is not None:
+    if not writer.issues and (span := _first_difference(prompt, parse(written, target), tokenize)) is not None:
         message = f"From here on the {target} syntax reads the prompt in another way."
-        issues.append(Issue("not-expressible", message, place))
+        issues.append(Issue("not-expressible", message, span))
     if tags:
-        issues = [replace(issue, span=bare.place_of(issue.span)) for issue in issues]
-    places = [tag.span for tag in tags] or [Span(0, len(text)) for _ in prompt.loras]
-    names, lost = _written_loras(_loras(prompt, tags), places, target)
+        issues = [replace(issue, span=bare.span_of(issue.span)) for issue in issues]
+    spans = [tag.span for tag in tags] or [Span(0, len(text)) for _ in prompt.loras]
+    names, lost = _written_loras(_loras(prompt, tags), spans, target)
     return Converted(" ".join(filter(None, [written, *names])), (*issues, *lost))
 
 
@@ -79,17 +79,17 @@ def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
     return [*prompt.loras, *(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])]
 
 
-def _written_loras(loras: Sequence[Lora], places: Sequence[Span], target: str) -> tuple[list[str], list[Issue]]:
+def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: str) -> tuple[list[str], list[Issue]]:
     """LoRAs as the target names them, or an issue for each place with a tag that it has no words for."""
     syntax = syntax_of(target)
-    if syntax.write_lora is not None and len(loras) == len(places):
+    if syntax.write_lora is not None and len(loras) == len(spans):
         names = [syntax.write_lora(lora) for lora in loras]
         bare, tags = syntax.take_tags(" ".join(names))
         found = _loras(syntax.parse(bare.text), tags)
         if _same(found, loras):
             return names, []
     message = f"A LoRA cannot be written in {target}: it is left out."
-    return [], [Issue("not-expressible", message, place) for place in dict.fromkeys(places)]
+    return [], [Issue("not-expressible", message, span) for span in dict.fromkeys(spans)]
 
 
 class _Writer:

@@ -126,9 +126,9 @@ def _list(folders: Sequence[Path]) -> _Listing:
 
 def _walk(folder: Path, mtimes: dict[Path, int]) -> Iterator[Path]:
     """All files below a folder, by name; the times of sub-folders go into ``mtimes``."""
-    for place, children, names in os.walk(folder):
+    for path, children, names in os.walk(folder):
         children.sort()
-        here = Path(place)
+        here = Path(path)
         if not here.resolve().is_relative_to(folder):  # a junction of Windows, which is no link to Python
             children.clear()
             continue

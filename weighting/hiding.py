@@ -36,15 +36,15 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     from_phrases = phrases_of(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
     result: list[TokenChunk] = []
     for chunk in chunks:
-        hidden, blind = _found_in(chunk, hide).places, _found_in(chunk, from_phrases).places
+        hidden, blind = _found_in(chunk, hide).positions, _found_in(chunk, from_phrases).positions
         if options.hidden_from == "padding rows only" and hidden:
             blind = set(range(chunk.num_content + 2, len(chunk.tokens)))
         if not hidden and not blind:  # a prompt may be thousands of chunks
             result.append(chunk)
             continue
         tokens = list(chunk.tokens)
-        for place in hidden | blind:
-            tokens[place] = tokens[place]._replace(is_hidden=place in hidden, is_blind=place in blind)
+        for position in hidden | blind:
+            tokens[position] = tokens[position]._replace(is_hidden=position in hidden, is_blind=position in blind)
         result.append(replace(chunk, tokens=tuple(tokens)))
     return tuple(result)
 
@@ -70,14 +70,14 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
     """Tokens that stand before all that is hidden in their chunk do not see it anyway."""
     unaffected: dict[int, Token] = {}
     for chunk in chunks:
-        hidden = [place for place, token in enumerate(chunk.tokens) if token.is_hidden]
-        for place, token in enumerate(chunk.tokens):
-            if token.is_blind and not any(other <= place for other in hidden):
+        hidden = [position for position, token in enumerate(chunk.tokens) if token.is_hidden]
+        for position, token in enumerate(chunk.tokens):
+            if token.is_blind and not any(other <= position for other in hidden):
                 unaffected.setdefault(token.fragment, token)
     message = (
         "This stands before all that is hidden from it. CLIP reads from left to right, so it does not see that anyway."
     )
-    return [Issue("already-unseen", message, token.place) for token in unaffected.values()]
+    return [Issue("already-unseen", message, token.at) for token in unaffected.values()]
 
 
 def phrases_visible(options: EncodeOptions) -> VisibleFn:
@@ -110,7 +110,7 @@ class _Found(NamedTuple):
     """Of its phrases; thousands may have the same, as letter case is nothing to CLIP."""
     names: set[str]
     """Phrases that name an embedding."""
-    places: set[int]
+    positions: set[int]
     """The positions of all of them."""
 
 
@@ -118,17 +118,17 @@ def _found_in(chunk: TokenChunk, phrases: Phrases) -> _Found:
     """The phrases that stand in a chunk, and where."""
     found: set[tuple[int, ...]] = set()
     names: set[str] = set()
-    places: set[int] = set()
+    positions: set[int] = set()
     ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-    for place, token in enumerate(chunk.content, 1):
+    for position, token in enumerate(chunk.content, 1):
         if isinstance(token.id, int):
-            keys = list(phrases.keys_at(place - 1, ids))  # the longest first
+            keys = list(phrases.keys_at(position - 1, ids))  # the longest first
             found.update(keys)
-            places.update(range(place, place + len(keys[0])) if keys else ())
+            positions.update(range(position, position + len(keys[0])) if keys else ())
         elif phrase := phrases.by_embedding.get(token.id.name.lower()):
             names.add(phrase)
-            places.add(place)
-    return _Found(found, names, places)
+            positions.add(position)
+    return _Found(found, names, positions)
 
 
 def _missing_from(chunks: Sequence[TokenChunk], phrases: Phrases) -> list[str]:

@@ -75,10 +75,10 @@ class Fragment:
         """From its first piece to its last, syntax between them included."""
         return Span(self.pieces[0].span.start, self.pieces[-1].span.end) if self.pieces else Span(0, 0)
 
-    def place_of(self, span: Span) -> Span:
+    def span_of(self, span: Span) -> Span:
         """Where a stretch of ``text`` stands in the prompt; what runs over a gap between pieces takes the gap in.
 
-        >>> Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12)))).place_of(Span(1, 3))
+        >>> Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12)))).span_of(Span(1, 3))
         Span(start=1, end=10)
         """
         positions = self.positions

@@ -121,7 +121,7 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     """
     if fragment.text == source:
         return read
-    moved = fragment.place_of
+    moved = fragment.span_of
 
     def moved_part(part: Fragment | Break) -> Fragment | Break:
         if isinstance(part, Break):
@@ -165,7 +165,7 @@ def _clamped(chunks: tuple[TokenChunk, ...]) -> tuple[tuple[TokenChunk, ...], li
             return token
         weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
         issues[token.fragment] = Issue(
-            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.place
+            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.at
         )
         return token._replace(weight=weight)
 

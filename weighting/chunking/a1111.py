@@ -99,7 +99,7 @@ class _NameReader:
             first, length = tokens[position], 1
             unit = [first]
             for name, num_tokens in self._names.at(position, ids):
-                span = Span(first.place.start, tokens[position + num_tokens - 1].place.end)
+                span = Span(first.at.start, tokens[position + num_tokens - 1].at.end)
                 vectors = self._vectors(name, span)
                 if vectors:
                     unit, length = [first._replace(id=vector, span=span) for vector in vectors], num_tokens
@@ -122,18 +122,18 @@ class _NameReader:
             self._issues.append(Issue("embedding-cut", message, span))
         if self._source.endswith(EMBEDDING_PREFIX, 0, span.start):
             message = f"“{EMBEDDING_PREFIX}” is ComfyUI's: A1111 reads it as text, and then the embedding “{name}”."
-            place = Span(span.start - len(EMBEDDING_PREFIX), span.end)
-            self._issues.append(Issue("comfy-embedding", message, place))
+            whole = Span(span.start - len(EMBEDDING_PREFIX), span.end)
+            self._issues.append(Issue("comfy-embedding", message, whole))
         return [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[: self._capacity])]
 
 
 def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
     """The chunk with the vectors among the tokens that were moved out of it where they stood: in its padding."""
     tokens = list(chunk.tokens)
-    for place, token in enumerate(moved, 1 + chunk.num_content):
+    for position, token in enumerate(moved, 1 + chunk.num_content):
         if isinstance(token.id, EmbeddingVector):
-            vector = replace(token.id, placeholder=plain_id(tokens[place].id))
-            tokens[place] = tokens[place]._replace(id=vector)
+            vector = replace(token.id, placeholder=plain_id(tokens[position].id))
+            tokens[position] = tokens[position]._replace(id=vector)
     return replace(chunk, tokens=tuple(tokens))
 
 
@@ -142,7 +142,7 @@ def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
     for token in moved:
         if isinstance(token.id, EmbeddingVector) and token.id.index == 0:
             message = f"The comma rule moves “{token.id.name}” to the next chunk and leaves its vectors, as in A1111."
-            yield Issue("left-behind", message, token.place)
+            yield Issue("left-behind", message, token.at)
 
 
 def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:

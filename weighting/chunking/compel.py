@@ -58,8 +58,8 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
         kept, rest = shortened[: layout.capacity], shortened[layout.capacity :]
         lost = len(tokens) - len(kept)
         if lost:
-            place = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*kept, None], strict=False) if a != b)
-            span = Span(place.start if place else 0, len(prompt.source))
+            first_lost = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*kept, None], strict=False) if a != b)
+            span = Span(first_lost.start if first_lost else 0, len(prompt.source))
             issues.append(Issue("text-cut", f"{lost} tokens do not fit into {layout.capacity} and are left out.", span))
         chunk = close_chunk(kept, layout)
         if rest and kept[-1].fragment == rest[0].fragment:

@@ -126,8 +126,8 @@ def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
     The first and last position of each chunk stay, as in compel, but for a last one that is marked itself.
     """
     length = len(gone[0])
-    places = [index for index, is_gone in enumerate(flag for row in gone for flag in row) if is_gone]
-    within = range(places[0], places[-1] + 1)
+    marked = [index for index, is_gone in enumerate(flag for row in gone for flag in row) if is_gone]
+    within = range(marked[0], marked[-1] + 1)
     return [
         [flag or (row * length + column in within and 0 < column < length - 1) for column, flag in enumerate(flags)]
         for row, flags in enumerate(gone)
@@ -214,4 +214,4 @@ def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:
     for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
         first.setdefault(token.fragment, token)
     message = "The weight {:g} acts as 0 here: a word cannot be less than absent."
-    return tuple(Issue("negative-weight", message.format(token.weight), token.place) for token in first.values())
+    return tuple(Issue("negative-weight", message.format(token.weight), token.at) for token in first.values())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
     first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
-    issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.place),)
+    issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.at),)
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1], issues))
 
 

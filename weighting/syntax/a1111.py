@@ -125,8 +125,8 @@ class _Reader:
         try:
             return float(number)
         except ValueError:
-            place = self.source.index(number, start)
-            span = Span(place, place + len(number))
+            position = self.source.index(number, start)
+            span = Span(position, position + len(number))
         if self.strict:
             raise PromptError(f"“{number}” is not a number; a weight looks like 1.3", self.source, span)
         message = f"“{number}” is not a number: it is text, and the bracket weighs 1.1."

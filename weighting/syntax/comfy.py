@@ -83,19 +83,19 @@ class _Reader:
         items: list[_Range] = []
         depth = 0  # never above 0 here: a group is taken in one step
         while index < stop:
-            place = self.brackets[index]
-            if self.source[place] == ")":
+            position = self.brackets[index]
+            if self.source[position] == ")":
                 depth -= 1
-                self.issue("unopened-bracket", "“)” closes nothing: it is text.", place)
+                self.issue("unopened-bracket", "“)” closes nothing: it is text.", position)
             elif depth < 0:
                 depth += 1
-                self.issue("unclosed-bracket", "“(” stands behind a stray “)”: it is text.", place)
+                self.issue("unclosed-bracket", "“(” stands behind a stray “)”: it is text.", position)
             else:
-                if place > start:
-                    items.append((start, place, weight, 0, 0))
+                if position > start:
+                    items.append((start, position, weight, 0, 0))
                 partner = self.partner[index]
                 if partner is None or partner >= stop:
-                    items.append(self.unclosed(place, end, weight, index, stop))
+                    items.append(self.unclosed(position, end, weight, index, stop))
                     return items
                 items.append(self.group(weight, index, partner))
                 start = self.brackets[partner] + 1
@@ -137,8 +137,8 @@ def _partners(source: str, brackets: list[int]) -> list[int | None]:
     """For each bracket that opens, the index of the one that closes it."""
     partner: list[int | None] = [None] * len(brackets)
     stack: list[int] = []
-    for index, place in enumerate(brackets):
-        if source[place] == "(":
+    for index, position in enumerate(brackets):
+        if source[position] == "(":
             stack.append(index)
         elif stack:
             partner[stack.pop()] = index

@@ -70,8 +70,8 @@ class _Reader:
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
         self.strict = strict
-        self.text, self.places = _spaced_commas(source)
-        self.places.append(len(source))
+        self.text, self.positions = _spaced_commas(source)
+        self.positions.append(len(source))
         self.parser = Parser(self.text)
         self.loras: list[Lora] = []
         self.issues: list[Issue] = []
@@ -150,7 +150,7 @@ class _Reader:
 
     def span(self, start: int, end: int) -> Span:
         """A stretch of the text as it stands in the source."""
-        return Span(self.places[start], self.places[end])
+        return Span(self.positions[start], self.positions[end])
 
     def collect(self, nodes: Sequence[Node]) -> None:
         """Note LoRAs, and brackets that have become text."""
@@ -175,7 +175,7 @@ class _Reader:
             elif node.children is not None:
                 yield from self.leaves(node.children, scale * node.weight)
             else:
-                yield _Text(self.text[node.start : node.end], self.places[node.start : node.end]), scale
+                yield _Text(self.text[node.start : node.end], self.positions[node.start : node.end]), scale
 
     def swap(self, node: Node, scale: float) -> Swap:
         original, edited = (
@@ -213,7 +213,7 @@ class _Text(NamedTuple):
     """A word and where each of its characters stands in the source."""
 
     characters: str
-    places: list[int]
+    positions: list[int]
 
 
 _EMPTY = Fragment((Piece("", Span(0, 0)),))
@@ -233,30 +233,32 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
         return
     pieces: list[Piece] = []
     for index, word in enumerate(run):
-        characters, places = _unescaped(word, 2 + (len(run) - max(index, 1)))
+        characters, positions = _unescaped(word, 2 + (len(run) - max(index, 1)))
         if index:
             end = pieces[-1].span.end
             pieces.append(Piece(" ", Span(end, end)))
-        pieces += pieces_of(characters, places) or [Piece("", Span(places[0], places[0]) if places else Span(0, 0))]
+        pieces += pieces_of(characters, positions) or [
+            Piece("", Span(positions[0], positions[0]) if positions else Span(0, 0))
+        ]
     yield Fragment(tuple(pieces), weight)
 
 
 def _unescaped(word: _Text, passes: int) -> _Text:
     """Without the backslashes of its escapes, of which each pass takes the last one in front of a character."""
-    characters, places = word
+    characters, positions = word
     ends = [(match.end(1), len(match[1])) for match in _ESCAPE.finditer(characters)]
     gone = {index for end, count in ends for index in range(end - min(count, passes), end)}
     if not gone:
         return word
     kept = [index for index in range(len(characters)) if index not in gone]
-    return _Text("".join(characters[index] for index in kept), [places[index] for index in kept])
+    return _Text("".join(characters[index] for index in kept), [positions[index] for index in kept])
 
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:
     """The text with a space behind each comma that has none, and for each character its place in the source."""
     commas = {match.start() for match in re.finditer(r",(\S)", source)}
-    places = [place for index in range(len(source)) for place in ([index, index] if index in commas else [index])]
-    return re.sub(r",(\S)", r", \1", source), places
+    positions = [at for index in range(len(source)) for at in ([index, index] if index in commas else [index])]
+    return re.sub(r",(\S)", r", \1", source), positions
 
 
 def write(text: str, weight: float) -> Iterator[str]:

@@ -144,7 +144,7 @@ def _with_tags(prompt: TimedPrompt, bare: Fragment, tags: tuple[Tag, ...]) -> Ti
         replace(branch, texts=tuple(text._replace(fragment=moved[text.fragment]) for text in branch.texts))
         for branch in prompt.branches
     )
-    issues = [*(replace(issue, span=bare.place_of(issue.span)) for issue in prompt.issues), *tag_issues(tags)]
+    issues = [*(replace(issue, span=bare.span_of(issue.span)) for issue in prompt.issues), *tag_issues(tags)]
     return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 
@@ -268,8 +268,8 @@ def _texts(
 
 def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Piece:
     if span not in known:
-        place = Span(start + span.start, start + span.end)
-        known[span] = Piece(source[slice(*place)], place)
+        whole = Span(start + span.start, start + span.end)
+        known[span] = Piece(source[slice(*whole)], whole)
     return known[span]
 
 
