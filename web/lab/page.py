@@ -32,6 +32,9 @@ SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
 """Schemes that are compared unless others are chosen."""
 
+TARGET = "compel"
+"""Syntax that a prompt is converted to unless another is chosen."""
+
 
 def build_page(
     source: ModelSource, *, run: Run = run_here, prompt: str = SAMPLE, options: EncodeOptions | None = None
@@ -63,7 +66,7 @@ class _Page:
         self.handlers = handlers
         values = [getattr(base, name) for name in OPTIONS]
         model, strip, note, _ = handlers.read(prompt, *values)
-        table = handlers.details(TABS[0], 1, TARGETS[-1], prompt, *values)[0]
+        table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
 
         self.model = _html("model", "Model", model)
         self.prompt = gr.Textbox(
@@ -142,7 +145,7 @@ class _Page:
         self.comparison = _html("comparison", "Comparison")
 
     def _convert(self) -> None:
-        self.target = gr.Radio(list(TARGETS), value=TARGETS[-1], label="Target syntax", elem_id=_id("target"))
+        self.target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=_id("target"))
         self.converted = gr.Textbox(
             value="", label="Converted prompt", lines=3, max_lines=12, interactive=False, elem_id=_id("converted")
         )
