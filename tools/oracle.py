@@ -131,6 +131,10 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
     for job in json.loads(jobs.read_text(encoding="utf-8")):
         try:
             options = encoding.EncodeOptions(**job["options"])
+        except ValueError:
+            results.append(None)  # a choice that this state has not
+            continue
+        try:
             reads = [encoding.read_prompt(text, options, tokenize) for text in job["texts"]]
             encoded = run(reads, encode, tokenize, job["way"])
             results.append([(one.hidden, one.pooled, [issue.line for issue in one.read.issues]) for one in encoded])
@@ -209,13 +213,17 @@ def _same_length(reads: Any) -> Any:
 
 
 def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:
-    """Print what differs; the number of jobs that do."""
+    """Print what differs; the number of jobs that do. A choice that is new in the working tree cannot be compared."""
     import torch
 
     differing, worst = 0, 0.0
     for one, other, job in zip(theirs, ours, jobs, strict=True):
         why = ""
-        if isinstance(one, str) or isinstance(other, str):
+        if one is None and other is not None:
+            continue
+        if other is None:
+            why = "options that are no longer known"
+        elif isinstance(one, str) or isinstance(other, str):
             why = "" if one == other else f"{one!s:.200} | {other!s:.200}"
         else:
             for (hidden, pooled, issues), (its_hidden, its_pooled, its_issues) in zip(one, other, strict=True):
@@ -233,7 +241,10 @@ def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tol
             differing += 1
             if differing <= 10:
                 print(f"{why}\n    {job}")
+    new = sum(one is None for one in theirs)
     print(f"{len(jobs)} jobs, {differing} differ; the farthest numbers are {worst:.3g} apart")
+    if new:
+        print(f"{new} jobs were left out: they have a choice that is new")
     return differing
 
 
