@@ -141,10 +141,13 @@ def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
         parse("a", "latex")
 
 
+SIGNS = 'ab ()[]\\:.,1-+"=\n'
+"""Of all syntaxes; random texts are made of them."""
+
 bracket_soup = st.lists(
     st.sampled_from(
         [
-            *'ab ()[]\\:.,1-+"\n',
+            *SIGNS,
             "(a b)",
             ".and()",
             ".blend(1,1)",
