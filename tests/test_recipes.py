@@ -10,11 +10,12 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from weighted_clip.benchmarks import parsing
 from weighted_clip.benchmarks.texts import PROMPTS, written
-from weighted_clip.nodes import NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.common import INPUTS
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.normalize import NORMALIZATIONS
@@ -38,6 +39,11 @@ def section(text: str, heading: str) -> str:
     return re.split(r"^#+ ", text.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
+def modules_of(package: str) -> list[ModuleType]:
+    folder = ROOT.joinpath(*package.split("."))
+    return [importlib.import_module(f"weighted_clip.{package}.{path.stem}") for path in folder.glob("[!_]*.py")]
+
+
 def first_cells(text: str) -> list[str]:
     """The first column of the first table in a text, without its heading."""
     table = text[text.index("\n|") :].strip().split("\n\n")[0]
@@ -53,23 +59,41 @@ def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str)
 
 
 def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> None:
+    numeric = {case["scheme"] for case in json.loads(page("tests/cases/weighting_numeric.json"))["cases"]}
+    assert OURS.keys() <= numeric
     with_cases = {*OURS.values(), "compel", "masked_blend"}
     without_cases = {"lpw", "lerp_last", "unweighted"}  # written after a pipeline's source; the encoding itself
     assert SCHEMES.keys() == with_cases | without_cases
 
 
+def test_the_page_says_when_to_choose_each_scheme() -> None:
+    table = page("docs/weighting.md").split("\n| Choose | When |\n")[1].split("\n\n")[0]
+    chosen = [line.split("|")[1] for line in table.splitlines()[1:]]
+    assert {name for cell in chosen for name in re.findall(r"`([^`]+)`", cell)} == SCHEMES.keys()
+
+
 # ---- syntaxes
 
 
-WITH_WEIGHTS = [syntax for syntax in SYNTAXES if syntax != "none"]
+def test_every_record_of_a_syntax_is_in_the_menus() -> None:
+    records = [module.SYNTAX for module in modules_of("weighting.syntax") if hasattr(module, "SYNTAX")]
+    assert len(records) >= 3
+    assert [record for record in records if record not in SYNTAXES.values()] == []
 
 
-@pytest.mark.parametrize("syntax", WITH_WEIGHTS)
-def test_every_syntax_has_case_files_that_are_read_and_a_section(syntax: str) -> None:
-    assert json.loads(page(f"tests/cases/{syntax}_syntax.json"))["cases"]
-    assert f'"{syntax}_syntax"' in page("tests/weighting/test_syntax.py")
+@pytest.mark.parametrize(("node", "name"), [("TextEncode", "syntax"), ("Convert", "from")])
+def test_help_pages_that_explain_the_syntaxes_explain_all(node: str, name: str) -> None:
+    inputs = section(page(f"web/comfyui/docs/WeightedCLIP{node}.md"), "Inputs")
+    (explained,) = [entry for entry in inputs.split("\n- ") if entry.startswith(f"**{name}**")]
+    assert set(re.findall(r"`(\w+)`:", explained)) == set(SYNTAXES)
+
+
+@pytest.mark.parametrize("name", [name for name in SYNTAXES if name != "none"])
+def test_every_syntax_has_case_files_that_are_read_and_a_section(name: str) -> None:
+    assert json.loads(page(f"tests/cases/{name}_syntax.json"))["cases"]
+    assert f'"{name}_syntax"' in page("tests/weighting/test_syntax.py")
     headings = re.findall(r"^## (\w+) syntax$", page("docs/weighting.md"), re.MULTILINE)
-    assert any(heading.lower().startswith(syntax) for heading in headings)
+    assert any(heading.lower().startswith(name) for heading in headings)
 
 
 def test_every_syntax_is_in_the_lists_of_readme_and_tooltip() -> None:
@@ -114,6 +138,17 @@ def test_what_a_user_can_choose_is_in_the_changelog() -> None:
     assert [name for name in names if name not in text] == []
 
 
+def test_every_node_class_is_in_the_menus() -> None:
+    classes = {name for module in modules_of("nodes") for name in vars(module) if name.startswith("WeightedCLIP")}
+    assert classes == NODE_CLASS_MAPPINGS.keys()
+
+
+def test_the_pictures_of_the_help_pages_can_be_drawn_again() -> None:
+    tool = page("tools/make_images.py")
+    pictures = sorted((ROOT / "web" / "comfyui" / "docs" / "images").glob("*.png"))
+    assert [picture.name for picture in pictures if f'"{picture.stem}"' not in tool] == []
+
+
 def test_the_table_of_nodes_is_complete() -> None:
-    nodes = first_cells(section(page("README.md"), "Nodes"))
-    assert sorted(nodes) == sorted(NODE_DISPLAY_NAME_MAPPINGS.values())
+    rows = first_cells(section(page("README.md"), "Nodes"))
+    assert sorted(rows) == sorted(NODE_DISPLAY_NAME_MAPPINGS.values())

@@ -155,6 +155,13 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
         if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull")
     }
     assert {name for name, marks in marked.items() if marks["prompt"]} == set(NODES)
+    boxes = [
+        (name, key)
+        for name in marked
+        for key, (_, options) in inputs_of(name).items()
+        if options.get("multiline") and "weighted_clip_ruler" not in options
+    ]
+    assert boxes == [("WeightedCLIPSimilarity", "texts")]  # a text a line
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [
         *("emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas"),
