@@ -6,6 +6,7 @@ Pillow does not smooth the shapes it draws. Coordinates here are those of the fi
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
@@ -158,14 +159,8 @@ def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
     width += 0.01  # sums of the same widths differ in their last digits
     if text_width(text, size, bold=bold) <= width:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if text_width(text[:middle] + "…", size, bold=bold) <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low] + "…"
+    fitting = bisect_right(range(1, len(text) + 1), width, key=lambda n: text_width(text[:n] + "…", size, bold=bold))
+    return text[:fitting] + "…"
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from .canvas import Canvas, shorten
 from .fonts import text_width
-from .style import SMALL_SIZE, Theme
+from .style import MARGIN, SMALL_SIZE, Color, Theme
 
 LABEL_SIZE = 14.0
+CAPTION_SIZE = 14
 MAX_LABEL_WIDTH = 120
 """Pixels; longer labels are cut with an ellipsis."""
 AXIS_ROOM = 24
@@ -149,6 +150,20 @@ def draw_cells(
             x, y = left + column * cell, top + row * cell
             fill = colors.visible if keep else colors.hidden
             canvas.box(x + gap, y + gap, x + cell - gap, y + cell - gap, fill=fill, radius=cell / 9)
+
+
+def legend_width(texts: Sequence[str]) -> float:
+    """Pixels that a legend of these texts takes."""
+    return sum(22 + text_width(text, CAPTION_SIZE) + 24 for text in texts)
+
+
+def draw_legend(canvas: Canvas, texts: Sequence[str], fills: Sequence[Color], colors: Theme) -> None:
+    """Say what the colours of cells mean, at the bottom of a canvas."""
+    x, y = float(MARGIN), canvas.height - MARGIN - 7
+    for text, fill in zip(texts, fills, strict=True):
+        canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)
+        x += 22
+        x += canvas.text(x, y, text, colors.muted, size=CAPTION_SIZE) + 24
 
 
 def _dots(canvas: Canvas, x: float, y: float, step: tuple[float, float], colors: Theme) -> None:

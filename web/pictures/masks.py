@@ -13,10 +13,10 @@ from PIL import Image
 
 from .canvas import Canvas, shorten
 from .fonts import text_width
-from .grid import Grid, draw_grid, make_grid
+from .grid import CAPTION_SIZE, Grid, draw_grid, draw_legend, legend_width, make_grid
 from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, theme_named
 
-CAPTION_SIZE = 14
+_LEGEND = ("may be attended", "hidden")
 SIGN_WIDTH = 56
 """Room for × and = between grids, in pixels."""
 
@@ -31,23 +31,7 @@ def draw_mask(
     cell: int | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw one attention mask.
-
-    Args:
-        mask: ``[query or 1, key]``, bool, True = may be attended; see `grid.make_grid`.
-        labels: One for each key, for example from `figures.mask_labels`.
-        title: Above the grid.
-        caption: Below the grid.
-        visible: Draw only the first positions; a row and a column of dots stand for the rest.
-        cell: Size of a cell in pixels; None chooses by their number.
-        theme: ``light`` or ``dark``.
-
-    Returns:
-        The picture, RGB.
-
-    Raises:
-        ValueError: If mask, labels and numbers do not fit, or the theme is unknown.
-    """
+    """Draw one attention mask; arguments, result and errors are those of `draw_mask_rows`."""
     return draw_masks([(title, mask)], labels, caption=caption, visible=visible, cell=cell, theme=theme)
 
 
@@ -61,23 +45,7 @@ def draw_masks(
     cell: int | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw masks side by side.
-
-    Args:
-        masks: Title and mask of each, as in `draw_mask`.
-        labels: The same for all.
-        signs: What stands between them, such as ``("×", "=")``; missing ones are left empty.
-        caption: Below.
-        visible: As in `draw_mask`.
-        cell: As in `draw_mask`.
-        theme: ``light`` or ``dark``.
-
-    Returns:
-        The picture, RGB.
-
-    Raises:
-        ValueError: As in `draw_mask`, or if there are no masks or too many signs.
-    """
+    """Draw masks side by side; arguments, result and errors are those of `draw_mask_rows`."""
     return draw_mask_rows([(caption, masks)], labels, signs=signs, visible=visible, cell=cell, theme=theme)
 
 
@@ -93,18 +61,20 @@ def draw_mask_rows(
     """Draw rows of masks, each with a caption below.
 
     Args:
-        rows: Caption and masks of each row, as in `draw_masks`.
-        labels: The same for all.
-        signs: As in `draw_masks`, for every row.
-        visible: As in `draw_mask`.
-        cell: As in `draw_mask`.
+        rows: Caption of each row, and title and mask of each of its grids. A mask is bool ``[query or 1, key]``, True =
+            may be attended; see `grid.make_grid`.
+        labels: One for each key, the same for all; for example from `figures.mask_labels`.
+        signs: What stands between the masks of a row, such as ``("×", "=")``; missing ones are left empty.
+        visible: Draw only the first positions; a row and a column of dots stand for the rest.
+        cell: Size of a cell in pixels; None chooses by their number.
         theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: As in `draw_masks`.
+        ValueError: If masks, labels and numbers do not fit, there are no masks or too many signs, or the theme is
+            unknown.
     """
     colors = theme_named(theme)
     if not rows or any(not masks or len(signs) >= len(masks) for _, masks in rows):
@@ -114,7 +84,7 @@ def draw_mask_rows(
     gap = MARGIN * 1.5
     content = max(sum(grid.width for grid in row) + SIGN_WIDTH * (len(row) - 1) for row in grids)
     captions = max(text_width(caption, CAPTION_SIZE) for caption, _ in rows)
-    width = max(content, captions, _legend_width()) + 2 * MARGIN
+    width = max(content, captions, legend_width(_LEGEND)) + 2 * MARGIN
     canvas = Canvas(width, sum(heights) + gap * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
     top = float(MARGIN)
     for row, height, (caption, masks) in zip(grids, heights, rows, strict=True):
@@ -122,7 +92,7 @@ def draw_mask_rows(
         if caption:
             canvas.text(MARGIN, top + height - 10, caption, colors.muted, size=CAPTION_SIZE)
         top += height + gap
-    _draw_legend(canvas, canvas.height - MARGIN - 7, colors)
+    draw_legend(canvas, _LEGEND, (colors.visible, colors.hidden), colors)
     return canvas.image()
 
 
@@ -154,18 +124,3 @@ def _draw_row(
             middle = grid_top + grid.top + (grid.height - grid.top) / 2
             canvas.text(left + SIGN_WIDTH / 2, middle, signs[number], colors.text, size=26, align="center")
         left += SIGN_WIDTH
-
-
-_LEGEND = ("may be attended", "hidden")
-
-
-def _legend_width() -> float:
-    return sum(14 + 8 + text_width(text, CAPTION_SIZE) + 24 for text in _LEGEND)
-
-
-def _draw_legend(canvas: Canvas, y: float, colors: Theme) -> None:
-    x = float(MARGIN)
-    for text, fill in zip(_LEGEND, (colors.visible, colors.hidden), strict=True):
-        canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)
-        x += 22
-        x += canvas.text(x, y, text, colors.muted, size=CAPTION_SIZE) + 24

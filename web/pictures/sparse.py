@@ -8,7 +8,8 @@ Source: docs/masks.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -21,10 +22,9 @@ from ...encoder.sparse_masks import (
 )
 from .canvas import Canvas, wrap
 from .fonts import text_width
-from .grid import AXIS_ROOM, LABEL_SIZE, draw_cells
+from .grid import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE, draw_cells, draw_legend, legend_width
 from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Theme, ThemeName, readable, theme_named
 
-CAPTION_SIZE = 14
 TEXT_GAP = 7
 """Between the text and the image, in pixels."""
 PART_GAP = 2
@@ -40,8 +40,7 @@ MIN_WORDS_WIDTH = 270
 LEGEND = ("text that may be attended", "image that may be attended", "hidden")
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One mask and what is said of it."""
 
     title: str
@@ -57,46 +56,20 @@ class Panel:
 
 
 def sparse_panels(text_length: int, grid: tuple[int, int], kernel_size: int) -> list[Panel]:
-    """The four masks of the figure.
-
-    Args:
-        text_length: As in `draw_sparse_masks`.
-        grid: As in `draw_sparse_masks`.
-        kernel_size: As in `draw_sparse_masks`.
-
-    Returns:
-        Row, column, transposed column, convolutional.
-
-    Raises:
-        ValueError: As in `draw_sparse_masks`.
-    """
+    """The four masks of the figure: row, column, transposed column, convolutional; as in `draw_sparse_masks`."""
     rows, columns = grid
     raster = tuple(range(rows * columns))
     transposed = tuple(transposed_order(0, grid).tolist())
     square = f"{kernel_size} × {kernel_size}"
+    above = "itself and the tokens before it, back to the one above"
+    same = "the same as in (b), but its keys stand side by side"
+    around = f"the part of the {square} square around it that came before, wrapped around at the edges"
+    convolutional = convolutional_mask(text_length, grid, kernel_size=kernel_size)
     named = (
-        (
-            "(a) row",
-            "itself and the tokens before it, back to the one above",
-            row_mask(text_length, grid),
-            raster,
-            columns,
-        ),
+        ("(a) row", above, row_mask(text_length, grid), raster, columns),
         ("(b) column", "itself and the tokens above it", column_mask(text_length, grid), raster, columns),
-        (
-            "(c) column, image transposed",
-            "the same as in (b), but its keys stand side by side",
-            transposed_column_mask(text_length, grid),
-            transposed,
-            rows,
-        ),
-        (
-            f"(d) convolutional, {square}",
-            f"the part of the {square} square around it that came before, wrapped around at the edges",
-            convolutional_mask(text_length, grid, kernel_size=kernel_size),
-            raster,
-            columns,
-        ),
+        ("(c) column, image transposed", same, transposed_column_mask(text_length, grid), transposed, rows),
+        (f"(d) convolutional, {square}", around, convolutional, raster, columns),
     )
     return [
         Panel(title, caption, tuple(map(tuple, mask[0].tolist())), order, part)
@@ -142,10 +115,10 @@ def draw_sparse_masks(
     drawings = [Drawing(panel, text_length, grid, shown, cell, colors) for panel in panels]
     places = origins(drawings)
     right, bottom = places[-1][0] + max(d.width for d in drawings), places[-1][1] + max(d.height for d in drawings)
-    canvas = Canvas(max(right, MARGIN + _legend_width()) + MARGIN, bottom + PANEL_GAP + MARGIN, colors.background)
+    canvas = Canvas(max(right, MARGIN + legend_width(LEGEND)) + MARGIN, bottom + PANEL_GAP + MARGIN, colors.background)
     for drawing, (left, top) in zip(drawings, places, strict=True):
         drawing.draw(canvas, left, top)
-    _draw_legend(canvas, canvas.height - MARGIN - 7, colors)
+    draw_legend(canvas, LEGEND, (colors.down, colors.visible, colors.hidden), colors)
     return canvas.image()
 
 
@@ -155,16 +128,7 @@ class Drawing:
     def __init__(
         self, panel: Panel, text_length: int, grid: tuple[int, int], token: int, cell: int, colors: Theme
     ) -> None:
-        """Measure it.
-
-        Args:
-            panel: What.
-            text_length: As in `draw_sparse_masks`.
-            grid: As in `draw_sparse_masks`.
-            token: The image token whose view is shown, counted from 0.
-            cell: Size of a cell in pixels.
-            colors: The theme.
-        """
+        """Measure it; ``token`` is the image token whose view is shown, counted from 0."""
         self.panel, self.grid, self.token, self.cell, self.colors = panel, grid, token, cell, colors
         self.text_length = text_length
         self.labels = [f"t{i + 1}" for i in range(text_length)] + [str(i + 1) for i in panel.order]
@@ -267,15 +231,3 @@ def _listed(numbers: Sequence[int]) -> str:
     """
     shown = ", ".join(map(str, numbers[:6]))
     return shown if len(numbers) <= 6 else f"{shown}, …"
-
-
-def _legend_width() -> float:
-    return sum(22 + text_width(text, CAPTION_SIZE) + 24 for text in LEGEND)
-
-
-def _draw_legend(canvas: Canvas, y: float, colors: Theme) -> None:
-    x = float(MARGIN)
-    for text, fill in zip(LEGEND, (colors.down, colors.visible, colors.hidden), strict=True):
-        canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)
-        x += 22
-        x += canvas.text(x, y, text, colors.muted, size=CAPTION_SIZE) + 24

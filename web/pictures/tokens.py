@@ -93,15 +93,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
 
 
 def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
-    """Find the place of everything.
-
-    Args:
-        view: As in `draw_tokens`.
-        width: Of the picture, in pixels.
-
-    Returns:
-        The places.
-    """
+    """Find the place of everything in a picture of that width."""
     inner = width - 2 * MARGIN
     all_placed = place(strip_items(view), inner)
     placed = [item for item in all_placed if item.top < MAX_STRIP_HEIGHT]
@@ -138,14 +130,7 @@ def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
 
 
 def footer_texts(view: Mapping[str, Any]) -> list[str]:
-    """What the footer says: counts, then every option that is not the default.
-
-    Args:
-        view: As in `draw_tokens`.
-
-    Returns:
-        Short texts.
-    """
+    """What the footer says: counts, then every option that is not the default."""
     chunks = view["chunks"]
     last = chunks[-1]
     texts = [f"{last['num_tokens']} / {last['capacity']}"]
@@ -160,15 +145,7 @@ def footer_texts(view: Mapping[str, Any]) -> list[str]:
 
 
 def message_lines(issues: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """The problems in words: a heading with their number, then each one.
-
-    Args:
-        issues: Of the view, at least one.
-        width: Of a line, in pixels.
-
-    Returns:
-        Lines that fit.
-    """
+    """The problems in words, in lines of that width: a heading with their number, then each one."""
     lines = [f"{len(issues):,} problem{'s' if len(issues) > 1 else ''}"]
     for issue in issues[:MAX_MESSAGES]:
         lines += wrap(issue["message"], width, FOOTER_SIZE)
