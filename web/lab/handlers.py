@@ -239,11 +239,11 @@ def _inputs(text: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def _token_table(read: ReadPrompt) -> str:
-    headers, rows, num_more = study.token_rows(read, MAX_ROWS)
+    rows, num_more = study.token_rows(read, MAX_ROWS)
     note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
     if not rows:
         return markup.message("No tokens: the prompt is empty.", is_problem=False)
-    return markup.table([name.capitalize() for name in headers], (map(_cell, row) for row in rows), note)
+    return markup.table([name.capitalize() for name in study.HEADERS], (map(_cell, row) for row in rows), note)
 
 
 def _cell(value: str | int | float) -> str:

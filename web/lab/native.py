@@ -84,20 +84,7 @@ class NativeLabModel:
         return self._readers
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
-        """Encode a prompt with every tower; the first call loads the weights.
-
-        Args:
-            text: The prompt.
-            options: How to read and weight it.
-            check: Called before each call of an encoder; raises to end the work.
-
-        Returns:
-            By tower, with equal numbers of rows.
-
-        Raises:
-            LabError: If the weights cannot be loaded.
-            ValueError: If an option is out of range.
-        """
+        """As in `LabModel`; the first call loads the weights, and raises `LabError` if they cannot be loaded."""
         return Encoders(self._readers, self._loaded()).prepare([text], options).run(check)[0].prompts
 
     def _loaded(self) -> Mapping[str, TextEncoder]:

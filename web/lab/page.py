@@ -94,6 +94,11 @@ class _Page:
                 list(choices), value=getattr(base, name), label=label, info=info, elem_id=_id(name)
             )
 
+        def phrases(name: str, elem_id: str, label: str, info: str, *, is_seen: bool = True) -> None:
+            made[name] = gr.Textbox(
+                getattr(base, name), lines=2, max_lines=6, label=label, info=info, elem_id=elem_id, visible=is_seen
+            )
+
         with gr.Row(elem_id=_id("choices")):
             choice("syntax", "Syntax", SYNTAXES, "How weights are written")
             choice("scheme", "Scheme", SCHEMES, "What a weight does")
@@ -106,24 +111,10 @@ class _Page:
                 choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
                 choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
             with gr.Row():
-                made["hide"] = gr.Textbox(
-                    value=base.hide,
-                    label="Hide phrases",
-                    lines=2,
-                    max_lines=6,
-                    elem_id=HIDE_ID,
-                    info="One a line: these words stay, but others do not see them",
-                )
+                phrases("hide", HIDE_ID, "Hide phrases", "One a line: these words stay, but others do not see them")
                 choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")
-                made["from_phrases"] = gr.Textbox(
-                    value=base.from_phrases,
-                    label="Hidden from these phrases",
-                    lines=2,
-                    max_lines=6,
-                    elem_id=FROM_PHRASES_ID,
-                    info="One a line",
-                    visible=base.hidden_from == "the phrases below",
-                )
+                is_seen = base.hidden_from == "the phrases below"
+                phrases("from_phrases", FROM_PHRASES_ID, "Hidden from these phrases", "One a line", is_seen=is_seen)
         return {name: made[name] for name in OPTIONS}
 
     def _tokens(self, table: str) -> None:

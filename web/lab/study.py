@@ -21,11 +21,9 @@ HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from")
 class TokenTable(NamedTuple):
     """The tokens of a prompt, a row for each."""
 
-    headers: tuple[str, ...]
-    """`HEADERS`."""
     rows: list[list[str | int | float]]
-    """Chunk and position from 1; the id, or an embedding's vector as in ``name[0]``; the text as typed; the final
-    weight; the number of its word; who shall not see it, empty where all may."""
+    """By the columns of `HEADERS`. Chunk and position from 1; the id, or an embedding's vector as in ``name[0]``; the
+    text as typed; the final weight; the number of its word; who shall not see it, empty where all may."""
     num_more: int
     """How many more tokens there are."""
 
@@ -71,7 +69,7 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
             word = words.setdefault(token.word, len(words) + 1)
             text = text_of(token, read.prompt.source)
             rows.append([number, position, id_of(token.id), text, weight, word, hidden_from])
-    return TokenTable(HEADERS, rows[:limit], max(0, len(rows) - limit))
+    return TokenTable(rows[:limit], max(0, len(rows) - limit))
 
 
 def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
