@@ -219,7 +219,7 @@ def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tol
     differing, worst = 0, 0.0
     for one, other, job in zip(theirs, ours, jobs, strict=True):
         why = ""
-        if one is None and other is not None:
+        if one is None:
             continue
         if other is None:
             why = "options that are no longer known"

@@ -159,9 +159,9 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
 
     def key(numbered: tuple[int, Token]) -> tuple[object, ...]:
         index, token = numbered
-        if token.place.start == token.place.end:  # tokens without a place are not the same
+        if token.at.start == token.at.end:  # tokens without a place are not the same
             return (index,)
-        return token.place, token.weight, token.is_hidden and hides
+        return token.at, token.weight, token.is_hidden and hides
 
     groups = [[token for _, token in group] for _, group in groupby(enumerate(tokens), key)]
     joins = [False, *(_is_one_word(one[0], other[0], source) for one, other in pairwise(groups)), False]
@@ -177,8 +177,8 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
                 "note": f"{f'×{len(ids)}' if len(ids) > 1 else ''} {weight}".strip(),
                 "weight": token.weight,
                 "ids": ids,
-                "start": offset(token.place.start),
-                "end": offset(token.place.end),
+                "start": offset(token.at.start),
+                "end": offset(token.at.end),
                 "joins": joins[index],
                 "hidden": token.is_hidden and hides,
                 "problems": [],
@@ -190,7 +190,7 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
 def _is_one_word(token: Token, following: Token, source: str) -> bool:
     """Whether nothing stands between two tokens, and both are letters, digits or other characters; so is ``don't``."""
     before, behind = text_of(token, source), text_of(following, source)
-    if token.place.end != following.place.start or not before or not behind:
+    if token.at.end != following.at.start or not before or not behind:
         return False
     kind = _kind(before[-1])
     return kind == _kind(behind[0]) or (kind == "letter" and _CONTRACTION.match(behind) is not None)
