@@ -28,6 +28,8 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
+WITHOUT_REFERENCE = {"lpw", "lerp_last"}
+"""Schemes written after the source of diffusers' pipelines, which nothing here runs."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),
@@ -117,11 +119,7 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
     from weighted_clip.weighting.schemes.table import SCHEMES
 
-    without_reference = {
-        "lpw",
-        "lerp_last",
-    }  # written after the source of diffusers' pipelines, which nothing here runs
-    assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - without_reference
+    assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - WITHOUT_REFERENCE
     assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)
 
 

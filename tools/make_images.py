@@ -28,6 +28,7 @@ if "weighted_clip" not in sys.modules:
     runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
 import torch
+from sparse_pictures import draw_sparse_masks
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
@@ -75,7 +76,7 @@ def main() -> None:
         ),
         "hidden": hidden("a red cat, a blue dog"),
         "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
-        "sparse-masks": pictures.draw_sparse_masks(),
+        "sparse-masks": draw_sparse_masks(),
         "shared-prefix": shared_prefix("a (red:0.6) cat and a (dog:0.3) in a bowl", ["whole", "no dog", "no red, dog"]),
     }
     save(drawn, FOLDER)

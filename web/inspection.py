@@ -121,7 +121,7 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
     Raises:
         RequestError: If the request is not of this form, or an option is not one of those allowed.
 
-    >>> [token["text"] for token in inspect({"text": "a cat"})["views"][0]["chunks"][0]["tokens"]]
+    >>> [chip["text"] for chip in inspect({"text": "a cat"})["views"][0]["chunks"][0]["chips"]]
     ['a', 'cat']
     """
     data = _checked(request)

@@ -13,7 +13,6 @@ from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
 from .masks import draw_mask, draw_masks
 from .ranking import draw_ranking
 from .similarity import draw_similarity
-from .sparse import draw_sparse_masks
 from .tokens import draw_tokens
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "draw_masks",
     "draw_ranking",
     "draw_similarity",
-    "draw_sparse_masks",
     "draw_tokens",
     "mask_labels",
     "num_parameters",

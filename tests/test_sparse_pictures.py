@@ -4,24 +4,29 @@ Pixels are only compared where a flat colour is expected, so any font will do.
 """
 
 import itertools
+import runpy
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask, transposed_column_mask
-from weighted_clip.web.pictures import draw_sparse_masks, style
+from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.fonts import text_width
-from weighted_clip.web.pictures.sparse import CAPTION_SIZE, Drawing, origins, sparse_panels
+from weighted_clip.web.pictures.grid import CAPTION_SIZE
 
+TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tools" / "sparse_pictures.py"))
+draw_sparse_masks, sparse_panels, origins = (TOOL[name] for name in ("draw_sparse_masks", "sparse_panels", "origins"))
 SIZES = [(6, (4, 4), 3), (3, (2, 5), 5), (0, (3, 2), 3), (2, (1, 1), 1), (1, (1, 6), 3), (0, (6, 1), 11)]
 
 
 def drawings_of(
     text_length: int, grid: tuple[int, int], kernel_size: int, *, theme: style.ThemeName = "light", cell: int = 18
-) -> list[Drawing]:
+) -> list[Any]:
     token, colors = grid[0] // 2 * grid[1], style.THEMES[theme]
     panels = sparse_panels(text_length, grid, kernel_size)
-    return [Drawing(panel, text_length, grid, token, cell, colors) for panel in panels]
+    return [TOOL["Drawing"](panel, text_length, grid, token, cell, colors) for panel in panels]
 
 
 def masks_of(text_length: int, grid: tuple[int, int], kernel_size: int) -> list[torch.Tensor]:

@@ -12,18 +12,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from PIL import Image
-
-from ...encoder.sparse_masks import (
+from weighted_clip.encoder.sparse_masks import (
     column_mask,
     convolutional_mask,
     row_mask,
     transposed_column_mask,
     transposed_order,
 )
-from .canvas import Canvas, wrap
-from .fonts import text_width
-from .grid import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE, draw_cells, draw_legend, legend_width
-from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Theme, ThemeName, readable, theme_named
+from weighted_clip.web.pictures.canvas import Canvas, wrap
+from weighted_clip.web.pictures.fonts import text_width
+from weighted_clip.web.pictures.grid import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE, draw_cells, draw_legend, legend_width
+from weighted_clip.web.pictures.style import MARGIN, SMALL_SIZE, TITLE_SIZE, Theme, ThemeName, readable, theme_named
 
 TEXT_GAP = 7
 """Between the text and the image, in pixels."""
