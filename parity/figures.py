@@ -52,11 +52,3 @@ def write_figures(hidden: Mapping[str, Tensor], versions: Mapping[str, str]) -> 
     metadata = {**versions, "prompts": digest_of_prompts()}
     with written_whole(DATA) as place:
         save_tensors({key: row_figures(tensor) for key, tensor in hidden.items()}, place, metadata)
-
-
-def read_figures() -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The stored figures and the versions they are of."""
-    from safetensors import safe_open
-
-    with safe_open(DATA, framework="pt") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata())  # noqa: SIM118

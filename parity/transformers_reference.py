@@ -55,32 +55,12 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
             attn_implementation=attention,
         )
     )
-    _give_weights(theirs, model)
+    give_weights(theirs, model)
     return theirs.eval().requires_grad_(False)
 
 
-def transformers_projected_model(model: TextModel) -> Any:
-    """CLIPTextModelWithProjection of the same size and weights as ours, which has a text projection.
-
-    Args:
-        model: Ours.
-
-    Returns:
-        The model, in evaluation mode without gradients, on the same tensors as ours; its attention is ``sdpa``.
-
-    Raises:
-        ImportError: If there is no transformers.
-    """
-    from transformers import CLIPTextModelWithProjection
-
-    config = transformers_text_model(model).config
-    config.projection_dim = model.config.projection_dim
-    theirs: Any = CLIPTextModelWithProjection(config)
-    _give_weights(theirs, model)
-    return theirs.eval().requires_grad_(False)
-
-
-def _give_weights(theirs: Any, model: TextModel) -> None:
+def give_weights(theirs: Any, model: TextModel) -> None:
+    """Make a text model of transformers hold the tensors of ours."""
     ours, state = model.state_dict(), theirs.state_dict()
     for key in state:
         if not key.endswith("position_ids"):  # before 4.31 these numbers are among the weights

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity import add_arguments, command, hosts
 from weighted_clip.parity.embeddings import SIZES, write_embeddings
-from weighted_clip.parity.figures import digest_of_prompts, read_figures, row_figures
+from weighted_clip.parity.figures import DATA, digest_of_prompts, row_figures
 from weighted_clip.parity.native import encode_natively, seeded_model
 from weighted_clip.parity.prompts import PROMPTS
 from weighted_clip.parity.report import Absence, Result, problems, table
@@ -52,7 +53,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def stored():
-    return read_figures()
+    with safe_open(DATA, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata())  # noqa: SIM118
 
 
 @pytest.fixture(scope="module")

@@ -62,10 +62,6 @@ class ChunkLayout:
         """Tokens that fit between BOS and EOS."""
         return self.length - 2
 
-    def empty_ids(self) -> tuple[int, ...]:
-        """The chunk of the empty prompt."""
-        return (self.bos_id, self.eos_id, *[self.pad_id] * self.capacity)
-
 
 CLIP_L_LAYOUT = ChunkLayout()
 

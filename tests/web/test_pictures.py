@@ -32,8 +32,7 @@ from weighted_clip.web.pictures.architecture_layout import WIDTH
 from weighted_clip.web.pictures.architecture_layout import lay_out as lay_out_blocks
 from weighted_clip.web.pictures.canvas import shorten, wrap
 from weighted_clip.web.pictures.figures import figure_masks
-from weighted_clip.web.pictures.grid import make_grid
-from weighted_clip.web.pictures.masks import grid_origin
+from weighted_clip.web.pictures.grid import Grid, make_grid
 from weighted_clip.web.pictures.strip import Border, Chip, place, strip_items
 from weighted_clip.web.pictures.tokens import MAX_MESSAGES, footer_texts, lay_out, message_lines
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -344,12 +343,22 @@ def test_shorten_and_wrap_fit():
 # --- masks
 
 
+def grid_origin(title: str) -> tuple[float, float]:
+    """The top left corner of the first grid of a picture, labels included."""
+    return style.MARGIN, style.MARGIN + (style.TITLE_SIZE + 14 if title else 0)
+
+
+def cell_centre(grid: Grid, row: int, column: int) -> tuple[float, float]:
+    """From the grid's top left corner, labels included."""
+    return grid.left + (column + 0.5) * grid.cell, grid.top + (row + 0.5) * grid.cell
+
+
 def assert_cells_are(image: Image.Image, mask, labels, *, title="", visible=None, colors=style.LIGHT):
     grid = make_grid(mask, labels, visible=visible)
     left, top = grid_origin(title)
     for row, values in enumerate(grid.rows):
         for column, keep in enumerate(values):
-            x, y = grid.cell_centre(row, column)
+            x, y = cell_centre(grid, row, column)
             expected = colors.visible if keep else colors.hidden
             assert image.getpixel((int(left + x), int(top + y))) == expected, (row, column)
 
@@ -379,7 +388,7 @@ def test_cells_are_square_and_dots_stand_for_the_rest():
     assert grid.width - grid.left == grid.height - grid.top == 7 * grid.cell
     image = draw_mask(mask, labels, visible=6)
     assert_cells_are(image, mask, labels, visible=6)
-    x, y = grid.cell_centre(0, 6)  # the middle dot
+    x, y = cell_centre(grid, 0, 6)  # the middle dot
     left, top = grid_origin("")
     assert image.getpixel((int(left + x), int(top + y))) != style.LIGHT.background
     assert not make_grid(mask, labels, visible=77).more_rows
@@ -397,7 +406,7 @@ def test_masks_stand_side_by_side_with_their_signs():
     two = draw_masks([("left", causal), ("right", ~causal)], labels)
     grid = make_grid(causal, labels)
     assert two.width > one.width + grid.cell * 4
-    x, y = grid.cell_centre(0, 3)  # hidden on the left, visible on the right
+    x, y = cell_centre(grid, 0, 3)  # hidden on the left, visible on the right
     left, top = grid_origin("left")
     right = left + two.width - 2 * style.MARGIN - grid.width
     assert two.getpixel((int(left + x), int(top + y))) == style.LIGHT.hidden

@@ -9,7 +9,7 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
+from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
 from weighted_clip.weighting.schemes.table import SCHEMES
@@ -133,7 +133,7 @@ def test_a_hosts_own_call_is_made_just_so() -> None:
     one = read(text, syntax="a1111", scheme="masked_blend")
     other = read("a cat (twice:1.3)", syntax="a1111", scheme="comfy")
     encode_prompts([one, other], spy, max_chunks=2, keeps_calls=True)
-    empty = CLIP_L_LAYOUT.empty_ids()
+    empty = close_chunk([], CLIP_L_LAYOUT).ids
     assert given[0] == [*(chunk.ids for chunk in one.chunks), empty]
     assert given[0][0] == given[0][1]
     assert given[-1] == [other.chunks[0].ids, empty]

@@ -127,7 +127,7 @@ def test_weights_of_one_give_the_plain_encoding_bit_for_bit(scheme: str, words: 
 def test_rows_of_weight_one_are_copies_where_a_scheme_works_row_by_row(scheme: str, words) -> None:
     encoded = encode(prompt_of(words), scheme=scheme)
     weights = torch.tensor(encoded.read.chunks[0].weights)
-    base = TINY([encoded.read.chunks[0].ids, CLIP_L_LAYOUT.empty_ids()]).hidden[:1]
+    base = TINY([encoded.read.chunks[0].ids, close_chunk([], CLIP_L_LAYOUT).ids]).hidden[:1]
     assert torch.equal(encoded.hidden[:, weights == 1], base[:, weights == 1])
 
 

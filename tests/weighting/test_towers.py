@@ -8,17 +8,14 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.transformers_reference import (
-    transformers_projected_model,
-    transformers_text_model,
-    transformers_tokenizer,
-)
-from weighted_clip.weighting.chunks import ChunkLayout
+from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer
+from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
 
 from .. import libraries
 from ..door import encode_prompt
+from ..encoder.transformers_projected import transformers_projected_model
 
 L = TextConfig(hidden_dim=128, num_heads=2, num_layers=4, mlp_dim=256)
 G = TextConfig(hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0)
@@ -110,7 +107,7 @@ def test_the_shorter_prompt_is_filled_with_empty_chunks(
         _, encoders = encoders_for(models)
         alone = read_for_towers({name: texts[name]}, options, {name: READERS[name]})
         rows = encode_prompt(alone[name], encoders[name], default_tokenizer()).hidden
-        empty = encoders[name]([READERS[name].layout.empty_ids()]).hidden
+        empty = encoders[name]([close_chunk([], READERS[name].layout).ids]).hidden
         expected = torch.cat([rows, *[empty] * (chunks - rows.shape[1] // 77)], dim=1)
         assert expected.shape == (1, 77 * chunks, config.hidden_dim)
         torch.testing.assert_close(encoded[name].hidden, expected, rtol=0, atol=2e-5)

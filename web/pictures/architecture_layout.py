@@ -52,14 +52,9 @@ class Box(NamedTuple):
 
 
 def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
-    """Find the place of every block.
+    """A box for each key of the blocks, and ``frame`` for the border of the repeated layer.
 
-    Args:
-        blocks: As `architecture_blocks` makes them.
-
-    Returns:
-        A box for each key of the blocks, and ``frame`` for the border of the repeated layer. Apart from the frame, no
-        two of them touch.
+    Apart from the frame, no two of them touch.
     """
     boxes: dict[str, Box] = {}
     y = MARGIN + 64.0

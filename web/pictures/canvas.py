@@ -21,16 +21,9 @@ _CENTRE = 0.36  # from a line of text's centre to its baseline, in font sizes
 
 
 class Canvas:
-    """An image under construction."""
+    """An image under construction, of a size in pixels."""
 
     def __init__(self, width: float, height: float, background: Color) -> None:
-        """Start with an empty surface.
-
-        Args:
-            width: Of the finished picture.
-            height: Of the finished picture.
-            background: Its colour.
-        """
         self.width, self.height = math.ceil(width), math.ceil(height)
         self._scale = 2 if self.width * self.height <= MAX_SMOOTH_AREA else 1
         self._image = Image.new("RGB", (self.width * self._scale, self.height * self._scale), background)
@@ -102,19 +95,10 @@ class Canvas:
         bold: bool = False,
         align: str = "left",
     ) -> float:
-        """One line of text.
+        """One line of text; its width.
 
-        Args:
-            x: Its left end, centre or right end, as ``align`` says.
-            y: The vertical centre of its letters.
-            text: Any string.
-            fill: Its colour.
-            size: Font size.
-            bold: Whether it is bold.
-            align: ``left``, ``center`` or ``right``.
-
-        Returns:
-            Its width.
+        ``x`` is its left end, centre or right end, as ``align`` says: ``left``, ``center`` or ``right``. ``y`` is the
+        vertical centre of its letters.
         """
         width = text_width(text, size, bold=bold)
         x -= {"left": 0.0, "center": width / 2, "right": width}[align]
@@ -144,17 +128,7 @@ class Canvas:
 
 
 def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """A text cut with an ellipsis to fit a width in pixels.
-
-    Args:
-        text: Any string.
-        width: Available pixels.
-        size: Font size.
-        bold: Whether it is bold.
-
-    Returns:
-        The text, or as much of its beginning as fits, and ``…``.
-    """
+    """The text, or as much of its beginning as fits a width in pixels at a font size, and ``…``."""
     text = text if len(text) <= 4096 else text[:4096] + "…"  # measuring is not free
     width += 0.01  # sums of the same widths differ in their last digits
     if text_width(text, size, bold=bold) <= width:
@@ -164,16 +138,7 @@ def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:
-    """Break a text into lines that fit a width in pixels, between words where it can.
-
-    Args:
-        text: Any string; white space counts as one blank.
-        width: Available pixels.
-        size: Font size.
-
-    Returns:
-        At least one line.
-    """
+    """Break a text into lines, at least one, that fit a width in pixels at a font size; between words where it can."""
     lines = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}" if lines[-1] else word

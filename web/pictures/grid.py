@@ -60,10 +60,6 @@ class Grid:
         """Column labels and cells."""
         return self.top + self.cell * (len(self.row_labels) + self.more_rows)
 
-    def cell_centre(self, row: int, column: int) -> tuple[float, float]:
-        """Centre of a cell, in pixels from the grid's top left corner, labels included."""
-        return self.left + (column + 0.5) * self.cell, self.top + (row + 0.5) * self.cell
-
 
 def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, cell: int | None = None) -> Grid:
     """Read a mask.

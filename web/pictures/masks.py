@@ -96,11 +96,6 @@ def draw_mask_rows(
     return canvas.image()
 
 
-def grid_origin(title: str) -> tuple[float, float]:
-    """Where the top left corner of the first grid of a picture stands, labels included, in pixels."""
-    return MARGIN, MARGIN + (TITLE_SIZE + 14 if title else 0)
-
-
 def _row_height(grids: Sequence[Grid], caption: str, masks: Sequence[tuple[str, Any]]) -> float:
     titles = TITLE_SIZE + 14 if any(title for title, _ in masks) else 0
     return titles + max(grid.height for grid in grids) + (CAPTION_SIZE + 20 if caption else 0)

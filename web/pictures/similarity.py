@@ -47,11 +47,6 @@ UNITS: dict[str, str] = {
     "images": "probability of each image for a text; rows add up to 100 %",
     "texts": "probability of each text for an image; columns add up to 100 %",
 }
-MARKS: dict[str, str] = {
-    "none": "largest of its row",
-    "images": "largest of its row",
-    "texts": "largest of its column",
-}
 
 
 @dataclass(frozen=True)
@@ -242,7 +237,7 @@ class _Matrix:
         )
 
     def _notes(self) -> list[str]:
-        notes = [UNITS[self.over], f"framed: {MARKS[self.over]}"]
+        notes = [UNITS[self.over], f"framed: largest of its {'column' if self.over == 'texts' else 'row'}"]
         more = [
             f"{count:,} more {kind}{'s' if count > 1 else ''}"
             for count, kind in ((self.more_rows, "text"), (self.more_columns, "image"))

@@ -15,17 +15,7 @@ NOTE_SIZE = 13.0
 
 
 def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]:
-    """A text in a few lines, with an ellipsis where it was cut.
-
-    Args:
-        text: Any string.
-        width: Of a line, in pixels.
-        size: Font size.
-        max_lines: At most so many.
-
-    Returns:
-        At least one line; of an empty text that it is empty.
-    """
+    """A text in at most so many lines of a width in pixels, with an ellipsis where it was cut; never empty."""
     text = " ".join(text.split())
     if not text:
         return [NO_TEXT]
@@ -39,15 +29,9 @@ def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]
 
 
 def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
-    """Paste an image, as large as fits a square, in the square's middle; what is transparent shows the surface.
+    """Paste an image of any size and mode into a square of a picture, as large as fits, in its middle.
 
-    Args:
-        picture: Changed.
-        image: Of any size and mode.
-        left: Of the square, in pixels.
-        top: Likewise.
-        side: Of the square, in pixels.
-        colors: The theme.
+    What is transparent shows the surface.
     """
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
