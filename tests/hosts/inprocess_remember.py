@@ -149,7 +149,7 @@ def check_timed_texts_are_encoded_together() -> float:
     memory, calls = remembering(clip), calls_of(clip)
     text = "a [cat|dog|(cow:1.3)] by the sea AND a [red:blue:0.5] (boat:0.6)"
     found = encode_timed(memory, text)
-    assert calls == [5], calls
+    assert calls == [4, 1], calls  # a host's CLIP is given four chunks at a time on a CPU
     calls.clear()
     expected = encode_timed(clip, text)
     assert calls == [1] * 5, calls
