@@ -16,7 +16,7 @@ from .prompt import Fragment, Issue, Piece, Span
 LORA_KINDS = ("lora", "lyco")
 """What stands before a LoRA's name; the second is an older extension's."""
 
-_START = re.compile(r"<(\w+):")
+_START = re.compile(r"<(\w+):(?!>)")
 
 
 class Tag(NamedTuple):
@@ -59,7 +59,7 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
     tags: list[Tag] = []
     pieces: list[Piece] = []
     position = search = 0
-    while (start := _START.search(source, search)) and (end := source.find(">", start.end() + 1)) >= 0:
+    while (start := _START.search(source, search)) and (end := source.find(">", start.end())) >= 0:
         span = Span(start.start(), end + 1)
         tags.append(Tag(start[1], tuple(source[start.end() : end].split(":")), span))
         pieces.append(Piece(source[position : span.start], Span(position, span.start)))

@@ -1,7 +1,9 @@
 """A1111's tags: found, taken out before anything else is read, and never encoded."""
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -88,6 +90,13 @@ def test_tags_within_edits_do_not_disturb_them() -> None:
     for branch in prompt.branches:
         for timed in branch.texts:
             assert "".join(text[i] for i in timed.fragment.positions) == timed.text
+
+
+@given(st.lists(st.sampled_from(["<lora:", "<lora:>", "<lyco:a:1>", "<", ">", ":", "a", " red cat "])).map("".join))
+@example("<lora:> a red cat <lora:x:1>")
+def test_tags_are_those_that_the_webui_finds(text: str) -> None:
+    theirs = [found.span() for found in re.finditer(r"<(\w+):([^>]+)>", text)]  # as its extra_networks.py says it
+    assert [tag.span for tag in take_tags(text)[1]] == theirs
 
 
 def test_other_syntaxes_take_tags_for_text() -> None:
