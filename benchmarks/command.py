@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..parity.torchvision_operators import declare_missing_operators
 from . import page
 from .dtypes import type_block
 from .encoding import encode_block
@@ -73,6 +74,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
+    declare_missing_operators()
     scale = QUICK if options.quick else FULL
     if options.images is not None:
         if options.images < 1:

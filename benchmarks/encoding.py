@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .page import COMPARISON_HEAD, comparison, missing, table
@@ -89,10 +90,10 @@ def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
 
 
 def _compel(theirs: Transformers) -> dict[str, Callable[[str], Callable[[], Any]]]:
-    try:
-        from compel import Compel
-    except ImportError:
+    if find_spec("compel") is None:
         return {}
+    from compel import Compel
+
     compel = Compel(*theirs)
 
     def with_compel(prompt: str) -> Callable[[], Any]:

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,12 +109,11 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
 
 def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:
     """CLIPModel of transformers on the same weights, with a small text half that nothing runs; None without it."""
-    try:
-        from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
-    except (ImportError, RuntimeError):  # the latter from a torchvision that was built for another torch
+    if find_spec("transformers") is None:
         return None
     import torch
     from torch.nn import functional
+    from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
 
     config = model.config
     vision = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..parity.transformers_reference import transformers_text_model, transformers_tokenizer
@@ -100,8 +101,7 @@ class Transformers(NamedTuple):
 
 def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers | None:
     """The peer with the weights of ours, on the same device, as `transformers_text_model`; None if not installed."""
-    try:
-        theirs = transformers_text_model(model, attention)
-        return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
-    except ImportError:
+    if find_spec("transformers") is None:
         return None
+    theirs = transformers_text_model(model, attention)
+    return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from ..parity.transformers_reference import transformers_tokenizer
@@ -28,11 +29,9 @@ def token_block(scale: Scale) -> str:
         "ids with places": lambda: tokenize(text),
         "text to weighted chunks": lambda: read_prompt(weighted, options, tokenize),
     }
-    try:
-        theirs = transformers_tokenizer()
+    theirs = transformers_tokenizer() if find_spec("transformers") else None
+    if theirs is not None:
         contestants[PEER] = lambda: theirs(text)
-    except ImportError:
-        theirs = None
     taken = times_in_turn(contestants, repetitions=scale.token_repetitions, inner=scale.token_inner)
     peer = taken.pop(PEER, None)
     rows: list[list[str]] = []

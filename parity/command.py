@@ -26,7 +26,7 @@ from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS
 
 QUICK_STEP = 4
 """Every how manieth prompt ``--quick`` takes."""
-NOT_INSTALLED = "not installed, or not usable beside the other packages"
+NOT_INSTALLED = "not installed"
 
 Line = Result | Absence
 Native = dict[str, list[Tensor]]

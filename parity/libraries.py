@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodeOptions, read_prompt
+from .torchvision_operators import declare_missing_operators
 from .transformers_reference import transformers_text_model, transformers_tokenizer
 
 Encode = Callable[[dict[str, Any], str], Tensor]
@@ -24,12 +26,16 @@ PACKAGES = {"transformers": "transformers", "compel": "compel", "open_clip": "op
 
 
 def version_of(reference: str) -> str | None:
-    """Version of an installed library; None if it is not there or, beside the packages there are, does not import."""
-    try:
-        importlib.import_module(reference)
-        return importlib.metadata.version(PACKAGES[reference])
-    except (ImportError, RuntimeError):  # the latter from a torchvision that was built for another torch
+    """Version of a library; None if it is not installed.
+
+    Raises:
+        Exception: If it is, and does not import: whatever it raises.
+    """
+    if importlib.util.find_spec(reference) is None:
         return None
+    declare_missing_operators()
+    importlib.import_module(reference)
+    return importlib.metadata.version(PACKAGES[reference])
 
 
 def open_transformers(model: TextModel) -> Encode:

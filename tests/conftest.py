@@ -5,14 +5,12 @@
 --long        the tests marked ``long`` at their full length, which takes minutes to an hour
 """
 
-import importlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
 TESTS = Path(__file__).resolve().parent
@@ -31,29 +29,10 @@ def _load_package() -> None:
 
 _load_package()
 
+from weighted_clip.parity.torchvision_operators import declare_missing_operators  # noqa: E402 - loaded above
 
-def _complete_torchvision() -> torch.library.Library | None:
-    """Declare the operators that torchvision misses where it was not built for the torch that is installed.
+declare_missing_operators()
 
-    That of PyPI is built for CUDA. Beside a torch without CUDA its compiled part does not load, then its import fails,
-    and transformers, compel and open_clip fail with it. None of them calls these operators here.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except ModuleNotFoundError:
-        return None  # the tests that need it say so
-    except RuntimeError as error:
-        if "operator torchvision::nms does not exist" not in str(error):
-            raise
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return library
-    return None
-
-
-# held on to, because the operators go when it goes
-_TORCHVISION = _complete_torchvision()
 
 # a slow machine is not a failure
 settings.register_profile("weighted_clip", deadline=None)

@@ -1,6 +1,7 @@
 """The command ``bench`` runs and shows every row. Nothing here looks at how long anything takes."""
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from weighted_clip.benchmarks.encoding import PAIRS, encode_block
 from weighted_clip.benchmarks.goals import GOALS
 from weighted_clip.benchmarks.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
 from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_of
+from weighted_clip.benchmarks.page import NOT_FOUND
 from weighted_clip.benchmarks.parsing import SYNTAXES
 from weighted_clip.benchmarks.peak import BY_ONEDNN, BY_TORCH, chunk_flop, peak_block
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
@@ -27,6 +29,8 @@ from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
 
 from .libraries import library
+
+ROOT = Path(__file__).resolve().parents[1]
 
 SECTIONS = ["machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu", "goals"]
 SHARING = [
@@ -164,6 +168,14 @@ def test_a_gpu_is_measured_where_there_is_one() -> None:
     for row in rows:
         assert float(row[-2]) <= (1e-5 if row[0] == "float32" else 0.5), row
         assert float(row[-1]) >= 0
+
+
+def test_a_library_that_is_installed_is_found_by_the_command_itself() -> None:
+    library("transformers")
+    command = [sys.executable, str(ROOT / "__main__.py"), "bench", "--quick", "--only", "tokens"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)  # without tests/conftest.py
+    assert "transformers" in done.stdout
+    assert NOT_FOUND not in done.stdout
 
 
 def test_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

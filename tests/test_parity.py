@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity import add_arguments, command, hosts
+from weighted_clip.parity import add_arguments, command, hosts, libraries
 from weighted_clip.parity.embeddings import SIZES, write_embeddings
 from weighted_clip.parity.figures import DATA, digest_of_prompts, row_figures
 from weighted_clip.parity.native import encode_natively, seeded_model
@@ -184,7 +184,7 @@ def test_what_is_missing_is_said_and_what_fails_is_a_failure(
     for name in HOST_REFERENCES:
         assert f"| {REFERENCES[name]} | not looked for: no --hosts |" in printed
         assert f"| {REFERENCES[name]} | not found, or without a Python of its own |" in printed
-    assert "| compel | not installed, or" in printed and "| transformers | not installed, or" in printed
+    assert "| compel | not installed |" in printed and "| transformers | not installed |" in printed
 
     _checkout(tmp_path / "forge", FORGE_FILES)
     (tmp_path / "forge" / ".venv" / "bin" / "python").unlink()
@@ -236,3 +236,11 @@ def test_a_host_that_loads_the_pack_never_imports_it() -> None:
         "assert not [name for name in sys.modules if name.startswith('p.parity')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_library_that_does_not_import_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_library.py").write_text("raise ImportError('it needs another')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="it needs another"):
+        libraries.version_of("broken_library")
+    assert libraries.version_of("no_such_library") is None

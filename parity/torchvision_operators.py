@@ -1,0 +1,37 @@
+"""What lets torchvision be imported beside a torch without CUDA, and with it transformers, compel and open_clip.
+
+The torchvision of PyPI is built for CUDA. Where torch has none, its compiled part does not load, and its import fails
+for want of two operators. Nothing here calls them, so they are declared without being there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@lru_cache(maxsize=1)
+def declare_missing_operators() -> torch.library.Library | None:
+    """Declare the operators that torchvision lacks, if it does.
+
+    Returns:
+        What holds them, remembered because they go when it goes; None where nothing is missing.
+    """
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return None  # nothing that needs it is installed either
+    except RuntimeError as error:
+        if "operator torchvision::nms does not exist" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return library
+    return None
