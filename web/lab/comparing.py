@@ -77,7 +77,7 @@ def compare(
     options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
     _encoded(model, "", replace(options, scheme="unweighted"))  # so that the first time does not count the loading
     plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"), check)
-    known = set(plain.read.issues) - {issue for issue in plain.read.issues if issue.code == "ignored-weights"}
+    known = {issue for issue in plain.read.issues if issue.code != "ignored-weights"}
     for number, scheme in enumerate(schemes, 1):
         try:
             if scheme == "unweighted":
@@ -132,27 +132,19 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     read = plain.read
     length = read.layout.length
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
-    places: dict[int, int] | None = None  # from a row of the plain encoding to one of the other
-    if num_rows == num_plain:
-        places = {row: row for row in range(num_plain)}
-    elif num_rows == len(inner := _rows_without_seams(read)) and _is_unmixed(read.sections):
-        places = {row: index for index, row in enumerate(inner)}
-    if places is None or num_plain != num_chunks(read) * length:
+    is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
+    # the plain encoding's rows that the other one has too
+    kept = _rows_without_seams(read) if num_rows != num_plain and is_unmixed else list(range(num_plain))
+    if num_rows != len(kept) or num_plain != num_chunks(read) * length:
         return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
     message = ""
-    if not _is_unmixed(read.sections):
+    if not is_unmixed:
         message = "Prompts are blended here: each row is a mixture of the tokens at its place in all of them."
-    elif len(places) < num_plain:
-        message = f"It leaves out {num_plain - len(places)} rows between chunks."
-    kept = sorted(places)
-    measured = _measured(plain.hidden[0, kept], weighted.hidden[0, [places[row] for row in kept]])
-    by_row = dict(zip(kept, measured, strict=True))
+    elif num_rows < num_plain:
+        message = f"It leaves out {num_plain - num_rows} rows between chunks."
+    by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
     starts = _first_rows(read)
     return tuple(tuple(by_row.get(start + place) for place in range(length)) for start in starts), message
-
-
-def _is_unmixed(sections: Sequence[ChunkedSection]) -> bool:
-    return all(len(section.prompts) == 1 for section in sections)
 
 
 def _num_chunks(sections: Sequence[ChunkedSection]) -> list[int]:
@@ -211,9 +203,9 @@ def _encoded(
 
 def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
     """A line of the chart."""
+    if not comparison.changes:
+        return SchemeRow(comparison.scheme, (), (), comparison.message)
     taken = f"{comparison.seconds:.1f} s" if comparison.seconds >= 1 else f"{comparison.seconds * 1000:.0f} ms"
     notes = [counted(comparison.num_encodings, "encoding"), taken]
     notes += [counted(len(comparison.issues), "problem")] if comparison.issues else []
-    if not comparison.changes:
-        return SchemeRow(comparison.scheme, (), (), comparison.message)
     return SchemeRow(comparison.scheme, comparison.changes[chunk][:end], tuple(notes), comparison.message)
