@@ -224,9 +224,6 @@ def test_changes_are_those_of_the_rows(model: NativeLabModel, padding: str) -> N
     options = EncodeOptions(syntax="a1111", padding=padding)
     found = list(compare(model, PROMPT, options, list(SCHEMES)))
     assert [comparison.scheme for comparison in found] == list(SCHEMES)
-    assert [(comparison.number, comparison.total) for comparison in found] == [
-        (number, len(SCHEMES)) for number in range(1, len(SCHEMES) + 1)
-    ]
     whole = EncodeOptions(syntax="a1111", padding="attend" if padding == "drop" else padding)
     plain = model.encode(PROMPT, EncodeOptions(**{**vars(whole), "scheme": "unweighted"}))["clip_l"].hidden[0]
     for comparison in found:

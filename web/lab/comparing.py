@@ -32,10 +32,6 @@ class Comparison:
 
     scheme: str
     """Its name in `SCHEMES`."""
-    number: int
-    """Which one it is, counted from 1 ..."""
-    total: int
-    """... of how many."""
     changes: tuple[tuple[RowChange | None, ...], ...]
     """For each chunk of the prompt and each of its positions the change of its row; None where the scheme has no such
     row. No chunks where nothing can be compared."""
@@ -78,18 +74,18 @@ def compare(
     _encoded(model, "", replace(options, scheme="unweighted"))  # so that the first time does not count the loading
     plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"), check)
     known = {issue for issue in plain.read.issues if issue.code != "ignored-weights"}
-    for number, scheme in enumerate(schemes, 1):
+    for scheme in schemes:
         try:
             if scheme == "unweighted":
                 encoded, seconds = plain, plain_seconds
             else:
                 encoded, seconds = _encoded(model, text, replace(options, scheme=scheme), check)
         except EncoderError as error:
-            yield Comparison(scheme, number, len(schemes), (), str(error), (), 0, 0.0)
+            yield Comparison(scheme, (), str(error), (), 0, 0.0)
             continue
         changes, message = row_changes(plain, encoded)
         lines = tuple(issue.line for issue in encoded.read.issues if issue not in known)
-        yield Comparison(scheme, number, len(schemes), changes, message, lines, encoded.num_encodings, seconds)
+        yield Comparison(scheme, changes, message, lines, encoded.num_encodings, seconds)
 
 
 def draw_comparison(
