@@ -140,17 +140,16 @@ def hub_file(*, download: bool) -> Path | None:
     try:
         fetched = Path(huggingface_hub.hf_hub_download(HUB_REPOSITORY, HUB_FILE, revision=HUB_REVISION))
         found = _sha256(fetched)
-        if found != HUB_SHA256:
-            fetched.resolve().unlink()  # what the link in the cache leads to
-            fetched.unlink(missing_ok=True)
+        if found == HUB_SHA256:
+            return fetched
+        fetched.resolve().unlink()  # what the link in the cache leads to
+        fetched.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"--download: {HUB_FILE} of {HUB_REPOSITORY} cannot be fetched: {error}") from error
-    if found != HUB_SHA256:
-        raise ValueError(
-            f"--download: {HUB_FILE} of {HUB_REPOSITORY} is not the one that OpenAI released: its SHA-256 should be "
-            f"{HUB_SHA256}, and is {found}. It was removed; try again"
-        )
-    return fetched
+    raise ValueError(
+        f"--download: {HUB_FILE} of {HUB_REPOSITORY} is not the one that OpenAI released: its SHA-256 should be "
+        f"{HUB_SHA256}, and is {found}. It was removed; try again"
+    )
 
 
 def _sha256(path: Path) -> str:
