@@ -20,41 +20,23 @@ MAX_FALLBACK_CHIPS = 600
 
 
 def model_line(title: str, warning: str, note: str = "") -> str:
-    """What encodes, and what has to be said about it.
-
-    Args:
-        title: Of the model; empty if there is none.
-        warning: What every screen must say; empty for real weights.
-        note: Anything else, such as why there is no model.
-
-    Returns:
-        Markup.
-    """
-    parts = [f"<p class='weighted-clip-model'><b>Prompt Lab</b> {escape(title)}</p>"]
-    parts += [_paragraph("weighted-clip-warning", text, role="alert") for text in (warning,) if text]
-    parts += [_paragraph("weighted-clip-note", text) for text in (note,) if text]
-    return "".join(parts)
+    """What encodes, if anything, the model's warning, and a note such as why there is no model."""
+    line = f"<p class='weighted-clip-model'><b>Prompt Lab</b> {escape(title)}</p>"
+    return line + _paragraph("weighted-clip-warning", warning, role="alert") + _paragraph("weighted-clip-note", note)
 
 
 def strip(view: Mapping[str, Any] | None, message: str, inputs: Mapping[str, str]) -> str:
     """The token strip: a view for ``javascript/weighted_clip.mjs`` to draw, and the same as text if it does not.
 
-    Args:
-        view: As `weighting.view.view` gives it; None if the prompt could not be read.
-        message: Why it could not.
-        inputs: The texts that were read, by the id of the box they stand in; the script asks again where they differ
-            from what stands there by now.
-
-    Returns:
-        Markup.
+    Without a view the message says why the prompt could not be read. The inputs are the texts that were read, by the id
+    of their box; the script asks again where they differ from what stands there by now.
 
     >>> "a (1.4)" not in strip(None, "No prompt", {})
     True
     """
     data = json.dumps({"view": view, "message": message}, ensure_ascii=False, separators=(",", ":"))
-    fallback = "" if view is None else _tokens_as_text(view)
-    if message:
-        fallback = _paragraph("weighted-clip-problem", message, role="alert") + fallback
+    fallback = _paragraph("weighted-clip-problem", message, role="alert")
+    fallback += "" if view is None else _tokens_as_text(view)
     return f"<div class='weighted-clip-strip' data-strip='{escape(data)}' {_inputs(inputs)}>{fallback}</div>"
 
 
@@ -64,7 +46,7 @@ def current(inner: str, inputs: Mapping[str, str]) -> str:
 
 
 def message(text: str, *, is_problem: bool = True) -> str:
-    """A line of text; a problem is also read out."""
+    """A line of text, or nothing; a problem is also read out."""
     if is_problem:
         return _paragraph("weighted-clip-problem", text, role="alert")
     return _paragraph("weighted-clip-note", text, role="status")
@@ -77,34 +59,19 @@ def problems(messages: Sequence[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") -> str:
-    """A table of text.
-
-    Args:
-        header: Of each column.
-        rows: Cells of each row.
-        note: What stands below.
-
-    Returns:
-        Markup.
-    """
+    """A table of text: headers of the columns, cells of each row, and a note below."""
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    below = message(note, is_problem=False) if note else ""
     return (
         f"<div class='weighted-clip-scroll'><table class='weighted-clip-table'><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>{below}"
+        f"<tbody>{body}</tbody></table></div>{message(note, is_problem=False)}"
     )
 
 
 def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
-    """Pictures side by side, each with its caption.
+    """Pictures side by side, each with title (drawn in it too) and caption; wide ones at their own size, else at 0.7.
 
-    Args:
-        pictures: What it is, which is drawn in it too; caption; picture.
-        is_wide: Whether each is shown at its own size if there is room; else at 0.7 of it.
-
-    Returns:
-        Markup with the pictures in it as PNG, so that no host has to serve a file.
+    They are in the markup as PNG, so that no host has to serve a file.
     """
     drawn = [
         f"<figure class='weighted-clip-figure{' weighted-clip-wide' if is_wide else ''}' "
@@ -127,7 +94,8 @@ def progress(done: int, total: int, text: str) -> str:
 
 
 def _paragraph(name: str, text: str, role: str = "") -> str:
-    return f"<p class='{name}'{f' role={role!r}' if role else ''}>{escape(text)}</p>"
+    """A text in a paragraph of a class; nothing for no text."""
+    return f"<p class='{name}'{f' role={role!r}' if role else ''}>{escape(text)}</p>" if text else ""
 
 
 def _inputs(inputs: Mapping[str, str]) -> str:
