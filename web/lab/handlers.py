@@ -125,13 +125,7 @@ class Handlers:
     def compare(
         self, job: dict[str, Any], schemes: Sequence[str], text: str, *values: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Encode a prompt by several schemes.
-
-        Args:
-            job: Of this user; `cancel` sets ``is_cancelled`` in it.
-            schemes: Names of schemes.
-            text: The prompt.
-            values: The options.
+        """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job.
 
         Yields:
             After each scheme: state of the buttons Compare and Cancel, how far it is, the comparison so far.
@@ -139,13 +133,11 @@ class Handlers:
         job["is_cancelled"] = False
         running = gr.update(interactive=False), gr.update(interactive=True)
         ended = running[::-1]
-        if not schemes:
-            yield *ended, markup.message("Choose at least one scheme."), gr.update()
-            return
         wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # whatever a request holds
         names = [name for name in SCHEMES if name in wanted]
         if not names:
-            yield *ended, markup.message(f"There is no such scheme; allowed: {', '.join(SCHEMES)}"), gr.update()
+            no_such = f"There is no such scheme; allowed: {', '.join(SCHEMES)}"
+            yield *ended, markup.message(no_such if schemes else "Choose at least one scheme."), gr.update()
             return
         total = len(names)
 
