@@ -76,14 +76,9 @@ class RulerNode(NamedTuple):
 
 
 def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
-    """What is asked of `inspect` for a prompt box of a node.
+    """What is asked of `inspect` for a prompt box of a node; the types of its fields are not looked at yet.
 
-    Args:
-        asked: An object with ``node``, the node's id; ``text``; and ``values``, an object with the node's inputs.
-        nodes: By id.
-
-    Returns:
-        The request, the types of its fields not looked at yet.
+    Asked is an object with ``node``, the node's id; ``text``; and ``values``, an object with the node's inputs.
 
     Raises:
         RequestError: If it is not of this form, there is no such node, or an input of it cannot have that value.
@@ -156,13 +151,9 @@ def _encodings_of(read: ReadPrompt) -> str:
 
 
 def as_json(answer: Mapping[str, Any]) -> str:
-    """An answer of `inspect` in `MAX_ANSWER` bytes at most.
+    """An answer of `inspect` as JSON in ASCII, in `MAX_ANSWER` bytes at most.
 
-    Args:
-        answer: The answer.
-
-    Returns:
-        JSON in ASCII. Texts of a timed prompt that have no room are left out like those beyond `MAX_VIEWS`.
+    Texts of a timed prompt that have no room are left out like those beyond `MAX_VIEWS`.
 
     Raises:
         RequestError: If there is no room for the first text.

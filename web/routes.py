@@ -26,11 +26,7 @@ _running: set[Future[str]] = set()
 
 
 def add_routes(nodes: Mapping[str, RulerNode]) -> None:
-    """Add the route to the running server; does nothing where there is none.
-
-    Args:
-        nodes: Those that the ruler may ask for, by id.
-    """
+    """Add the route to the running server, if there is one, for the nodes that the ruler may ask for, by id."""
     # only a host that has loaded its server has one to add to; nothing is imported for it
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)

@@ -52,13 +52,7 @@ def compare(
 
     Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
     are taken in float64. Padding that is dropped is compared all the same, as dropping changes no row that stays.
-
-    Args:
-        model: What encodes.
-        text: The prompt.
-        options: How to read it; their scheme does not matter.
-        schemes: Keys of `SCHEMES`.
-        check: Called before each call of an encoder; raises to end the work.
+    ``check`` is called before each call of an encoder, and raises to end the work.
 
     Yields:
         A result as soon as a scheme is done, in their order. One that fails on its own says so in its message.
@@ -91,16 +85,7 @@ def compare(
 def draw_comparison(
     comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0, *, warning: str = ""
 ) -> Image.Image:
-    """Draw one chunk of a comparison as a chart.
-
-    Args:
-        comparisons: As `compare` gives them, also if not all are there yet.
-        read: The prompt.
-        chunk: Which of its chunks, from 0.
-        warning: The model's; drawn in if there is one.
-
-    Returns:
-        The picture, RGB, 1100 pixels wide.
+    """Draw one chunk of a comparison, which need not be complete, as a chart, RGB, 1100 pixels wide.
 
     Raises:
         LabError: If there is no such chunk, or nothing to compare.
@@ -116,15 +101,7 @@ def draw_comparison(
 
 
 def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
-    """The change of each row of a prompt.
-
-    Args:
-        plain: Its unweighted encoding, with all rows.
-        weighted: Another encoding of it.
-
-    Returns:
-        As `Comparison.changes`, and a message.
-    """
+    """The changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
     read = plain.read
     length = read.layout.length
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]

@@ -11,13 +11,7 @@ from .model import LabError, LabModel
 
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
-    """Encode a prompt into a safetensors file.
-
-    Args:
-        model: What encodes.
-        text: The prompt.
-        options: How to read and weight it.
-        path: Of the file; one that is there is replaced.
+    """Encode a prompt into a safetensors file; one that is there is replaced.
 
     Raises:
         LabError: If the prompt cannot be encoded or the file not be written.

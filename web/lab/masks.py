@@ -49,12 +49,9 @@ class MaskPicture(NamedTuple):
 
 
 def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
-    """Draw the masks of one chunk.
+    """Draw the masks of one chunk, given by its number from 0.
 
-    Args:
-        read: The prompt.
-        limit: Positions shown at most; those behind a little padding are never shown.
-        chunk: Which of its chunks, from 0.
+    At most ``limit`` positions are shown, and never those behind a little padding.
 
     Returns:
         The causal mask, that of the padding, that of the hidden phrases if any of them is in the chunk, and their
@@ -83,15 +80,7 @@ def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPict
 
 
 def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Tensor]]:
-    """The masks of one chunk, with titles and captions as in `mask_pictures`.
-
-    Args:
-        read: The prompt.
-        chunk: One of its chunks.
-
-    Returns:
-        Title, caption and mask of each, ``[1, 77, 77]``, bool, True = may be attended.
-    """
+    """Title, caption and mask of each picture of a chunk; masks are ``[1, 77, 77]``, bool, True = may be attended."""
     options, length = read.options, read.layout.length
     everything = torch.ones(1, length, length, dtype=torch.bool)
 
@@ -122,12 +111,7 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
 def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
     """The different masks of those encodings of a chunk in which the scheme hides more than the prompt itself asks for.
 
-    Args:
-        read: The prompt.
-        chunk: One of its chunks.
-
-    Returns:
-        Each ``[77, 77]``, bool, causality included; none for schemes that hide nothing.
+    Each is ``[77, 77]``, bool, causality included; schemes that hide nothing have none.
     """
     causal = causal_mask(read.layout.length)
     own = chunk_masks(read, chunk)[-1][2][0]

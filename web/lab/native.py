@@ -57,14 +57,7 @@ class NativeLabModel:
         *,
         warning: str = "",
     ) -> None:
-        """Say what it is; nothing is loaded yet.
-
-        Args:
-            title: What encodes, in a few words.
-            configs: Of its towers, by name.
-            load: Gives the towers, on the device that the settings name.
-            settings: How.
-            warning: What every screen and every exported file must say.
+        """Take what is known of its towers without loading them: ``load`` does that, on the device of the settings.
 
         Raises:
             ValueError: If the clip skip is out of range.
@@ -104,9 +97,6 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
         path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
         settings: How to load them.
 
-    Returns:
-        The model.
-
     Raises:
         CheckpointError: If the file is missing or holds no text encoder.
         ValueError: If the clip skip is out of range.
@@ -131,9 +121,6 @@ def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int =
         settings: How to load it.
         config: Sizes.
         seed: Of the weights.
-
-    Returns:
-        The model.
 
     Raises:
         ValueError: If the clip skip is out of range.

@@ -29,37 +29,20 @@ class TokenTable(NamedTuple):
 
 
 def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
-    """Read a prompt for the first text tower of a model.
-
-    Args:
-        model: Whose tokenizers and embeddings.
-        text: The prompt.
-        options: How.
-
-    Returns:
-        The prompt, with as many chunks as its longest tower makes of it.
+    """Read a prompt for the first text tower of a model, with as many chunks as its longest tower makes of it.
 
     Raises:
         LabError: If an option is out of range, or in strict mode where the reference refuses the prompt.
     """
-    readers = model.readers()
     try:
-        reads = read_for_towers(text, options, readers)
+        reads = read_for_towers(text, options, model.readers())
     except ValueError as error:
         raise LabError(str(error)) from error
     return next(iter(reads.values()))
 
 
 def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
-    """The tokens of a prompt as a table.
-
-    Args:
-        read: The prompt.
-        limit: Rows at most.
-
-    Returns:
-        The first rows, and how many are left out.
-    """
+    """The tokens of a prompt as a table of so many rows at most."""
     rows: list[list[str | int | float]] = []
     words: dict[int, int] = {}  # those without tokens do not count
     for number, chunk in enumerate(read.chunks, 1):
@@ -73,14 +56,7 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
 
 
 def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
-    """A chunk of a prompt.
-
-    Args:
-        read: The prompt.
-        chunk: Its number, from 0.
-
-    Returns:
-        The chunk.
+    """The chunk of a prompt with a number, from 0.
 
     Raises:
         LabError: If there is none of that number.
