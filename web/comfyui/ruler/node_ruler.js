@@ -56,9 +56,7 @@ export class NodeRuler {
   executed(views) {
     this.check();
     const { hasChoice, obstacle } = this.#read;
-    if (!this.#isOfThisText(views) && !hasChoice && !obstacle) return;
-    this.#stop();
-    this.#show({ sections: this.#labelled(views), isFromRun: true });
+    if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(views);
   }
 
   /**
@@ -67,9 +65,7 @@ export class NodeRuler {
    */
   restored(views) {
     this.check();
-    if (!this.#isOfThisText(views)) return;
-    this.#stop();
-    this.#show({ sections: this.#labelled(views), isFromRun: true, isSilent: true });
+    if (this.#isOfThisText(views)) this.#showRun(views, true);
   }
 
   /** The ruler was switched on or off. */
@@ -123,6 +119,11 @@ export class NodeRuler {
     }
   }
 
+  #showRun(views, isSilent = false) {
+    this.#stop();
+    this.#show({ sections: this.#labelled(views), isFromRun: true, isSilent });
+  }
+
   #show({ sections, isFromRun = false, isStale = false, message = "", isSilent = false }) {
     this.#sections = sections;
     this.#isFromRun = isFromRun;
@@ -130,7 +131,7 @@ export class NodeRuler {
     const isOn = this.#host.isOn();
     const { notes, obstacle, clipNote } = this.#read;
     const ofRun = obstacle ? ["as of the last run"] : [];
-    const ofNode = [...(obstacle ? [obstacle] : []), ...notes];
+    const ofNode = [obstacle, ...notes].filter(Boolean);
     this.drawing.show({
       sections,
       hasChips: isOn,
