@@ -4,7 +4,7 @@
  */
 
 /** Contrast ratio that WCAG 2.1 level AA asks of text. */
-export const MIN_CONTRAST = 4.5;
+const MIN_CONTRAST = 4.5;
 /** The same for lines. */
 const MIN_LINE_CONTRAST = 3;
 
@@ -37,11 +37,9 @@ const WHITE = [255, 255, 255];
  * @returns {object} Colours by name.
  */
 export function themeOf(background, text) {
-  const name = luminance(background) < luminance(text) ? "dark" : "light";
-  const accents = ACCENTS[name];
+  const accents = luminance(background) < luminance(text) ? ACCENTS.dark : ACCENTS.light;
   return {
     ...accents,
-    name,
     background,
     surface: mix(background, text, 0.09),
     line: mix(background, text, 0.3),

@@ -227,7 +227,7 @@ function meter(view) {
 }
 
 function moreTokens(number, onMore) {
-  const row = make("div", "wcr-more", `… ${number.toLocaleString("en")} more ${number === 1 ? "token" : "tokens"}`);
+  const row = make("div", "wcr-more", `… ${counted(number, "more token")}`);
   const button = make("button", "", "Show all", { type: "button" });
   button.addEventListener("click", onMore);
   row.append(button);
