@@ -6,7 +6,7 @@
  */
 
 import { createRuler } from "../web/comfyui/ruler/draw.js";
-import { addStyle } from "../web/comfyui/ruler/style.js";
+import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 
 const STRIP = "weighted_clip_strip";
 const REFRESH = "weighted_clip_refresh";
@@ -42,10 +42,7 @@ function start() {
   addStyle();
   ruler = createRuler();
   new ResizeObserver(() => ruler.refresh()).observe(ruler.box);
-  const themes = new MutationObserver(() => ruler.refresh());
-  for (const element of [document.documentElement, document.body]) {
-    themes.observe(element, { attributes: true, attributeFilter: ["class"] });
-  }
+  onTheme(() => ruler.refresh());
   for (const type of ["input", "click"]) {
     document.addEventListener(type, ({ target }) => target.closest?.("[id^=weighted_clip_]") && check());
   }

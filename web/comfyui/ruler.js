@@ -8,7 +8,7 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
-import { addStyle } from "./ruler/style.js";
+import { addStyle, onTheme } from "./ruler/style.js";
 import { addRulerWidget, after } from "./ruler/widget.js";
 
 const ROUTE = "/weighted_clip/inspect";
@@ -33,12 +33,7 @@ const host = { isOn: () => isOn, ask };
 /** Ends with the request before: the nodes of a page take turns. */
 let turn = Promise.resolve();
 
-/**
- * Ask the server what a prompt becomes; while it is busy, again and again.
- * @param {string} body The request as JSON (web/inspection.py).
- * @param {AbortSignal} signal Ends it.
- * @returns {Promise<object[]>} Views.
- */
+/** Ask the server for views by a request as JSON (web/inspection.py); while it is busy, again and again. */
 function ask(body, signal) {
   const views = turn.then(() => askNow(body, signal));
   turn = views.catch(() => {});
@@ -106,10 +101,7 @@ app.registerExtension({
     addStyle();
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
-    const themes = new MutationObserver(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
-    for (const element of [document.documentElement, document.body]) {
-      themes.observe(element, { attributeFilter: ["style", "class"] });
-    }
+    onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },
 
   beforeRegisterNodeDef(nodeType, definition) {

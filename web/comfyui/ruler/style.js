@@ -1,4 +1,4 @@
-/** The ruler's style sheet. Colours that depend on the host's theme are variables, which draw.js sets. */
+/** The ruler's style sheet. Colours that depend on the page's theme are variables, which draw.js sets. */
 
 const STYLE = `
 .weighted-clip-ruler {
@@ -82,4 +82,12 @@ export function addStyle() {
   const id = "weighted-clip-ruler-style";
   if (document.getElementById(id)) return;
   document.head.append(Object.assign(document.createElement("style"), { id, textContent: STYLE }));
+}
+
+/** Call something whenever the page may have taken another theme. */
+export function onTheme(then) {
+  const themes = new MutationObserver(() => then());
+  for (const element of [document.documentElement, document.body]) {
+    themes.observe(element, { attributeFilter: ["style", "class"] });
+  }
 }
