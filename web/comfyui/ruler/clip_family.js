@@ -10,11 +10,7 @@ const CLIP_TYPES = new Set([
 /** Links that are followed. */
 const MAX_HOPS = 30;
 
-/**
- * What to say of the CLIP that a node is linked to.
- * @param {object} node A node with an input `clip`.
- * @returns {string} A sentence, or "" where there is nothing to say or nothing known.
- */
+/** A sentence on the CLIP that a node is linked to, or "" where there is nothing to say or nothing known. */
 export function clipNoteOf(node) {
   let current = node;
   for (let hop = 0; hop < MAX_HOPS; hop++) {

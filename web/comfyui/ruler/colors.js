@@ -30,12 +30,7 @@ const ACCENTS = {
 const NEAR_BLACK = [12, 13, 15];
 const WHITE = [255, 255, 255];
 
-/**
- * All colours for a background and a text colour.
- * @param {number[]} background Behind the chips.
- * @param {number[]} text What is written on it.
- * @returns {object} Colours by name.
- */
+/** All colours by name, for a background behind the chips and a colour of the text on it. */
 export function themeOf(background, text) {
   const accents = luminance(background) < luminance(text) ? ACCENTS.dark : ACCENTS.light;
   return {
@@ -50,38 +45,21 @@ export function themeOf(background, text) {
   };
 }
 
-/**
- * Colour of a chip: plain at 1, warmer above, cooler below, violet below 0; the further away, the fuller.
- * @param {number} weight Any number.
- * @param {object} theme As `themeOf` makes it.
- * @returns {number[]} The colour.
- */
+/** Colour of a chip: plain at 1, warmer above, cooler below, violet below 0; the further away, the fuller. */
 export function weightColor(weight, theme) {
   if (Number.isNaN(weight) || weight === 1) return theme.surface;
   if (weight < 0) return mix(theme.surface, theme.negative, 0.45 + 0.55 * share(-weight));
   return mix(theme.surface, weight > 1 ? theme.up : theme.down, share(Math.abs(weight - 1)));
 }
 
-/**
- * The first wanted colour that is readable on a background, else white or near-black, whichever is better.
- * @param {number[]} background Behind the text.
- * @param {...number[]} wanted Best first.
- * @returns {number[]} The colour.
- */
+/** The first wanted colour that is readable on a background, else white or near-black, whichever is better. */
 export function readable(background, ...wanted) {
   const good = wanted.find((color) => contrast(background, color) >= MIN_CONTRAST);
   return good ?? (contrast(background, WHITE) >= contrast(background, NEAR_BLACK) ? WHITE : NEAR_BLACK);
 }
 
-/**
- * Colour of the wavy line on a chip.
- * @param {number[]} background The chip's colour.
- * @param {object} theme As `themeOf` makes it.
- * @returns {number[]} The colour.
- */
-export function waveColor(background, theme) {
-  return toned(background, theme.wave, MIN_LINE_CONTRAST);
-}
+/** Colour of the wavy line on a chip of some background. */
+export const waveColor = (background, theme) => toned(background, theme.wave, MIN_LINE_CONTRAST);
 
 /** A colour made darker or lighter, as little as gives it a contrast with what is behind it. */
 function toned(background, color, wanted) {
@@ -93,21 +71,10 @@ function toned(background, color, wanted) {
   return end;
 }
 
-/**
- * `amount` of the second colour in the first, from 0 to 1.
- * @param {number[]} first A colour.
- * @param {number[]} second Another.
- * @param {number} amount How much of the second.
- * @returns {number[]} The colour between.
- */
-export const mix = (first, second, amount) => first.map((value, i) => Math.round(value + (second[i] - value) * amount));
+/** `amount` of the second colour in the first, from 0 to 1. */
+const mix = (first, second, amount) => first.map((value, i) => Math.round(value + (second[i] - value) * amount));
 
-/**
- * Contrast ratio of two colours by WCAG 2.1.
- * @param {number[]} first A colour.
- * @param {number[]} second Another.
- * @returns {number} From 1 to 21.
- */
+/** Contrast ratio of two colours by WCAG 2.1, from 1 to 21. */
 export function contrast(first, second) {
   const [darker, lighter] = [luminance(first), luminance(second)].sort((a, b) => a - b);
   return (lighter + 0.05) / (darker + 0.05);
@@ -116,11 +83,7 @@ export function contrast(first, second) {
 /** For CSS. */
 export const css = (color) => `rgb(${color.join(", ")})`;
 
-/**
- * Read any CSS colour.
- * @param {string} text As getComputedStyle gives it.
- * @returns {number[] | null} The colour, or null for one that is not opaque or not known.
- */
+/** Any CSS colour, as getComputedStyle gives it; null for one that is not opaque or not known. */
 export function parseColor(text) {
   const simple = /^rgba?\((\d+), (\d+), (\d+)(?:, 1)?\)$/.exec(text);
   if (simple) return simple.slice(1).map(Number);

@@ -49,20 +49,14 @@ export class NodeRuler {
     this.#timer = setTimeout(() => this.#ask(), QUIET_TIME);
   }
 
-  /**
-   * Show what a run brought, unless the text has changed since it was queued.
-   * @param {object[]} views From the node's output.
-   */
+  /** Show the views that a run brought, unless the text has changed since it was queued. */
   executed(views) {
     this.check();
     const { hasChoice, obstacle } = this.#read;
     if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(views);
   }
 
-  /**
-   * Show what an earlier run brought, if it was of the same text.
-   * @param {object[]} views From the outputs that the page has kept.
-   */
+  /** Show the views of an earlier run, which the page has kept, if it was of the same text. */
   restored(views) {
     this.check();
     if (this.#isOfThisText(views)) this.#showRun(views, true);

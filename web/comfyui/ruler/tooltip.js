@@ -7,11 +7,7 @@ const GAP = 6;
 
 let open = null;
 
-/**
- * Let the chips of a ruler show their `data-problem`.
- * @param {HTMLElement} root The ruler.
- * @param {() => object} theme Gives the ruler's colours.
- */
+/** Let the chips of a ruler show their `data-problem`, in the colours that `theme()` gives. */
 export function addTooltip(root, theme) {
   const chipOf = (event) => event.target.closest?.(CHIP);
   const show = (event) => chipOf(event) && openAt(chipOf(event), theme());

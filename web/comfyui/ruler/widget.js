@@ -44,12 +44,7 @@ export function addRulerWidget(node, drawing, canvas) {
   return { start: () => observer.observe(box), stop: () => observer.disconnect() };
 }
 
-/**
- * Call something more after a method of an object.
- * @param {object} object Whose method.
- * @param {string} name The method, which may be missing.
- * @param {(...values: unknown[]) => void} then Is given the method's arguments.
- */
+/** Call something more after a method of an object, which it may lack, with the same arguments. */
 export function after(object, name, then) {
   const original = object[name];
   object[name] = function (...values) {

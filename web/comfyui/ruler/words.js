@@ -3,19 +3,10 @@
 /** How many times of a text that comes and goes are listed. */
 const MAX_RUNS = 4;
 
-/**
- * A number with its noun.
- * @param {number} number How many.
- * @param {string} noun Of what.
- * @returns {string} "1 token", "2 tokens", "4,400 tokens"
- */
+/** A number with its noun: "1 token", "2 tokens", "4,400 tokens". */
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-/**
- * How full the last chunk is.
- * @param {object} view The view.
- * @returns {string} "17 / 75", "11 / 75 in chunk 2 of 2"
- */
+/** How full the last chunk of a view is: "17 / 75", "11 / 75 in chunk 2 of 2". */
 export function countText(view) {
   const { num_tokens: count, capacity } = view.chunks.at(-1);
   const number = view.chunks.length;
@@ -37,12 +28,8 @@ export function whenText(view, views) {
   return [branch, steps].filter(Boolean).join(", ");
 }
 
-/**
- * First and last step of each time.
- * @param {number[][]} runs Counted from 1.
- * @returns {string} "step 3", "steps 1–10", "steps 1, 3, 5, … 19"
- */
-export function stepsText(runs) {
+/** First and last step of each run, counted from 1: "step 3", "steps 1–10", "steps 1, 3, 5, … 19". */
+function stepsText(runs) {
   const texts = runs.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
   const isOne = runs.length === 1 && runs[0][0] === runs[0][1];
   const listed = texts.length > MAX_RUNS ? [...texts.slice(0, MAX_RUNS - 1), `… ${texts.at(-1)}`] : texts;
@@ -62,12 +49,7 @@ export function optionTexts(view, hasScheme) {
   return { text: [...new Set(all)].join(" · "), title };
 }
 
-/**
- * What a screen reader says after a change.
- * @param {object[]} views All that is shown.
- * @param {string} message An error, or "".
- * @returns {string} One line.
- */
+/** What a screen reader says, in one line, when these views are shown, and an error or "". */
 export function spoken(views, message) {
   const issues = views.flatMap((view) => view.issues.map((issue) => issue.message));
   const one = views.length === 1 ? `${countText(views[0])} tokens` : "";
