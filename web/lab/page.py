@@ -177,16 +177,14 @@ class _Page:
             outputs=[self.start, self.stop, self.progress, self.comparison],
             show_progress="hidden",
         )
-        self.stop.click(
-            handlers.cancel, inputs=[self.job], outputs=[self.stop, self.progress], queue=False, show_progress="hidden"
-        )
-        self.use.click(
-            _used,
-            inputs=[self.converted, self.target, self.prompt, self.options["syntax"]],
-            outputs=[self.prompt, self.options["syntax"]],
-            queue=False,
-            show_progress="hidden",
-        )
+        _live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop, self.progress]})
+        syntax = self.options["syntax"]
+        used = {
+            "fn": _used,
+            "inputs": [self.converted, self.target, self.prompt, syntax],
+            "outputs": [self.prompt, syntax],
+        }
+        _live(self.use.click, used)
         saved = self.save.click(
             handlers.export, inputs=[self.prompt, *options], outputs=[self.file, self.exported], show_progress="minimal"
         )
