@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from PIL import Image
@@ -116,8 +116,7 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     elif num_rows < num_plain:
         message = f"It leaves out {num_plain - num_rows} rows between chunks."
     by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
-    starts = _first_rows(read)
-    return tuple(tuple(by_row.get(start + place) for place in range(length)) for start in starts), message
+    return tuple(tuple(map(by_row.get, range(start, start + length))) for start in _first_rows(read)), message
 
 
 def _num_chunks(sections: Sequence[ChunkedSection]) -> list[int]:
@@ -138,14 +137,14 @@ def _first_rows(read: ReadPrompt) -> list[int]:
 
 def _rows_without_seams(read: ReadPrompt) -> list[int]:
     """The rows that the scheme ``lpw`` keeps: of each section all but the BOS and EOS between its chunks."""
-    rows: list[int] = []
-    first = 0
-    for count in _num_chunks(read.sections):
-        end = first + count * read.layout.length
-        inner = (row for row in range(first, end) if row % read.layout.length not in (0, read.layout.length - 1))
-        rows += [first, *inner, end - 1]
-        first = end
-    return rows
+    length = read.layout.length
+    ends = accumulate((count * length for count in _num_chunks(read.sections)), initial=0)
+    return [
+        row
+        for first, end in pairwise(ends)
+        for row in range(first, end)
+        if row in (first, end - 1) or 0 < row % length < length - 1
+    ]
 
 
 def _measured(plain: Tensor, weighted: Tensor) -> list[RowChange]:
