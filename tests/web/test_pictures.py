@@ -314,12 +314,12 @@ def test_ordinary_text_is_one_run():
 
 
 def test_without_fonts_the_built_in_one_draws(monkeypatch):
-    caches = [fonts.main_face, fonts.runs, fonts.run_width, fonts._exists, fonts._load, fonts._face_of, fonts._missing]
+    caches = [fonts.main_font, fonts.runs, fonts.run_width, fonts._exists, fonts._load, fonts._font_of, fonts._glyph]
     with monkeypatch.context() as patch:
         for cache in caches:
             cache.cache_clear()
         patch.setattr(fonts, "_exists", lambda _file: False)
-        assert fonts.main_face().file is None
+        assert fonts.main_font() == fonts.BUILT_IN
         example = make_view("(red:1.4) 猫 é", syntax="a1111")
         image = draw_tokens(example)
         colors = style.weight_color(1.4, style.DARK)

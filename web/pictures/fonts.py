@@ -12,7 +12,6 @@ hold bitmaps only (Noto Color Emoji, Apple Color Emoji) cannot be used; Symbola 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -51,62 +50,43 @@ CODE_POINT_SCALE = 0.62
 MEASURED_SIZE = 16
 """Font size at which it is seen whether a text is invisible."""
 
+BUILT_IN = ""
+"""Stands for the file of the font that is built into Pillow."""
+
 _NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows what "missing" looks like
 _PROBE_SIZE = 32
 
 
-@dataclass(frozen=True)
-class Face:
-    """One font at any size."""
-
-    file: str | None
-    """File name; None is the font built into Pillow."""
-
-    def at(self, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-        """The font at a size in pixels. Pillow before 10.1 has a bitmap font of one size instead of a built-in one."""
-        return _load(self.file, size)
-
-
 class Run(NamedTuple):
-    """Characters that are drawn with one face."""
+    """Characters that are drawn with one font."""
 
-    face: Face
-    """The face."""
+    file: str
+    """Of the font, or `BUILT_IN`."""
     text: str
-    """What to draw."""
     scale: float
     """1.0, or less for a code point that stands for a character."""
 
 
 @lru_cache(maxsize=2)
-def main_face(*, bold: bool = False) -> Face:
-    """The face of ordinary text on this machine."""
-    for file in (*(BOLD_FONTS if bold else ()), *REGULAR_FONTS):
-        if _exists(file):
-            return Face(file)
-    return Face(None)
+def main_font(*, bold: bool = False) -> str:
+    """File of the font for ordinary text on this machine."""
+    return next(filter(_exists, (BOLD_FONTS if bold else ()) + REGULAR_FONTS), BUILT_IN)
 
 
 @lru_cache(maxsize=8192)
 def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
-    """Split a text by the face that each character needs.
+    """Split any string, lone surrogates and control characters included, by the font that each character needs.
 
-    Args:
-        text: Any string, lone surrogates and control characters included.
-        bold: Whether ordinary characters are bold.
-
-    Returns:
-        Runs in order. Together they draw every character that is not invisible by nature; nothing but invisible
-        characters, such as a lone zero-width joiner, is drawn as code points.
+    Characters that are invisible by nature are left out, unless the text has no others: then they are code points.
     """
-    main = main_face(bold=bold)
+    main = main_font(bold=bold)
     found: list[Run] = []
     for character in text:
-        for run in _character_runs(character, main, found[-1].face if found else main):
-            if found and run.scale == found[-1].scale == 1.0 and run.face == found[-1].face:
-                found[-1] = found[-1]._replace(text=found[-1].text + run.text)
-            else:
-                found.append(run)
+        run = _character_run(character, main, found[-1].file if found else main)
+        if run and found and run.scale == found[-1].scale == 1.0 and run.file == found[-1].file:
+            found[-1] = found[-1]._replace(text=found[-1].text + run.text)
+        elif run:
+            found.append(run)
     if text and not any(run_width(run, MEASURED_SIZE) for run in found):  # nothing of it could be seen
         return tuple(_code_point(character, main) for character in text)
     return tuple(found)
@@ -121,7 +101,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 def run_width(run: Run, size: float) -> float:
     """Width of one run in pixels at a font size in pixels."""
     # measured at twice the size, as it is drawn
-    font = run.face.at(round(size * run.scale * 2))
+    font = _load(run.file, round(size * run.scale * 2))
     if isinstance(font, ImageFont.FreeTypeFont):
         width = font.getlength(run.text) / 2
     else:
@@ -132,17 +112,8 @@ def run_width(run: Run, size: float) -> float:
 def draw_run(
     image: Image.Image, run: Run, left: float, baseline: float, size: float, fill: tuple[int, int, int] | int
 ) -> None:
-    """Draw one run on an image, in the image's own pixels.
-
-    Args:
-        image: Mode RGB or L.
-        run: What to draw.
-        left: Left end, pixels.
-        baseline: Line the letters stand on, pixels.
-        size: Font size, pixels.
-        fill: Colour.
-    """
-    font = run.face.at(round(size * run.scale))
+    """Draw one run on an image of mode RGB or L, in the image's own pixels."""
+    font = _load(run.file, round(size * run.scale))
     left += 0.0 if run.scale == 1.0 else size * 0.08
     if isinstance(font, ImageFont.FreeTypeFont):
         ImageDraw.Draw(image).text((left, baseline), run.text, font=font, fill=fill, anchor="ls")
@@ -155,62 +126,45 @@ def draw_run(
     image.paste(fill, (round(left), round(baseline - 0.82 * stencil.height)), stencil)
 
 
-def _character_runs(character: str, main: Face, previous: Face) -> tuple[Run, ...]:
+def _character_run(character: str, main: str, previous: str) -> Run | None:
     category = unicodedata.category(character)
     if category in ("Mn", "Me") and _has_glyph(previous, character):
-        return (Run(previous, character, 1.0),)  # an accent goes with its letter
-    face = _face_of(character, main)
-    if face is not None:
-        return (Run(face, character, 1.0),)
-    if _is_invisible(character):
-        return ()
+        return Run(previous, character, 1.0)  # an accent goes with its letter
+    file = _font_of(character, main)
+    if file is not None:
+        return Run(file, character, 1.0)
+    if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or "\u2000" <= character <= "\u200b":
+        return None  # joiners, variation selectors and special blanks
     if character in SPELLINGS:
-        return (Run(main, SPELLINGS[character], 1.0),)
-    return (_code_point(character, main),)
+        return Run(main, SPELLINGS[character], 1.0)
+    return _code_point(character, main)
 
 
-def _is_invisible(character: str) -> bool:
-    """Joiners, variation selectors and special blanks."""
-    return (
-        unicodedata.category(character) == "Cf"
-        or "\ufe00" <= character <= "\ufe0f"
-        or "\u2000" <= character <= "\u200b"
-    )
-
-
-def _code_point(character: str, main: Face) -> Run:
+def _code_point(character: str, main: str) -> Run:
     return Run(main, f"U+{ord(character):04X}", CODE_POINT_SCALE)
 
 
 @lru_cache(maxsize=8192)
-def _face_of(character: str, main: Face) -> Face | None:
-    """The first face that has a character."""
+def _font_of(character: str, main: str) -> str | None:
+    """The first font that has a character."""
     if character == " ":
         return main
     if unicodedata.category(character) in ("Cc", "Cs"):
         return None
-    fallback = (Face(file) for file in FALLBACK_FONTS if _exists(file))
-    return next((face for face in chain([main], fallback) if _has_glyph(face, character)), None)
+    return next((file for file in chain([main], filter(_exists, FALLBACK_FONTS)) if _has_glyph(file, character)), None)
 
 
-def _has_glyph(face: Face, character: str) -> bool:
-    font = face.at(_PROBE_SIZE)
-    if not isinstance(font, ImageFont.FreeTypeFont):
+def _has_glyph(file: str, character: str) -> bool:
+    if not isinstance(_load(file, _PROBE_SIZE), ImageFont.FreeTypeFont):
         return " " <= character <= "~"
-    mask = font.getmask(character, mode="L")
-    return (mask.size, _bytes(mask)) != _missing(face) or character.isspace()
+    return character.isspace() or _glyph(file, character) != _glyph(file, _NO_CHARACTER)
 
 
-@lru_cache(maxsize=64)
-def _missing(face: Face) -> tuple[tuple[int, int], bytes]:
-    font = face.at(_PROBE_SIZE)
-    mask = font.getmask(_NO_CHARACTER, mode="L")
-    return mask.size, _bytes(mask)
-
-
-def _bytes(mask: Any) -> bytes:
-    """The pixels of a glyph; Pillow's core images are buffers, but not to the type checker."""
-    return bytes(mask)
+@lru_cache(maxsize=256)
+def _glyph(file: str, character: str) -> tuple[tuple[int, int], bytes]:
+    """Size and pixels of a character."""
+    mask: Any = _load(file, _PROBE_SIZE).getmask(character, mode="L")  # a buffer, but not to the type checker
+    return mask.size, bytes(mask)
 
 
 @lru_cache(maxsize=256)
@@ -223,9 +177,9 @@ def _exists(file: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _load(file: str | None, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _load(file: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     size = max(1, size)
-    if file is not None:
+    if file != BUILT_IN:
         return ImageFont.truetype(file, size)
     try:
         return ImageFont.load_default(size)
