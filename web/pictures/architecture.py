@@ -13,7 +13,8 @@ from typing import Literal
 
 from ...encoder.config import TextConfig
 
-ACTIVATION_NAMES = {"quick_gelu": "QuickGELU", "gelu": "GELU"}
+ACTIVATIONS = {"quick_gelu": ("QuickGELU", "x · σ(1.702 x)"), "gelu": ("GELU", "x · Φ(x)")}
+"""Name and formula of each."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,6 @@ def num_parameters(blocks: Sequence[Block]) -> int:
     return sum(block.num_parameters * block.copies for block in blocks)
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as text.
-
-    >>> shape_text((1, 77, 768))
-    '[1, 77, 768]'
-    """
-    return f"[{', '.join(map(str, shape))}]"
-
-
 def count_text(count: int) -> str:
     """A number of parameters in three digits.
 
@@ -111,8 +103,6 @@ def _layer_blocks(config: TextConfig, batch: int) -> list[Block]:
     hidden = (batch, length, dim)
     split, square = (batch, heads, length, config.head_dim), (batch, heads, length, length)
     linear = dim * dim + dim
-    activation = ACTIVATION_NAMES[config.activation]
-    formula = "x · σ(1.702 x)" if config.activation == "quick_gelu" else "x · Φ(x)"
     blocks = [
         Block("norm_1", "LayerNorm", _norm_detail(config), hidden, 2 * dim),
         Block("value", "V", f"{dim} → {dim}", split, linear),
@@ -125,7 +115,7 @@ def _layer_blocks(config: TextConfig, batch: int) -> list[Block]:
         Block("residual_1", "+", "", hidden, kind="operation"),
         Block("norm_2", "LayerNorm", _norm_detail(config), hidden, 2 * dim),
         Block("mlp_in", "linear", f"{dim} → {mlp}", (batch, length, mlp), dim * mlp + mlp),
-        Block("activation", activation, formula, (batch, length, mlp)),
+        Block("activation", *ACTIVATIONS[config.activation], (batch, length, mlp)),
         Block("mlp_out", "linear", f"{mlp} → {dim}", hidden, mlp * dim + dim),
         Block("residual_2", "+", "", hidden, kind="operation"),
     ]

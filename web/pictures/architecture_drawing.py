@@ -11,7 +11,7 @@ from itertools import pairwise
 from PIL import Image
 
 from ...encoder.config import TextConfig
-from .architecture import Block, architecture_blocks, count_text, num_parameters, shape_text
+from .architecture import Block, architecture_blocks, count_text, num_parameters
 from .architecture_layout import (
     MINI,
     MINI_CELL,
@@ -31,8 +31,6 @@ from .grid import draw_cells
 from .style import MARGIN, SMALL_SIZE, Color, Theme, ThemeName, mix, readable, theme_named
 
 TINY = 13.0
-FILL_MEANINGS = ("tensors", "LayerNorm", "embeddings and linear layers", "steps without weights")
-"""Of the colours of `_fills`, for the legend."""
 
 
 def draw_architecture(config: TextConfig, *, batch: int = 1, theme: ThemeName = "light") -> Image.Image:
@@ -86,10 +84,10 @@ def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
     """Arrows and shapes of the main stream and its residual connections."""
     before = "token_ids token_embedding embedding_sum norm_1"
     after = "mix attention_out residual_1 norm_2 mlp_in activation mlp_out residual_2 final_norm hidden"
-    for chain in (before, after):
-        for upper, lower in pairwise(chain.split()):
-            _down(canvas, boxes[upper], boxes[lower], STREAM, colors)
-            _shape(canvas, blocks[upper], STREAM, boxes[upper].bottom, colors)
+    attention = (("query", "scores"), ("key", "scores"), ("value", "mix"), ("scores", "softmax"), ("softmax", "mix"))
+    for upper, lower in (*pairwise(before.split()), *attention, *pairwise(after.split())):
+        _down(canvas, boxes[upper], boxes[lower], colors)
+        _shape(canvas, blocks[upper], boxes[upper].x, boxes[upper].bottom, colors)
     position, total = boxes["position_embedding"], boxes["embedding_sum"]
     canvas.arrow([(position.x, position.bottom), (position.x, total.y), (total.right, total.y)], colors.muted)
     _shape(canvas, blocks["position_embedding"], position.x, position.bottom, colors)
@@ -99,15 +97,6 @@ def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
     for key in ("value", "query", "key"):
         canvas.arrow([(STREAM, fork), (boxes[key].x, fork), (boxes[key].x, boxes[key].top)], colors.muted)
     _shape(canvas, blocks["norm_1"], boxes["key"].x, fork - 8, colors)
-    for key in ("query", "key"):
-        canvas.arrow([(boxes[key].x, boxes[key].bottom), (boxes[key].x, boxes["scores"].top)], colors.muted)
-        _shape(canvas, blocks[key], boxes[key].x, boxes[key].bottom, colors)
-    value = boxes["value"]
-    canvas.arrow([(value.x, value.bottom), (value.x, boxes["mix"].top)], colors.muted)
-    _shape(canvas, blocks["value"], value.x, value.bottom, colors)
-    for upper, lower in (("scores", "softmax"), ("softmax", "mix")):
-        _down(canvas, boxes[upper], boxes[lower], boxes[upper].x, colors)
-        _shape(canvas, blocks[upper], boxes[upper].x, boxes[upper].bottom, colors)
 
     for key, first in (("residual_1", "norm_1"), ("residual_2", "norm_2")):
         start, end = boxes[first].top - 14, boxes[key]
@@ -128,7 +117,7 @@ def _draw_masks(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str,
         box, block = boxes[key], blocks[key]
         draw_cells(canvas, rows, box.left, box.top, MINI_CELL, colors)
         canvas.text(box.x, box.top - 34, block.title, colors.text, size=15, bold=True, align="center")
-        canvas.text(box.x, box.top - 14, shape_text(block.shape), colors.muted, size=TINY, align="center")
+        canvas.text(box.x, box.top - 14, str(list(block.shape)), colors.muted, size=TINY, align="center")
     canvas.text(SIDE, pad.y, "×", colors.text, size=24, align="center")
     result = boxes["mask_product"]
     canvas.text(SIDE, (pad.bottom + result.top - 44) / 2, "=", colors.text, size=24, align="center")
@@ -142,21 +131,19 @@ def _draw_pooled(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
     canvas.arrow([(hidden.right, hidden.y), (first.left, first.y)], colors.muted)
     keys = [key for key in ("first_eos", "pooled", "text_projection", "projected") if key in boxes]
     for upper, lower in pairwise(keys):
-        _down(canvas, boxes[upper], boxes[lower], SIDE, colors)
+        _down(canvas, boxes[upper], boxes[lower], colors)
 
 
 def _draw_legend(canvas: Canvas, frame: Box, colors: Theme) -> None:
     """What the colours mean, in the free space beside the layer."""
     y = frame.bottom - 5 * 28
-    for fill, text in (*zip(_fills(colors), FILL_MEANINGS, strict=True), (colors.accent, "the way of the masks")):
-        is_arrow = fill == colors.accent
-        left = SIDE - SIDE_WIDTH / 2
-        if is_arrow:
-            canvas.arrow([(left, y), (left + 26, y)], fill, width=2)
-        else:
-            canvas.box(left, y - 8, left + 26, y + 8, fill=fill, outline=mix(fill, colors.text, 0.25), radius=4)
+    left = SIDE - SIDE_WIDTH / 2
+    for text, fill in _fills(colors).items():
+        canvas.box(left, y - 8, left + 26, y + 8, fill=fill, outline=mix(fill, colors.text, 0.25), radius=4)
         canvas.text(left + 38, y, text, colors.muted, size=TINY)
         y += 28
+    canvas.arrow([(left, y), (left + 26, y)], colors.accent, width=2)
+    canvas.text(left + 38, y, "the way of the masks", colors.muted, size=TINY)
 
 
 def _draw_block(canvas: Canvas, block: Block, box: Box, colors: Theme) -> None:
@@ -171,7 +158,7 @@ def _draw_block(canvas: Canvas, block: Block, box: Box, colors: Theme) -> None:
     count = count_text(block.num_parameters) if block.num_parameters else ""
     width = box.right - box.left - 16
     if block.kind == "tensor" or width < 240:  # title above details, all centred
-        title = f"{block.title}  {shape_text(block.shape)}" if block.kind == "tensor" else block.title
+        title = f"{block.title}  {list(block.shape)}" if block.kind == "tensor" else block.title
         details = [text for text in (block.detail, count) if text]
         if details and box.bottom - box.top < PART_HEIGHT:
             details = [", ".join(details)]
@@ -187,23 +174,27 @@ def _draw_block(canvas: Canvas, block: Block, box: Box, colors: Theme) -> None:
     canvas.text(left, box.y, shorten(block.detail, right - left, TINY) if block.detail else "", muted, size=TINY)
 
 
-def _fills(colors: Theme) -> tuple[Color, Color, Color, Color]:
-    """Colours of tensors, norms, other weights, and steps without weights."""
-    tensor, norm = mix(colors.background, colors.accent, 0.28), mix(colors.background, colors.up, 0.26)
-    return tensor, norm, mix(colors.background, colors.down, 0.3), colors.surface
+def _fills(colors: Theme) -> dict[str, Color]:
+    """Colours of blocks by what they mean."""
+    return {
+        "tensors": mix(colors.background, colors.accent, 0.28),
+        "LayerNorm": mix(colors.background, colors.up, 0.26),
+        "embeddings and linear layers": mix(colors.background, colors.down, 0.3),
+        "steps without weights": colors.surface,
+    }
 
 
 def _fill(block: Block, colors: Theme) -> Color:
-    tensor, norm, weights, plain = _fills(colors)
+    tensor, norm, weights, plain = _fills(colors).values()
     if block.kind == "tensor":
         return tensor
     return norm if "norm" in block.key else weights if block.num_parameters else plain
 
 
-def _down(canvas: Canvas, upper: Box, lower: Box, x: float, colors: Theme) -> None:
-    canvas.arrow([(x, upper.bottom), (x, lower.top)], colors.muted)
+def _down(canvas: Canvas, upper: Box, lower: Box, colors: Theme) -> None:
+    canvas.arrow([(upper.x, upper.bottom), (upper.x, lower.top)], colors.muted)
 
 
 def _shape(canvas: Canvas, block: Block, x: float, top: float, colors: Theme) -> None:
     """The shape of the tensor that leaves a block, to the right of its arrow."""
-    canvas.text(x + 9, top + 13, shape_text(block.shape), colors.muted, size=SMALL_SIZE)
+    canvas.text(x + 9, top + 13, str(list(block.shape)), colors.muted, size=SMALL_SIZE)

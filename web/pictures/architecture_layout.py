@@ -62,13 +62,13 @@ def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
     def centred(key: str, width: float = BOX_WIDTH, height: float = BOX_HEIGHT, x: float = STREAM) -> None:
         boxes[key] = Box(x - width / 2, y, x + width / 2, y + height)
 
-    def stack(*keys: str) -> None:
+    def stack(*keys: str, width: float = BOX_WIDTH, x: float = STREAM) -> None:
         nonlocal y
         for key in keys:
             is_sign = key.startswith("residual") or key == "embedding_sum"
-            height = SIGN_HEIGHT if is_sign else BOX_HEIGHT
-            centred(key, SIGN_HEIGHT if is_sign else BOX_WIDTH, height)
-            y += height + STEP
+            size = (SIGN_HEIGHT, SIGN_HEIGHT) if is_sign else (width, BOX_HEIGHT)
+            centred(key, *size, x=x)
+            y = boxes[key].bottom + STEP
 
     stack("token_ids")
     centred("token_embedding")
@@ -83,9 +83,7 @@ def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
         centred(key, third, PART_HEIGHT, x=STREAM + (number - 1) * (third + 14))
     y += PART_HEIGHT + STEP
     right_part = 2 * third + 14
-    for key in ("scores", "softmax"):
-        centred(key, right_part, x=STREAM + BOX_WIDTH / 2 - right_part / 2)
-        y += BOX_HEIGHT + STEP
+    stack("scores", "softmax", width=right_part, x=STREAM + BOX_WIDTH / 2 - right_part / 2)
     stack("mix", "attention_out", "residual_1", "norm_2", "mlp_in", "activation", "mlp_out", "residual_2")
     boxes["frame"] = Box(FRAME_LEFT, frame_top, FRAME_RIGHT, y - STEP + 32)
     y += 32
@@ -100,7 +98,5 @@ def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
     # the way of the pooled vector ends beside the hidden states, however many boxes it has
     keys = [b.key for b in blocks if b.key in ("first_eos", "pooled", "text_projection", "projected")]
     y = boxes["hidden"].top
-    for key in keys:
-        centred(key, SIDE_WIDTH, x=SIDE)
-        y += BOX_HEIGHT + STEP
+    stack(*keys, width=SIDE_WIDTH, x=SIDE)
     return boxes
