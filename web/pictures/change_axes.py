@@ -63,14 +63,7 @@ class Axes:
 
 
 def axes_of(rows: Sequence[SchemeRow]) -> Axes:
-    """The smallest axes that hold all that can be held.
-
-    Args:
-        rows: The lines of the chart.
-
-    Returns:
-        The axes.
-    """
+    """The smallest axes that hold all changes of a chart that can be held."""
     changes = [change for row in rows for change in row.changes if change is not None]
     ratios = [change.ratio for change in changes if 0 < change.ratio < math.inf]
     longest = max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)

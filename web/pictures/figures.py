@@ -56,15 +56,7 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
 
 
 def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """The three masks of the figure: causal, PAD, and their product.
-
-    Args:
-        text: Any text, read without syntax.
-        convention: Which keys count as padding.
-
-    Returns:
-        Title and mask of each, ``[77, 77]``, bool; and the labels of the 77 positions.
-    """
+    """Title and mask, ``[77, 77]``, bool, of the figure's three (causal, PAD, product); labels of the 77 positions."""
     length = CLIP_L.context_length
     tokens = default_tokenizer()(text)
     ids = length_normalization(

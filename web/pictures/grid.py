@@ -33,7 +33,6 @@ class Grid:
     more_rows: bool
     """Whether there are rows that are not drawn."""
     more_columns: bool
-    """Whether there are columns that are not drawn."""
 
     @property
     def label_size(self) -> float:
@@ -100,15 +99,7 @@ def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, c
 
 
 def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
-    """Draw a grid with its labels on a canvas.
-
-    Args:
-        canvas: Drawn on.
-        grid: What.
-        left: Left end of its row labels.
-        top: Top of its column labels.
-        colors: The theme.
-    """
+    """Draw a grid, its labels included, with their top left corner at a point."""
     x0, y0, cell = left + grid.left, top + grid.top, grid.cell
     x1, y1 = left + grid.width, top + grid.height
     gap = 0.5 if cell < 16 else 1

@@ -67,13 +67,11 @@ class Placed(NamedTuple):
     """An item of the strip and where it stands."""
 
     item: Chip | Border
-    """What."""
     left: float
     """Pixels from the strip's left end."""
     top: float
     """Pixels from the strip's top."""
     width: float
-    """Pixels."""
     is_first: bool = True
     """Whether its word starts with it, or the row does."""
     is_last: bool = True
@@ -81,14 +79,7 @@ class Placed(NamedTuple):
 
 
 def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:
-    """Chips and chunk borders of a prompt in reading order.
-
-    Args:
-        view: As `weighting.view.view` makes it.
-
-    Returns:
-        The items. The last chunk ends without a border, unless with a BREAK.
-    """
+    """Chips and chunk borders of a prompt in reading order; the last chunk has a border only if a BREAK ended it."""
     items: list[Chip | Border] = []
     for number, chunk in enumerate(view["chunks"], 1):
         chips = chunk["chips"]
@@ -111,15 +102,7 @@ def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:
 
 
 def place(items: Sequence[Chip | Border], width: float) -> list[Placed]:
-    """Break the strip into rows.
-
-    Args:
-        items: The strip.
-        width: Of a row, in pixels.
-
-    Returns:
-        The items with their places. A word that fits a row is not broken.
-    """
+    """Break the strip into rows of a width in pixels. A word that fits a row is not broken."""
     placed: list[Placed] = []
     left, top = 0.0, 0.0
     for word in _words(items):

@@ -108,17 +108,7 @@ MAX_CHIP_TEXT = 300
 
 
 def theme_named(name: str) -> Theme:
-    """The theme of that name.
-
-    Args:
-        name: ``dark`` or ``light``.
-
-    Returns:
-        The theme.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """The theme of that name; a ValueError if there is none."""
     if name not in THEMES:
         raise ValueError(f"theme must be one of: {', '.join(THEMES)}; got {name!r}")
     return THEMES[name]
@@ -155,12 +145,7 @@ def readable(background: Color, *wanted: Color) -> Color:
 def weight_color(weight: float, theme: Theme) -> Color:
     """Colour of a chip: plain at 1, warmer above, cooler below, violet below 0.
 
-    Args:
-        weight: Any number.
-        theme: Whose colours.
-
-    Returns:
-        The colour; the further the weight is from 1 (a negative one: from 0), the nearer to the theme's full colour.
+    The further a weight is from 1 (a negative one: from 0), the nearer it comes to the theme's full colour.
     """
     if math.isnan(weight) or weight == 1.0:
         return theme.surface

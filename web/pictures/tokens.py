@@ -44,7 +44,6 @@ BORDER_TEXT_INSET = 13
 class Drawing:
     """Where everything of a token picture stands, before it is drawn. Pixels from the picture's top left corner."""
 
-    width: int
     height: int
     placed: tuple[Placed, ...]
     """Items of the strip; add `MARGIN` to their places."""
@@ -80,7 +79,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
         raise ValueError(f"width must be at least {MIN_WIDTH} pixels, got {width}")
     colors = theme_named(theme)
     drawing = lay_out(view, width)
-    canvas = Canvas(drawing.width, drawing.height, colors.background)
+    canvas = Canvas(width, drawing.height, colors.background)
     for item in drawing.placed:
         _draw_item(canvas, item, colors)
     if drawing.note:
@@ -126,7 +125,7 @@ def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
     last = view["chunks"][-1]
     fullness = min(1.0, last["num_tokens"] / max(1, last["capacity"]))
     height = round(bottom + MARGIN - 4)
-    return Drawing(width, height, tuple(placed), note, tuple(footer), tuple(messages), fullness)
+    return Drawing(height, tuple(placed), note, tuple(footer), tuple(messages), fullness)
 
 
 def footer_texts(view: Mapping[str, Any]) -> list[str]:
