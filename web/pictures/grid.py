@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from .canvas import Canvas, shorten
 from .fonts import text_width
 from .style import MARGIN, SMALL_SIZE, Color, Theme
@@ -30,14 +32,10 @@ class Grid:
     """Of the keys."""
     cell: int
     """Width and height of a cell, in pixels."""
+    label_size: float
     more_rows: bool
     """Whether there are rows that are not drawn."""
     more_columns: bool
-
-    @property
-    def label_size(self) -> float:
-        """Font size of the labels."""
-        return min(LABEL_SIZE, self.cell * 0.78)
 
     @property
     def left(self) -> float:
@@ -61,41 +59,30 @@ class Grid:
 
 
 def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, cell: int | None = None) -> Grid:
-    """Read a mask.
+    """Read a mask for `masks.draw_mask_rows`, whose arguments these are.
 
-    Args:
-        mask: ``[query or 1, key]`` bool, as a tensor, an array or nested lists; leading axes of size 1 are dropped. A
-            mask with one query holds for every query.
-        labels: One for each key; queries have the same.
-        visible: Keep only this many positions; None keeps all.
-        cell: Size of a cell in pixels; None chooses by their number.
-
-    Returns:
-        The grid.
+    A mask with one query holds for every query. Queries have the labels of keys.
 
     Raises:
         ValueError: If the mask has another shape, there are not as many labels as keys, or a number is below 1.
     """
-    values = mask.tolist() if hasattr(mask, "tolist") else mask
-    shape = _shape(values)
-    while len(shape) > 2 and shape[0] == 1:
-        values, shape = values[0], shape[1:]
-    if len(shape) != 2 or 0 in shape:
-        raise ValueError(f"a mask to draw has the axes query and key, or a leading 1; got shape {list(shape)}")
-    if any(len(row) != shape[1] for row in values):
-        raise ValueError("the rows of a mask have the same length")
-    if len(labels) != shape[1]:
-        raise ValueError(f"a mask with {shape[1]} keys needs as many labels, got {len(labels)}")
+    values = torch.as_tensor(mask, dtype=torch.bool)
+    while values.ndim > 2 and len(values) == 1:
+        values = values[0]
+    if values.ndim != 2 or not values.numel():
+        raise ValueError(f"a mask to draw has the axes query and key, or a leading 1; got shape {list(values.shape)}")
+    num_rows, num_columns = values.shape
+    if len(labels) != num_columns:
+        raise ValueError(f"a mask with {num_columns} keys needs as many labels, got {len(labels)}")
     if (visible is not None and visible < 1) or (cell is not None and cell < 1):
         raise ValueError(f"visible positions and cell size must be at least 1, got {visible} and {cell}")
-    num_rows = shape[1] if shape[0] == 1 else shape[0]
-    shown = min(shape[1], visible or shape[1])
-    shown_rows = min(num_rows, visible or num_rows)
+    num_rows = num_columns if num_rows == 1 else num_rows
+    rows = tuple(map(tuple, values.expand(num_rows, -1)[:visible, :visible].tolist()))
+    shown_rows, shown = len(rows), len(rows[0])
     cell = cell or (13 if shown > 40 else 20 if shown > 16 else 28)
-    size = min(LABEL_SIZE, cell * 0.78)
-    names = tuple(shorten(label, MAX_LABEL_WIDTH, size) for label in labels[: max(shown, shown_rows)])
-    rows = tuple(tuple(bool(value) for value in values[min(i, shape[0] - 1)][:shown]) for i in range(shown_rows))
-    return Grid(rows, names[:shown_rows], names[:shown], cell, shown_rows < num_rows, shown < shape[1])
+    label_size = min(LABEL_SIZE, cell * 0.78)
+    names = tuple(shorten(label, MAX_LABEL_WIDTH, label_size) for label in labels[: max(shown, shown_rows)])
+    return Grid(rows, names[:shown_rows], names[:shown], cell, label_size, shown_rows < num_rows, shown < num_columns)
 
 
 def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
@@ -156,11 +143,3 @@ def draw_legend(canvas: Canvas, texts: Sequence[str], fills: Sequence[Color], co
 def _dots(canvas: Canvas, x: float, y: float, step: tuple[float, float], colors: Theme) -> None:
     for number in (-1, 0, 1):
         canvas.dot(x + number * step[0], y + number * step[1], 1.4, colors.muted)
-
-
-def _shape(values: Any) -> tuple[int, ...]:
-    shape: list[int] = []
-    while isinstance(values, Sequence) and not isinstance(values, str):
-        shape.append(len(values))
-        values = values[0] if values else None
-    return tuple(shape)

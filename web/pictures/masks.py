@@ -62,7 +62,7 @@ def draw_mask_rows(
 
     Args:
         rows: Caption of each row, and title and mask of each of its grids. A mask is bool ``[query or 1, key]``, True =
-            may be attended; see `grid.make_grid`.
+            may be attended, as a tensor, an array or nested lists; leading axes of size 1 are dropped.
         labels: One for each key, the same for all; for example from `figures.mask_labels`.
         signs: What stands between the masks of a row, such as ``("×", "=")``; missing ones are left empty.
         visible: Draw only the first positions; a row and a column of dots stand for the rest.
