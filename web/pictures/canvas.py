@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from PIL import Image, ImageDraw
 
@@ -107,6 +107,22 @@ class Canvas:
             draw_run(self._image, run, left * scale, round((y + _CENTRE * size) * scale), size * scale, fill)
             left += run_width(run, size)
         return width
+
+    def lines(
+        self,
+        x: float,
+        y: float,
+        lines: Iterable[str],
+        fill: Color,
+        *,
+        step: float,
+        size: float,
+        bold: bool = False,
+        align: str = "left",
+    ) -> None:
+        """Lines of text, each ``step`` below the one before; otherwise as `text`."""
+        for number, line in enumerate(lines):
+            self.text(x, y + number * step, line, fill, size=size, bold=bold, align=align)
 
     def upright_text(
         self, x: float, bottom: float, text: str, fill: Color, *, size: float = FONT_SIZE, bold: bool = False

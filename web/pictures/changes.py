@@ -99,8 +99,7 @@ def draw_changes(
             sheet.draw_row(canvas, row, block, y, axes, colors)
             y += sheet.row_height(row)
         top += height
-    for number, line in enumerate(legend):
-        canvas.text(MARGIN, top + 12 + number * 18, line, colors.muted, size=NOTE_SIZE)
+    canvas.lines(MARGIN, top + 12, legend, colors.muted, step=18, size=NOTE_SIZE)
     return canvas.image()
 
 
@@ -174,8 +173,7 @@ class _Sheet:
         canvas.box(MARGIN, top - 11, self.width - MARGIN, top - 10, fill=colors.line)
         name = shorten(row.name, GUTTER - AXIS_WIDTH, NAME_SIZE, bold=True)
         canvas.text(MARGIN, top + 8, name, colors.text, size=NAME_SIZE, bold=True)
-        for number, note in enumerate(row.notes):
-            canvas.text(MARGIN, top + 29 + number * 17, note, colors.muted, size=NOTE_SIZE)
+        canvas.lines(MARGIN, top + 29, row.notes, colors.muted, step=17, size=NOTE_SIZE)
         zero, floor = top + LENGTH_HEIGHT / 2, top + LENGTH_HEIGHT + ANGLE_HEIGHT
         if row.changes:
             self._draw_axes(canvas, block, zero, floor, axes, colors)
@@ -187,8 +185,7 @@ class _Sheet:
                 self._draw_length(canvas, x, zero, change.ratio, axes, colors)
                 self._draw_angle(canvas, x, floor, change.angle, axes, colors)
         y = floor + 16 if row.changes else top + 8
-        for number, line in enumerate(self.message_lines(row)):
-            canvas.text(self.left, y + number * MESSAGE_LINE, line, colors.muted, size=NOTE_SIZE)
+        canvas.lines(self.left, y, self.message_lines(row), colors.muted, step=MESSAGE_LINE, size=NOTE_SIZE)
 
     def _draw_axes(self, canvas: Canvas, block: range, zero: float, floor: float, axes: Axes, colors: Theme) -> None:
         right = self.left + self.column * len(block)
@@ -246,5 +243,4 @@ def _draw_header(canvas: Canvas, title: str, warning: Sequence[str], colors: The
     if warning:
         fill = mix(colors.background, colors.problem, 0.1)
         canvas.box(MARGIN, top, canvas.width - MARGIN, top + len(warning) * 19 + 9, fill=fill, radius=5)
-    for number, line in enumerate(warning):
-        canvas.text(MARGIN + 10, top + 14 + number * 19, line, colors.problem, size=LABEL_SIZE)
+    canvas.lines(MARGIN + 10, top + 14, warning, colors.problem, step=19, size=LABEL_SIZE)

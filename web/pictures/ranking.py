@@ -89,29 +89,23 @@ class _Card:
     left: float
     top: float
     side: int
-    """Of the thumbnail."""
-    is_kept: bool
+
+    @property
+    def is_kept(self) -> bool:
+        """Kept images are the large ones."""
+        return self.side == KEPT_SIDE
 
 
 class _Ranking:
     """A ranking, measured and ready to be drawn but for its thumbnails."""
 
     def __init__(
-        self,
-        scores: Sequence[float],
-        order: Sequence[int],
-        keep: int,
-        text: str,
-        names: Sequence[str],
-        colors: Theme,
+        self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
     ) -> None:
         self.scores, self.names, self.colors, self.is_empty = scores, names, colors, not text.strip()
         kept, others = order[:keep], order[keep:]
-        rows = (
-            min(len(kept), MAX_KEPT) * (KEPT_SIDE + CARD_GAP),
-            min(len(others), MAX_OTHERS) * (OTHER_SIDE + CARD_GAP),
-        )
-        self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(rows) - CARD_GAP))
+        kept_width, other_width = len(kept) * (KEPT_SIDE + CARD_GAP), len(others) * (OTHER_SIDE + CARD_GAP)
+        self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(kept_width, other_width) - CARD_GAP))
         # bold is wider than what lines are measured by
         lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
         self.title = [shorten(line, self.width, FONT_SIZE, bold=True) for line in lines]
@@ -133,8 +127,7 @@ class _Ranking:
         top, step = self.bottom + HEADING_ROOM, side + CARD_TEXT + CARD_GAP
         for number, index in enumerate(indices):
             left = MARGIN + number % columns * (side + CARD_GAP)
-            is_kept = side == KEPT_SIDE
-            self.cards.append(_Card(index, first + number, left, top + number // columns * step, side, is_kept))
+            self.cards.append(_Card(index, first + number, left, top + number // columns * step, side))
         self.bottom = top + math.ceil(len(indices) / columns) * step
 
     def draw(self) -> Image.Image:
@@ -145,16 +138,14 @@ class _Ranking:
         note = f"score: cosine, from −1 to 1. bars: from the lowest, {_score(low)}, to the highest, {_score(high)}"
         notes = wrap(note, self.width, NOTE_SIZE) if finite and high > low else ["score: cosine, from −1 to 1"]
         canvas = Canvas(self.width + 2 * MARGIN, self.bottom + 20 * len(notes) + MARGIN - 4, colors.background)
-        for number, line in enumerate(self.title):
-            y = MARGIN + (number + 0.5) * FONT_SIZE * LINE_HEIGHT
-            canvas.text(MARGIN, y, line, colors.muted if self.is_empty else colors.text, bold=not self.is_empty)
+        step, ink = FONT_SIZE * LINE_HEIGHT, colors.muted if self.is_empty else colors.text
+        canvas.lines(MARGIN, MARGIN + step / 2, self.title, ink, step=step, size=FONT_SIZE, bold=not self.is_empty)
         for heading, y in self.headings:
             canvas.text(MARGIN, y, heading, colors.muted, size=TEXT_SIZE)
         for card in self.cards:
             share = (self.scores[card.index] - low) / (high - low) if high > low else None
             self._draw_card(canvas, card, share)
-        for number, line in enumerate(notes):
-            canvas.text(MARGIN, self.bottom + 10 + number * 20, line, colors.muted, size=NOTE_SIZE)
+        canvas.lines(MARGIN, self.bottom + 10, notes, colors.muted, step=20, size=NOTE_SIZE)
         return canvas.image()
 
     def _draw_card(self, canvas: Canvas, card: _Card, share: float | None) -> None:

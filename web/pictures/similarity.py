@@ -17,18 +17,7 @@ from PIL import Image
 from ...encoder.contrastive import Over
 from .canvas import Canvas
 from .fonts import text_width
-from .style import (
-    LINE_HEIGHT,
-    MARGIN,
-    SMALL_SIZE,
-    TITLE_SIZE,
-    Color,
-    Theme,
-    ThemeName,
-    mix,
-    readable,
-    theme_named,
-)
+from .style import LINE_HEIGHT, MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, mix, readable, theme_named
 from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
 
 MAX_TEXTS = MAX_IMAGES = 32
@@ -56,7 +45,6 @@ class Scale:
     low: float
     """Where the palest colour is."""
     high: float
-    """Where the strongest is."""
     is_percent: bool
     """Whether values are probabilities."""
 
@@ -195,12 +183,11 @@ class _Matrix:
         for column in range(self.num_columns):
             x = self.left + (column + 0.5) * cell
             canvas.text(x, above + AXIS_ROOM + 8, str(column + 1), colors.text, size=SMALL_SIZE, align="center")
+        step = TEXT_SIZE * LINE_HEIGHT
         for row, lines in enumerate(self.labels):
             color = colors.text if self.texts[row].strip() else colors.muted
-            y = self.top + (row + 0.5) * cell - (len(lines) - 1) * TEXT_SIZE * LINE_HEIGHT / 2
-            for number, line in enumerate(lines):
-                y_line = y + number * TEXT_SIZE * LINE_HEIGHT
-                canvas.text(self.left - 10, y_line, line, color, size=TEXT_SIZE, align="right")
+            y = self.top + (row + 0.5) * cell - (len(lines) - 1) * step / 2
+            canvas.lines(self.left - 10, y, lines, color, step=step, size=TEXT_SIZE, align="right")
 
     def _draw_cell(self, canvas: Canvas, row: int, column: int) -> None:
         value, cell = self.rows[row][column], self.cell
@@ -232,9 +219,8 @@ class _Matrix:
         number = f"{kind} {told + 1}"
         size = min(SMALL_SIZE - 1, 10 * self.cell / max(1.0, text_width(number, 11)))
         canvas.text(x, y - 9, number, self.colors.muted, size=size, align="center")
-        canvas.text(
-            x, y + 8, self.scale.text(value, self.digits), self.colors.text, size=size, bold=True, align="center"
-        )
+        text = self.scale.text(value, self.digits)
+        canvas.text(x, y + 8, text, self.colors.text, size=size, bold=True, align="center")
 
     def _notes(self) -> list[str]:
         notes = [UNITS[self.over], f"framed: largest of its {'column' if self.over == 'texts' else 'row'}"]
@@ -257,5 +243,4 @@ class _Matrix:
             text = scale.text(scale.low + (scale.high - scale.low) * share, 3 if share == 0.5 else 2)
             x = MARGIN + LEGEND_WIDTH * share
             canvas.text(x, y + 21, text, colors.muted, size=SMALL_SIZE, align=align)
-        for number, note in enumerate(notes):
-            canvas.text(MARGIN + LEGEND_WIDTH + 24, y + number * 20, note, colors.muted, size=NOTE_SIZE)
+        canvas.lines(MARGIN + LEGEND_WIDTH + 24, y, notes, colors.muted, step=20, size=NOTE_SIZE)
