@@ -83,20 +83,19 @@ def draw_changes(
     if len(weights) != len(labels) or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
         raise ValueError("there must be rows, and as many weights and changes in each as labels")
     rows = [_told(row) for row in rows]
-    sheet = _Sheet(labels, weights, width)
+    sheet = _Sheet(labels, weights, width, axes_of(rows), colors)
     warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
     legend = wrap(LEGEND, width - 2 * MARGIN, NOTE_SIZE)
     header = TITLE_SIZE + 10 + (len(warning_lines) * 19 + 17 if warning else 0)
     heights = [sheet.label_height(block) + sum(map(sheet.row_height, rows)) for block in sheet.blocks]
     canvas = Canvas(width, header + sum(heights) + len(legend) * 18 + 2 * MARGIN + 4, colors.background)
     _draw_header(canvas, title, warning_lines, colors)
-    axes = axes_of(rows)
     top = MARGIN + header
     for block, height in zip(sheet.blocks, heights, strict=True):
-        sheet.draw_labels(canvas, block, top, colors)
+        sheet.draw_labels(canvas, block, top)
         y = top + sheet.label_height(block)
         for row in rows:
-            sheet.draw_row(canvas, row, block, y, axes, colors)
+            sheet.draw_row(canvas, row, block, y)
             y += sheet.row_height(row)
         top += height
     canvas.lines(MARGIN, top + 12, legend, colors.muted, step=18, size=NOTE_SIZE)
@@ -124,11 +123,12 @@ def _blocks(count: int) -> list[range]:
 class _Sheet:
     """Where columns and lines stand, and drawing into them."""
 
-    def __init__(self, labels: Sequence[str], weights: Sequence[float], width: int) -> None:
-        self.labels, self.weights, self.width = labels, weights, width
+    def __init__(self, labels: Sequence[str], weights: Sequence[float], width: int, axes: Axes, colors: Theme) -> None:
+        self.labels, self.weights, self.width, self.axes, self.colors = labels, weights, width, axes, colors
         self.blocks = _blocks(len(labels))
         self.left = MARGIN + GUTTER
         self.column = min(MAX_COLUMN_WIDTH, (width - MARGIN - self.left) / max(1, max(map(len, self.blocks))))
+        self.half_bar = min(15.0, self.column * 0.3)
         self.is_upright = any(text_width(label, LABEL_SIZE) > self.column - 6 for label in labels)
 
     def label_height(self, block: range) -> float:
@@ -151,9 +151,9 @@ class _Sheet:
         """Of a token's column."""
         return self.left + (place - block.start + 0.5) * self.column
 
-    def draw_labels(self, canvas: Canvas, block: range, top: float, colors: Theme) -> None:
+    def draw_labels(self, canvas: Canvas, block: range, top: float) -> None:
         """Texts and weights of a block's tokens."""
-        bottom = top + self.label_height(block) - 20
+        colors, bottom = self.colors, top + self.label_height(block) - 20
         for place in block:
             x, label, weight = self.centre(block, place), self.labels[place], self.weights[place]
             if self.is_upright:
@@ -168,26 +168,28 @@ class _Sheet:
                 canvas.text(x, bottom - 9, text, readable(fill, colors.text), size=VALUE_SIZE, align="center")
         canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
 
-    def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float, axes: Axes, colors: Theme) -> None:
+    def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float) -> None:
         """One scheme's part of a block."""
+        colors = self.colors
         canvas.box(MARGIN, top - 11, self.width - MARGIN, top - 10, fill=colors.line)
         name = shorten(row.name, GUTTER - AXIS_WIDTH, NAME_SIZE, bold=True)
         canvas.text(MARGIN, top + 8, name, colors.text, size=NAME_SIZE, bold=True)
         canvas.lines(MARGIN, top + 29, row.notes, colors.muted, step=17, size=NOTE_SIZE)
         zero, floor = top + LENGTH_HEIGHT / 2, top + LENGTH_HEIGHT + ANGLE_HEIGHT
         if row.changes:
-            self._draw_axes(canvas, block, zero, floor, axes, colors)
+            self._draw_axes(canvas, block, zero, floor)
         for place in block if row.changes else ():
             x, change = self.centre(block, place), row.changes[place]
             if change is None:
-                self._draw_value(canvas, x, zero, "left out", colors)
+                self._draw_value(canvas, x, zero, "left out")
             else:
-                self._draw_length(canvas, x, zero, change.ratio, axes, colors)
-                self._draw_angle(canvas, x, floor, change.angle, axes, colors)
+                self._draw_length(canvas, x, zero, change.ratio)
+                self._draw_angle(canvas, x, floor, change.angle)
         y = floor + 16 if row.changes else top + 8
         canvas.lines(self.left, y, self.message_lines(row), colors.muted, step=MESSAGE_LINE, size=NOTE_SIZE)
 
-    def _draw_axes(self, canvas: Canvas, block: range, zero: float, floor: float, axes: Axes, colors: Theme) -> None:
+    def _draw_axes(self, canvas: Canvas, block: range, zero: float, floor: float) -> None:
+        axes, colors = self.axes, self.colors
         right = self.left + self.column * len(block)
         pale = mix(colors.background, colors.line, 0.6)
         for y, text, fill in (
@@ -203,36 +205,25 @@ class _Sheet:
             bottom = middle + text_width(text, VALUE_SIZE) / 2
             canvas.upright_text(self.left - 56, bottom, text, colors.muted, size=VALUE_SIZE)
 
-    def _draw_length(self, canvas: Canvas, x: float, zero: float, ratio: float, axes: Axes, colors: Theme) -> None:
-        text = ratio_text(ratio)
-        if not text:
-            return
-        share = axes.length_share(ratio)
-        end = zero - share * HALF_LENGTH
-        fill = colors.up if share > 0 else colors.down
-        canvas.box(x - self._half, min(zero, end), x + self._half, max(zero, end), fill=fill)
-        self._draw_value(canvas, x, end - 8.5 if share > 0 else end + 8.5, text, colors)
+    def _draw_length(self, canvas: Canvas, x: float, zero: float, ratio: float) -> None:
+        if text := ratio_text(ratio):
+            share = self.axes.length_share(ratio)
+            end = zero - share * HALF_LENGTH
+            fill = self.colors.up if share > 0 else self.colors.down
+            canvas.box(x - self.half_bar, min(zero, end), x + self.half_bar, max(zero, end), fill=fill)
+            self._draw_value(canvas, x, end - 8.5 if share > 0 else end + 8.5, text)
 
-    def _draw_angle(
-        self, canvas: Canvas, x: float, floor: float, angle: float | None, axes: Axes, colors: Theme
-    ) -> None:
-        text = angle_text(angle)
-        if not text:
-            return
-        end = floor - axes.angle_share(angle or 0.0) * FULL_ANGLE
-        canvas.box(x - self._half, end, x + self._half, floor, fill=colors.accent)
-        self._draw_value(canvas, x, end - 8.5, text, colors)
+    def _draw_angle(self, canvas: Canvas, x: float, floor: float, angle: float | None) -> None:
+        if text := angle_text(angle):
+            end = floor - self.axes.angle_share(angle or 0.0) * FULL_ANGLE
+            canvas.box(x - self.half_bar, end, x + self.half_bar, floor, fill=self.colors.accent)
+            self._draw_value(canvas, x, end - 8.5, text)
 
-    @property
-    def _half(self) -> float:
-        """Half of a bar's width."""
-        return min(15.0, self.column * 0.3)
-
-    def _draw_value(self, canvas: Canvas, x: float, y: float, text: str, colors: Theme) -> None:
+    def _draw_value(self, canvas: Canvas, x: float, y: float, text: str) -> None:
         """A number that covers the lines behind it."""
         half = text_width(text, VALUE_SIZE) / 2 + 2
-        canvas.box(x - half, y - 6, x + half, y + 6, fill=colors.background)
-        canvas.text(x, y, text, colors.text, size=VALUE_SIZE, align="center")
+        canvas.box(x - half, y - 6, x + half, y + 6, fill=self.colors.background)
+        canvas.text(x, y, text, self.colors.text, size=VALUE_SIZE, align="center")
 
 
 def _draw_header(canvas: Canvas, title: str, warning: Sequence[str], colors: Theme) -> None:
