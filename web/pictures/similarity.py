@@ -201,22 +201,20 @@ class _Matrix:
 
     def _draw_dots(self, canvas: Canvas) -> None:
         """Beside and below the cells, where there are more; with the largest value, if it is there."""
-        cell = self.cell
         for row in range(self.num_rows if self.more_columns else 0):
-            hidden = [c for c in range(self.num_columns, len(self.rows[row])) if self._best(row, c)]
-            told = hidden[0] if hidden and self.over != "texts" else None
-            self._draw_more(canvas, self.right - cell / 2, self.top + (row + 0.5) * cell, row, told, "image")
+            hidden = range(self.num_columns, len(self.rows[row])) if self.over != "texts" else ()
+            best = next(((f"image {c + 1}", self.rows[row][c]) for c in hidden if self._best(row, c)), None)
+            self._draw_more(canvas, self.right - self.cell / 2, self.top + (row + 0.5) * self.cell, best)
         for column in range(self.num_columns if self.more_rows else 0):
-            hidden = [r for r in range(self.num_rows, len(self.rows)) if self._best(r, column)]
-            told = hidden[0] if hidden and self.over == "texts" else None
-            self._draw_more(canvas, self.left + (column + 0.5) * cell, self.bottom - cell / 2, column, told, "text")
+            hidden = range(self.num_rows, len(self.rows)) if self.over == "texts" else ()
+            best = next(((f"text {r + 1}", self.rows[r][column]) for r in hidden if self._best(r, column)), None)
+            self._draw_more(canvas, self.left + (column + 0.5) * self.cell, self.bottom - self.cell / 2, best)
 
-    def _draw_more(self, canvas: Canvas, x: float, y: float, line: int, told: int | None, kind: str) -> None:
-        if told is None:
+    def _draw_more(self, canvas: Canvas, x: float, y: float, best: tuple[str, float] | None) -> None:
+        if best is None:
             canvas.text(x, y, "…", self.colors.muted, size=TEXT_SIZE, align="center")
             return
-        value = self.rows[line][told] if kind == "image" else self.rows[told][line]
-        number = f"{kind} {told + 1}"
+        number, value = best
         size = min(SMALL_SIZE - 1, 10 * self.cell / max(1.0, text_width(number, 11)))
         canvas.text(x, y - 9, number, self.colors.muted, size=size, align="center")
         text = self.scale.text(value, self.digits)
