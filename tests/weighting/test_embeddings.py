@@ -56,6 +56,27 @@ def test_every_vector_has_the_weight_and_the_place_of_its_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("embedding:[x] a", [314, 343, 316, 320]),
+        ("embedding:<x> a", [283, 343, 285, 320]),
+        ("a embedding:[", [320, 314]),
+        ("embedding: <x", [283, 343]),
+        ("embedding:[x]\x1cy z", [314, 343, 316, 344, 345]),
+        ("embedding:nope a\x1cb", [320, 321]),
+        ("embedding:zqone\x1da\x1eb c", ["zqone[0]", 320, 321, 322]),
+        ("a\x1dembedding:zqone b", [320, 473, "zqone[0]", 321]),
+    ],
+)
+def test_ids_round_names_that_end_early_are_those_of_comfyui(text: str, ids: list[int | str]) -> None:
+    """From comfy.sd1_clip.SDTokenizer of 0.29.0, with an embedding of one vector."""
+    (chunk,), _ = chunked(text, KnownEmbeddings(SIZES), "comfy segment")
+    vectors = vectors_in(chunk)
+    assert [vectors.get(place, token.id) for place, token in enumerate(chunk.tokens) if 1 <= place <= len(ids)] == ids
+    assert chunk.num_content == len(ids)
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("my style two", ["my style two"]),

@@ -22,7 +22,9 @@ LARGE_GROUP = 8
 
 _WORD_BORDER = re.compile("[ \n]")
 _EMBEDDING_BORDER = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
-_NAME = re.compile(r"\s*([^\s<\[]+)")
+_NAME = re.compile(r"\s*(?=\S)([^\s<\[]*)")
+_BETWEEN_SPACES = re.compile("[^\x1c-\x1f]+")
+"""Behind a name ComfyUI makes one space of all white space, also of what is none to the tokenizer but to Python."""
 
 
 class _Group(NamedTuple):
@@ -98,7 +100,10 @@ def _groups(
         elif mention.found.problem:
             yield _Group([], Issue("unusable-embedding", f"{mention.found.problem} The name is left out.", span))
         else:
-            message = f"There is no embedding “{mention.name}”: the name is left out, as in ComfyUI."
+            missing = (
+                f"There is no embedding “{mention.name}”" if mention.name else f"“{EMBEDDING_PREFIX}” names nothing"
+            )
+            message = f"{missing}: the name is left out, as in ComfyUI."
             yield _Group([], Issue("unknown-embedding", message, span))
     if rests:
         word = next(numbers)
@@ -123,8 +128,8 @@ class _Mention(NamedTuple):
 def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     """Read ``embedding:name`` at the start of a text.
 
-    The name ends at white space, ``<`` or ``[``. If there is no embedding of that name, commas round it are taken off
-    and become text.
+    The name ends at white space, ``<`` or ``[``, and may be empty before these. If there is no embedding of that name,
+    commas round it are taken off and become text.
 
     Args:
         text: A segment or word of a prompt.
@@ -143,7 +148,7 @@ def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     if match is None:
         return None
     name, (start, end) = match[1], match.span(1)
-    rests = [(end, len(text))] if text[end:].strip() else []
+    rests = [found.span() for found in _BETWEEN_SPACES.finditer(text, end) if found[0].strip()]
     found = look_up(name, embeddings)
     stripped = name.strip(",")
     if found == LookUp(None) and len(stripped) < len(name):
