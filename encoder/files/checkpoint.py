@@ -206,4 +206,6 @@ def load_weights(
     model.load_state_dict(copies, assign=True)
     model.to(device).eval().requires_grad_(False)
     dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))
-    return dtypes, tuple(dict.fromkeys(source.key for source in sources.values()))
+    return dtypes, tuple(
+        dict.fromkeys(key for source in sources.values() for key in (source.key, source.later_key) if key)
+    )

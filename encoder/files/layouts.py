@@ -1,11 +1,13 @@
 """Where CLIP's towers sit in files, and what their parameters are called there.
 
 Owns the tables of prefixes and key names; ``tensor_file.py`` reads files by them. A table goes from a file's key to our
-parameter name, with ``{}`` for the number of a layer. Two things are not told by names alone: OpenCLIP stacks query,
-key and value into one tensor, which is called ``qkv_proj`` here, and stores its projections transposed.
+parameter name, with ``{}`` for the number of a layer. Three things are not told by names alone: OpenCLIP stacks query,
+key and value into one tensor, which is called ``qkv_proj`` here, and stores its projections transposed; Long-CLIP has
+its positions in two tensors.
 
 Source: key names as found in files of openai/clip-vit-large-patch14 and Stable Diffusion 1.5, as written by open_clip
-3.3.0, and as ComfyUI 0.29 and Forge take them from Stable Diffusion 2.x and SDXL checkpoints.
+3.3.0, and as ComfyUI 0.29 and Forge take them from Stable Diffusion 2.x and SDXL checkpoints; B. Zhang et al.,
+"Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ PATCH_NAME = "embeddings.patch_embedding.weight"
 VISUAL_PROJECTION_NAME = "visual_projection.weight"
 
 _KINDS = ("weight", "bias")
+KEPT_POSITIONS = 20
+"""Long-CLIP's own files have the first positions, which it kept from CLIP, in one tensor, and the others in another."""
+_LATER_SUFFIX = "_res"
 _THIRDS = ("q_proj", "k_proj", "v_proj")
 _TRANSPOSED = ("text_projection", "visual.proj")
 _LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
@@ -189,6 +194,8 @@ class Source(NamedTuple):
     """0, 1 or 2 for query, key or value in a stacked tensor; None where the tensor is ours alone."""
     is_transposed: bool
     """Whether the file has the matrix transposed."""
+    later_key: str | None = None
+    """The key of a tensor of the same shape that has all rows but the first `KEPT_POSITIONS`, if there is one."""
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the file's tensor for a parameter of this shape."""
@@ -219,7 +226,9 @@ class FoundTower(NamedTuple):
             for key, own in self.place.table.items()
             if own in (pattern, stacked)
         ]
-        return next((source for source in candidates if source.key in shapes), candidates[0])
+        found = next((source for source in candidates if source.key in shapes), candidates[0])
+        later_key = found.key + _LATER_SUFFIX
+        return found._replace(later_key=later_key) if name == POSITION_NAME and later_key in shapes else found
 
 
 def find_towers(shapes: Shapes) -> list[FoundTower]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
 from .layouts import (
     CLASS_NAME,
+    KEPT_POSITIONS,
     PATCH_NAME,
     POSITION_NAME,
     PROJECTION_NAME,
@@ -209,6 +210,14 @@ class TensorFile:
             raise CheckpointError(
                 f"key {source.key!r} holds {bad} values that are NaN, infinite or beyond float32, of {tensor.numel()}"
             )
+        if source.later_key is not None:
+            later = self.tensor(source._replace(key=source.later_key, later_key=None))
+            if later.shape != tensor.shape:
+                raise CheckpointError(
+                    f"key {source.later_key!r} has shape {list(later.shape)!s:.200}, expected {list(tensor.shape)} as "
+                    f"{source.key!r} has"
+                )
+            tensor = torch.cat([tensor[:KEPT_POSITIONS], later[KEPT_POSITIONS:]])
         return tensor.T.contiguous() if source.is_transposed else tensor
 
     def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int = 2, most: int = MAX_WIDTH) -> int:

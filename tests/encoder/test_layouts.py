@@ -161,6 +161,33 @@ def test_a_context_of_248_is_read_and_encoded(tmp_path: Path) -> None:
         assert torch.equal(hidden, expected(ids).hidden)
 
 
+def long_clip_tensors(model: TextModel) -> Tensors:
+    """As Long-CLIP's own program saves a model: rows 0 to 19 of one table are used, and the rest of another."""
+    tensors = openclip(dict(model.state_dict()), "")
+    table = tensors["positional_embedding"]
+    noise = torch.rand(table.shape, generator=torch.Generator().manual_seed(1))
+    is_early = torch.arange(len(table)).unsqueeze(1) < 20
+    tensors["positional_embedding"] = table.where(is_early, noise)
+    tensors["positional_embedding_res"] = noise.where(is_early, table)
+    return tensors
+
+
+def test_long_clips_own_layout_is_put_together(tmp_path: Path) -> None:
+    expected = seeded_text_model(replace(small_config("clip_l"), context_length=248))
+    model, report = only_text_model(write(tmp_path / "longclip.safetensors", long_clip_tensors(expected)))
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+    assert "positional_embedding_res" not in report.ignored
+
+
+def test_a_second_table_of_another_length_is_refused(tmp_path: Path) -> None:
+    tensors = long_clip_tensors(seeded_text_model(replace(small_config("clip_l"), context_length=248)))
+    tensors["positional_embedding_res"] = tensors["positional_embedding_res"][:77]
+    path = write(tmp_path / "longclip.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"_res' has shape \[77, 128\], expected \[248, 128\] as"):
+        load_text_models(path)
+
+
 def openclip_tensors() -> Tensors:
     return openclip(dict(small_model("clip_l").state_dict()), "text.")
 
