@@ -33,7 +33,7 @@ def rows() -> dict[str, Callable[[], Any]]:
     texts = part("benchmarks.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
     encoding = part("weighting.encode")
-    view = part("weighting.view").view
+    view, strip_items = part("weighting.view").view, part("web.pictures.strip").strip_items
     tokenize = part("encoder.tokenizer").default_tokenizer()
 
     def ours(prompt: str, memory: int | None = None, **choices: str) -> Callable[[], Any]:
@@ -45,7 +45,9 @@ def rows() -> dict[str, Callable[[], Any]]:
             encoding.EncodeOptions(syntax=syntax),
             cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000)),
         )
-        return lambda: [view(encoding.read_prompt(next(sequence), options, tokenize)) for _ in range(TEXTS_READ)]
+        return lambda: [
+            strip_items(view(encoding.read_prompt(next(sequence), options, tokenize))) for _ in range(TEXTS_READ)
+        ]
 
     one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
     pairs = zip(one, other, strict=True)
@@ -61,7 +63,7 @@ def rows() -> dict[str, Callable[[], Any]]:
         "16 prompts with 40 tokens alike": runs.ours_together(runs.native(model), texts.grids(16)),
         "64 prompts with 40 tokens alike": runs.ours_together(runs.native(model, 0), texts.grids(64)),
         "two prompts together": runs.ours_together(runs.native(model), pairs, syntax="a1111", scheme="a1111"),
-        **{f"read and viewed, {TEXTS_READ} times, {name}": read(name) for name in ("comfy", "a1111", "compel")},
+        **{f"read and cut into chips, {TEXTS_READ} times, {name}": read(name) for name in ("comfy", "a1111", "compel")},
     }
 
 

@@ -12,12 +12,12 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from .chunks import Token
 from .embeddings import TokenId
-from .prompt import Break
+from .prompt import Break, Span
 from .reading import ReadPrompt
 
 VERSION = 2
@@ -156,29 +156,29 @@ def text_of(token: Token, source: str) -> str:
 
 def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *, hides: bool) -> list[dict[str, Any]]:
     """The chips of one chunk, their problems still to come."""
-
-    def key(numbered: tuple[int, Token]) -> tuple[object, ...]:
-        index, token = numbered
-        if token.at.start == token.at.end:  # tokens without a place are not the same
-            return (index,)
-        return token.at, token.weight, token.is_hidden and hides
-
-    groups = [[token for _, token in group] for _, group in groupby(enumerate(tokens), key)]
-    joins = [False, *(_is_one_word(one[0], other[0], source) for one, other in pairwise(groups)), False]
+    groups: list[tuple[Token, list[int | str]]] = []
+    for token in tokens:
+        one = groups[-1][0] if groups else None
+        if one is None or not _is_one_chip(one, token, hides=hides):
+            groups.append((token, []))
+        groups[-1][1].append(id_of(token.id))
+    joins = [False, *(_is_one_word(one.at, other.at, source) for (one, _), (other, _) in pairwise(groups)), False]
     chips: list[dict[str, Any]] = []
-    for index, group in enumerate(groups):
-        token, ids = group[0], [id_of(one.id) for one in group]
-        text = " ".join(text_of(token, source).split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
-        is_said_later = joins[index + 1] and groups[index + 1][0].weight == token.weight
-        weight = "" if is_said_later or token.weight == 1.0 else weight_text(token.weight)
+    for index, (token, ids) in enumerate(groups):
+        (start, end), weight, note = token.at, token.weight, ""
+        if weight != 1.0 and not (joins[index + 1] and groups[index + 1][0].weight == weight):
+            note = weight_text(weight)
+        if len(ids) > 1:
+            note = f"×{len(ids)} {note}".rstrip()
+        text = " ".join(source[start:end].split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
         chips.append(
             {
                 "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
-                "note": f"{f'×{len(ids)}' if len(ids) > 1 else ''} {weight}".strip(),
-                "weight": token.weight,
+                "note": note,
+                "weight": weight,
                 "ids": ids,
-                "start": offset(token.at.start),
-                "end": offset(token.at.end),
+                "start": offset(start),
+                "end": offset(end),
                 "joins": joins[index],
                 "hidden": token.is_hidden and hides,
                 "problems": [],
@@ -187,12 +187,20 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
     return chips
 
 
-def _is_one_word(token: Token, following: Token, source: str) -> bool:
-    """Whether nothing stands between two tokens, and both are letters, digits or other characters; so is ``don't``."""
-    before, behind = text_of(token, source), text_of(following, source)
-    if token.at.end != following.at.start or not before or not behind:
+def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:
+    """Whether two tokens come from one stretch of text and are treated alike. Those from no text are never one."""
+    span = token.span
+    if span is None or span != following.span or span.start == span.end:
         return False
-    kind = _kind(before[-1])
+    return token.weight == following.weight and not (hides and token.is_hidden != following.is_hidden)
+
+
+def _is_one_word(span: Span, following: Span, source: str) -> bool:
+    """Whether nothing stands between two tokens, and both are letters, digits or other characters; so is ``don't``."""
+    if not span.start < span.end == following.start < following.end:
+        return False
+    behind = source[slice(*following)]
+    kind = _kind(source[span.end - 1])
     return kind == _kind(behind[0]) or (kind == "letter" and _CONTRACTION.match(behind) is not None)
 
 
