@@ -55,9 +55,9 @@ def test_most_schedules_of_ambiguous_strings_are_those_of_the_webui(
         found[seed] = json.loads(out.read_text())
     ours = [[[text.last_step, text.text] for text in schedule(source, STEPS)] for source in given]
     answers = [list(each) for each in zip(*found.values(), strict=True)]
-    firm = [row for row, each in enumerate(answers) if all(answer == each[0] for answer in each)]
+    firm = {row for row, each in enumerate(answers) if all(answer == each[0] for answer in each)}
     equal = [row for row in firm if ours[row] == answers[row][0]]
-    among = [row for row, each in enumerate(answers) if row not in set(firm) and ours[row] in each]
+    among = [row for row, each in enumerate(answers) if row not in firm and ours[row] in each]
     shares = {seed: sum(map(list.__eq__, ours, theirs)) / NUM_TEXTS for seed, theirs in found.items()}
     record_property("strings that do not depend on the seed, and those of them that are equal", (len(firm), len(equal)))
     record_property("others of which ours is one answer", len(among))
