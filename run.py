@@ -55,7 +55,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "pip": bool(u.find_s
 """
 ELSEWHERE = ("dry-run", "target", "prefix", "root", "python", "user")
 """Settings of pip that make it install nothing, or outside .venv."""
-IMPORTS = ("torch", "numpy", "safetensors", "tokenizers", "PIL")
+IMPORTS = ("torch", "numpy", "safetensors", "tokenizers", "PIL", "ftfy")
 """Modules without which nothing runs."""
 VERIFY = """
 import importlib, importlib.metadata as m, json, sys

@@ -63,8 +63,8 @@ class Row:
     """Whose versions these are."""
 
 
-_BOUNDS = ("numpy==1.24.0", "safetensors==0.4.2", "tokenizers==0.13.3", "Pillow==9.5.0")
-_WEBUI = ("numpy==1.26.2", "safetensors==0.4.2", "Pillow==9.5.0")
+_BOUNDS = ("numpy==1.24.0", "safetensors==0.4.2", "tokenizers==0.13.3", "Pillow==9.5.0", "ftfy==6.1.0")
+_WEBUI = ("numpy==1.26.2", "safetensors==0.4.2", "Pillow==9.5.0", "ftfy==6.3.1")
 ROWS: Mapping[str, Row] = {
     "development": Row(
         "3.11", ("torch==2.13.0",), ("-r", "requirements-dev.txt"), stands_for="requirements-dev.txt, CI"
@@ -72,14 +72,18 @@ ROWS: Mapping[str, Row] = {
     "bounds": Row("3.10", ("torch==2.1.0", *_BOUNDS), stands_for="requirements.txt, every lower bound"),
     "a1111": Row("3.10", ("torch==2.1.2", "transformers==4.30.2", *_WEBUI), stands_for="A1111 1.10"),
     "forge": Row("3.10", ("torch==2.3.1", "transformers==4.46.1", *_WEBUI), stands_for="Forge"),
-    "numpy2": Row("3.12", ("torch==2.5.1", "numpy==2.0.2", "transformers==4.57.6", "pillow<12"), ("compel==2.0.3",)),
+    "numpy2": Row(
+        "3.12", ("torch==2.5.1", "numpy==2.0.2", "transformers==4.57.6", "pillow<12", "ftfy==6.3.1"), ("compel==2.0.3",)
+    ),
     "newest": Row(
         "3.13",
-        ("torch", "numpy", "transformers", "safetensors", "tokenizers", "Pillow"),
+        ("torch", "numpy", "transformers", "safetensors", "tokenizers", "Pillow", "ftfy"),
         stands_for="the newest of all",
     ),
-    "numpy1": Row("3.11", ("torch==2.13.0", "numpy==1.26.4", "safetensors", "tokenizers", "Pillow")),
-    "transformers4": Row("3.11", ("torch==2.13.0", "numpy", "transformers==4.57.6", "Pillow"), ("compel==2.0.3",)),
+    "numpy1": Row("3.11", ("torch==2.13.0", "numpy==1.26.4", "safetensors", "tokenizers", "Pillow", "ftfy")),
+    "transformers4": Row(
+        "3.11", ("torch==2.13.0", "numpy", "transformers==4.57.6", "Pillow", "ftfy"), ("compel==2.0.3",)
+    ),
 }
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 CHOSEN = "not (host or weights or gpu or slow)"

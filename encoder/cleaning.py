@@ -1,0 +1,134 @@
+"""Text as Forge cleans it before it cuts it into tokens, and where each character of it came from.
+
+Forge tokenizes with the slow CLIPTokenizer of transformers 4, which repairs text by ftfy: curly quotes become straight
+ones, ``&amp;`` becomes ``&``, ligatures and full-width letters become plain ones, and what was once decoded wrongly is
+decoded again. ftfy is imported where a text may need it.
+
+Source: docs/weighting.md, "Tokens"; transformers 4.46.1 ``CLIPTokenizer`` with ftfy 6.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from .tokenizer import TokenSpan, without_surrogates
+
+_WORDS = re.compile(r"\s+|\S+")
+_SPECIAL = re.compile(r"<\|(?:start|end)oftext\|>")
+_SPECIAL_WORD = re.compile(r"(?<![^\w\s])(?<!_)" + _SPECIAL.pattern, re.IGNORECASE)
+"""BOS or EOS in letters of any case where a word may begin, which is not behind a symbol."""
+
+
+class Cleaned(NamedTuple):
+    """A text as it is tokenized."""
+
+    text: str
+    """What became of it."""
+    spans: list[tuple[int, int]]
+    """For each character the code points of the original that it came from: the first, and one past the last."""
+
+    def span_of(self, start: int, end: int) -> tuple[int, int]:
+        """Where a stretch of the text came from; of an empty one (0, 0)."""
+        return (self.spans[start][0], self.spans[end - 1][1]) if end > start else (0, 0)
+
+
+@dataclass(frozen=True)
+class CleaningTokenize:
+    """A tokenizer behind `clean`; equal for equal tokenizers. Without ftfy it is the tokenizer itself."""
+
+    tokenize: Callable[[str], Sequence[tuple[int, int, int]]]
+    """Text to ``(id, start, end)`` triples."""
+
+    def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
+        """The tokens of a text, with the places of what they were before it was cleaned."""
+        cleaned = clean(text) if may_change(text) and can_clean() else None
+        if cleaned is None:
+            return self.tokenize(text)
+        return [
+            TokenSpan(token_id, *cleaned.span_of(start, end)) for token_id, start, end in self.tokenize(cleaned.text)
+        ]
+
+
+def can_clean() -> bool:
+    """Whether ftfy is installed."""
+    return find_spec("ftfy") is not None
+
+
+def may_change(text: str) -> bool:
+    """Whether `clean` looks at a text at all: plain ASCII without ``&`` and ``<|`` stays what it is.
+
+    >>> may_change("a (red:1.2) cat's bowl"), may_change("rock &amp; roll")
+    (False, True)
+    """
+    return not (text.isascii() and text.isprintable() and "&" not in text and "<|" not in text)
+
+
+def clean(text: str) -> Cleaned | None:
+    """Repair a text as Forge does.
+
+    Args:
+        text: Text of one weight; Forge cleans each stretch by itself.
+
+    Returns:
+        What became of it; None where that is the text itself.
+
+    Raises:
+        ImportError: If the text may change, and ftfy is not installed.
+
+    >>> clean("“red” &amp; blue").text
+    '"red" & blue'
+    """
+    if not may_change(text):
+        return None
+    text = without_surrogates(text)
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for special in (*_SPECIAL.finditer(text), None):  # BOS and EOS are looked for before anything is repaired
+        end = len(text) if special is None else special.start()
+        words = list(_repaired(text, start, end))
+        parts.append(_SPECIAL_WORD.sub(lambda found: found[0].lower(), "".join(word for word, _, _ in words)))
+        for word, first, last in words:
+            spans += _spans(text[first:last], word, first)
+        if special is not None:
+            parts.append(special[0])
+            start = special.end()
+            spans += ((index, index + 1) for index in range(end, start))
+    cleaned = "".join(parts)
+    return None if cleaned == text else Cleaned(cleaned, spans)
+
+
+def _repaired(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """What ftfy makes of a part of a text: word by word, each with its place in the text, if that is the same."""
+    import ftfy
+
+    part = text[start:end]
+    fixed = ftfy.fix_text(part)
+    config = ftfy.TextFixerConfig(unescape_html=False if "<" in part else "auto")
+    words = [
+        (ftfy.fix_text(word[0], config), start + word.start(), start + word.end()) for word in _WORDS.finditer(part)
+    ]
+    is_same = "".join(word for word, _, _ in words) == fixed
+    yield from words if is_same else [(fixed, start, end)]
+
+
+def _spans(old: str, new: str, first: int) -> Iterator[tuple[int, int]]:
+    """For each character of a repaired word the code points of the old one, which begins at ``first``."""
+    before = behind = 0
+    if len(old) == len(new):
+        before = len(old)
+    else:
+        shorter = min(len(old), len(new))
+        while before < shorter and old[before] == new[before]:
+            before += 1
+        while behind < shorter - before and old[-1 - behind] == new[-1 - behind]:
+            behind += 1
+        before -= before > 0 and before + behind == len(new)  # what was left out goes with the character before it
+    end = first + len(old)
+    yield from ((index, index + 1) for index in range(first, first + before))
+    yield from [(first + before, end - behind)] * (len(new) - before - behind)
+    yield from ((index, index + 1) for index in range(end - behind, end))
