@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Add them to the parser's commands."""
     from ..weighting.convert import TARGETS
+    from ..weighting.options import CLEANINGS
     from ..weighting.syntax import SYNTAXES
     from ..weighting.timed.schedule import COUNTERS
 
@@ -29,19 +31,21 @@ def add_commands(commands: Any) -> None:
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
     timed.add_argument("--steps", type=int, default=20, metavar="N", help="sampling steps (20)")
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
+    add_cleaning_option(timed, CLEANINGS)
     timed.set_defaults(run=_schedule)
 
     rewrite = commands.add_parser("convert", help="rewrite a prompt in another syntax")
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
+    add_cleaning_option(rewrite, CLEANINGS)
     rewrite.set_defaults(run=_convert)
 
 
 def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
     """Add the prompt, which need not be given for every command, and the options that say how to read it."""
     from ..weighting.normalize import NORMALIZATIONS
-    from ..weighting.options import CHUNKING_CHOICES
+    from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
     from ..weighting.syntax import SYNTAXES
 
     count = None if is_text_needed else "?"
@@ -52,9 +56,17 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
         "--comma-backtrack", type=int, default=20, metavar="N", help="for chunking a1111, in tokens (20)"
     )
     parser.add_argument("--normalization", choices=NORMALIZATIONS, default="none", help="changes the weights first")
+    add_cleaning_option(parser, CLEANINGS)
     parser.add_argument("--strict", action="store_true", help="refuse what the program of that syntax refuses")
     parser.add_argument("--quirks", action="store_true", help="chunking a1111: reproduce the WebUI where it is wrong")
     add_embeddings_option(parser)
+
+
+def add_cleaning_option(parser: argparse.ArgumentParser, choices: Sequence[str]) -> None:
+    """Add the option that says whether text in the A1111 syntax is cleaned."""
+    parser.add_argument(
+        "--cleaning", choices=choices, default=choices[0], help="syntax a1111: comments and curly quotes (%(default)s)"
+    )
 
 
 def text_of(arguments: argparse.Namespace) -> str:
@@ -85,7 +97,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _schedule(arguments: argparse.Namespace) -> int:
     from ..weighting.timed.schedule import read_timed, runs
 
-    prompt = read_timed(text_of(arguments), arguments.steps)
+    has_comments = arguments.cleaning == "as Forge"
+    prompt = read_timed(text_of(arguments), arguments.steps, has_comments=has_comments)
     for number, branch in enumerate(prompt.branches, 1):
         if len(prompt.branches) > 1:
             show(f"part {number} of {len(prompt.branches)}, weight {branch.weight:g}")
@@ -101,7 +114,8 @@ def _convert(arguments: argparse.Namespace) -> int:
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.convert import convert
 
-    result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer())
+    is_cleaned = arguments.cleaning == "as Forge"
+    result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer(), is_cleaned=is_cleaned)
     show(result.text)
     for issue in result.issues:
         show(f"  {issue.line}", sys.stderr)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import re
 import unicodedata
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -116,22 +115,6 @@ def without_surrogates(text: str) -> str:
 def default_tokenizer() -> Tokenizer:
     """The one shared `Tokenizer`, built at its first use."""
     return Tokenizer()
-
-
-def with_places(ids: Sequence[int], text: str) -> list[TokenSpan]:
-    """Another tokenizer's ids with the places that ours gives them.
-
-    Args:
-        ids: What a host's tokenizer made of the text.
-        text: The text, without surrogates.
-
-    Returns:
-        One span for each id; should the ids differ from ours, every token has the whole text as its place.
-    """
-    ours = default_tokenizer()(text)
-    if list(ids) == [token.id for token in ours]:
-        return ours
-    return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
 
 
 def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..encoder.tokenizer import TokenSpan, with_places, without_surrogates
+from ..encoder.cleaning import CleaningTokenize
+from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
 
 T = TypeVar("T")
 
@@ -15,8 +16,8 @@ T = TypeVar("T")
 class HostTokenize(Generic[T]):
     """A host's tokenizer as a tokenize function; equal for equal owners, so that what is made of it is kept.
 
-    Ids are the host's. Places in the text are those of our own tokenizer; should the ids ever differ, every token gets
-    the whole text as its place.
+    Ids are the host's. Places in the text are those of our own tokenizer, with cleaning if that gives the host's ids;
+    should the ids differ either way, every token gets the whole text as its place.
     """
 
     owner: T
@@ -24,7 +25,12 @@ class HostTokenize(Generic[T]):
     ids_of: Callable[[T, str], Sequence[int]]
     """From the owner and a text without surrogates to ids, without BOS and EOS."""
 
-    def __call__(self, text: str) -> list[TokenSpan]:
+    def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
         """The tokens of a text."""
         text = without_surrogates(text)
-        return with_places(self.ids_of(self.owner, text), text)
+        ids = list(self.ids_of(self.owner, text))
+        for tokenize in (default_tokenizer(), CleaningTokenize(default_tokenizer())):
+            ours = tokenize(text)
+            if [token_id for token_id, _, _ in ours] == ids:
+                return ours
+        return [TokenSpan(token_id, 0, len(text)) for token_id in ids]

@@ -11,6 +11,7 @@ from ..hosts.comfy.timed import encode_timed
 from ..hosts.comfy.timing import timing_of, uniform_timing
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.encode import EncodeOptions
+from ..weighting.options import CLEANINGS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
 from .results import timed_result
@@ -73,14 +74,20 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
                 **common.inputs("comma_backtrack", "padding"),
             },
             # optional, so that requests saved before they existed stay valid
-            "optional": {"steps": STEPS_INPUT, "counter": COUNTER_INPUT, "sigmas": SIGMAS_INPUT, "model": MODEL_INPUT},
+            "optional": {
+                "steps": STEPS_INPUT,
+                "counter": COUNTER_INPUT,
+                "sigmas": SIGMAS_INPUT,
+                "model": MODEL_INPUT,
+                **common.inputs("cleaning"),
+            },
         }
 
     @staticmethod
-    def options(emphasis: str, comma_backtrack: int, padding: str) -> EncodeOptions:
+    def options(emphasis: str, **choices: Any) -> EncodeOptions:
         """What the inputs mean, but for the times."""
         mode = EMPHASIS[common.checked("emphasis", emphasis, EMPHASIS)]
-        return EncodeOptions(**mode, chunking="a1111", comma_backtrack=comma_backtrack, padding=padding)
+        return EncodeOptions(**mode, chunking="a1111", **choices)
 
     def encode(
         self,
@@ -93,13 +100,14 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         counter: Counter = COUNTERS[0],
         sigmas: Tensor | None = None,
         model: ModelPatcher | None = None,
+        cleaning: str = CLEANINGS[0],
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules."""
         common.checked("counter", counter, COUNTERS)
-        options = self.options(emphasis, comma_backtrack, padding)
+        options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, cleaning=cleaning)
         if sigmas is None:
             timing = uniform_timing(steps)
         else:
             timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
-        prompt = read_timed(text, timing.steps)
+        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
         return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)

@@ -12,6 +12,7 @@ from typing import Any
 from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
+from ..weighting.options import CLEANINGS
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
 from ..weighting.schemes.table import SCHEMES
@@ -134,6 +135,12 @@ INPUTS: dict[str, Input] = {
         "INT",
         "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
         {"default": 20, "min": 0, "max": 74},
+        counts=True,
+    ),
+    "cleaning": menu(
+        CLEANINGS,
+        "With syntax a1111: as Forge: # starts a comment to the end of its line, curly quotes become straight ones, "
+        "&amp; becomes &. none: the text stays as it is.",
         counts=True,
     ),
     "remember": make_input(

@@ -35,18 +35,21 @@ class WeightedCLIPConvert:
                 **common.inputs("text"),
                 "from": common.menu(sources, "The syntax the prompt is in.", counts=True),
                 "to": common.menu(TARGETS, "The syntax wanted."),
-            }
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": common.inputs("cleaning"),
         }
 
     @staticmethod
-    def options(**syntaxes: str) -> EncodeOptions:
+    def options(**choices: Any) -> EncodeOptions:
         """How the prompt is read."""
-        return EncodeOptions(syntax=syntaxes["from"])
+        return EncodeOptions(**{"syntax" if name == "from" else name: value for name, value in choices.items()})
 
-    def convert(self, text: str, **syntaxes: str) -> dict[str, Any]:
-        """Convert; ``syntaxes`` holds ``from``, which is no name Python allows, and ``to``."""
-        source, target = syntaxes["from"], syntaxes["to"]
-        result = convert(text, source, target, default_tokenizer())
+    def convert(self, text: str, to: str, **choices: Any) -> dict[str, Any]:
+        """Convert; ``choices`` are the other menus, of which ``from`` is no name Python allows."""
+        options = self.options(**choices)
+        is_cleaned = options.cleaning == "as Forge"
+        result = convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)
         report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
-        read = read_prompt(text, self.options(**syntaxes), default_tokenizer())
+        read = read_prompt(text, options, default_tokenizer())
         return node_result((result.text, report), [read._replace(issues=result.issues)])

@@ -37,19 +37,20 @@ class WeightedCLIPInspect:
             "optional": {
                 "clip": common.make_input(
                     common.EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."
-                )
+                ),
+                **common.inputs("cleaning"),
             },
         }
 
     options = EncodeOptions
     """What the menus mean: they are named as its fields."""
 
-    def inspect(self, text: str, syntax: str, chunking: str, clip: EitherClip | None = None) -> dict[str, Any]:
-        """Read the prompt and draw it."""
+    def inspect(self, text: str, clip: EitherClip | None = None, **choices: Any) -> dict[str, Any]:
+        """Read the prompt and draw it; ``choices`` are the menus."""
         from ..web.pictures import draw_tokens
 
         reader = next(iter(readers_of(clip).values()))
-        options = self.options(syntax=syntax, chunking=chunking)
+        options = self.options(**choices)
         read = read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
         data = view(read)
         picture = to_image(draw_tokens(data))

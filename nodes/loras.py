@@ -7,8 +7,9 @@ from typing import Any
 from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.loras import load_loras
 from ..hosts.comfy.types import Clip, ModelPatcher
+from ..weighting.bare import bare, comment_issues
 from ..weighting.encode import EncodeOptions, read_prompt
-from ..weighting.extra_networks import read_loras, take_tags
+from ..weighting.extra_networks import read_loras
 from . import common
 from .results import node_result
 
@@ -43,20 +44,24 @@ class WeightedCLIPLoadPromptLoras:
                     "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the text encoder and "
                     "0.8 for the model."
                 ),
-            }
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": common.inputs("cleaning"),
         }
 
     @staticmethod
-    def options() -> EncodeOptions:
+    def options(**choices: Any) -> EncodeOptions:
         """How the prompt is read."""
-        return EncodeOptions(syntax="a1111")
+        return EncodeOptions(syntax="a1111", **choices)
 
-    def load(self, model: ModelPatcher, clip: Clip, text: str) -> dict[str, Any]:
-        """Load them."""
-        bare, tags = take_tags(text)
-        loras, issues = read_loras(tags)
+    def load(self, model: ModelPatcher, clip: Clip, text: str, **choices: Any) -> dict[str, Any]:
+        """Load them; ``choices`` are the menus."""
+        options = self.options(**choices)
+        found = bare(text, has_comments=options.is_cleaned, has_tags=True)
+        loras, issues = read_loras(found.tags)
+        issues += comment_issues(text, found.comments)
         loaded = load_loras(model, clip, loras)
         issues += loaded.issues
         lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.line for issue in issues)]
-        read = read_prompt(text, self.options(), default_tokenizer())._replace(issues=tuple(issues))
-        return node_result((loaded.model, loaded.clip, bare.text, "\n".join(lines)), [read])
+        read = read_prompt(text, options, default_tokenizer())._replace(issues=tuple(issues))
+        return node_result((loaded.model, loaded.clip, found.fragment.text, "\n".join(lines)), [read])

@@ -29,7 +29,9 @@ class WeightedCLIPTextEncode(common.EncodeNode):
         return {
             "required": {
                 **common.inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
-            }
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": common.inputs("cleaning"),
         }
 
     options = EncodeOptions
@@ -57,7 +59,9 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
                 **common.inputs("clip", "text"),
                 "syntax": common.menu(BLEND_SYNTAXES, common.INPUTS["syntax"][1]["tooltip"], counts=True),
                 **common.inputs("law", "mask_method", "filler", "padding", "pooled"),
-            }
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": common.inputs("cleaning"),
         }
 
     @staticmethod

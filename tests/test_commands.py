@@ -67,6 +67,21 @@ def test_inspect_prints_the_view_as_json(capsys) -> None:
     assert [(chip["text"], chip["weight"]) for chip in view["chunks"][0]["chips"]] == [("a", 1.0), ("cat", 1.2)]
 
 
+@pytest.mark.parametrize(
+    ("command", "cleaned", "as_it_is"),
+    [
+        (["schedule"], "'a “b”'", "'a “b” # c'"),
+        (["convert", "--to", "comfy"], 'a "b"', "a “b” # c"),
+        (["inspect"], "4/75 tokens", "8/75 tokens"),
+    ],
+)
+def test_commands_clean_as_forge_unless_told_otherwise(capsys, command: list[str], cleaned: str, as_it_is: str) -> None:
+    name, *options = command
+    for cleaning, expected in ((), cleaned), (("--cleaning", "none"), as_it_is):
+        assert main([name, "a “b” # c", *options, *cleaning]) == 0
+        assert expected in capsys.readouterr().out
+
+
 def test_schedule_prints_each_text_with_its_steps(capsys) -> None:
     assert main(["schedule", "a [cat:dog:0.5] AND b:0.3", "--steps", "4", "--counter", "as written"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

@@ -130,7 +130,7 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
         if "steps" not in data:
             prompt = read(data["text"])
             return {"views": [{**view(prompt), "encodings": _encodings_of(prompt)}]}
-        return {"views": _timed_views(data, read)}
+        return {"views": _timed_views(data, read, has_comments=options.is_cleaned)}
     except ValueError as error:
         raise RequestError(str(error)) from error
 
@@ -169,11 +169,13 @@ def as_json(answer: Mapping[str, Any]) -> str:
     return _json_text({"views": views})
 
 
-def _timed_views(data: Mapping[str, Any], read: Callable[[str], ReadPrompt]) -> list[dict[str, Any]]:
+def _timed_views(
+    data: Mapping[str, Any], read: Callable[[str], ReadPrompt], *, has_comments: bool
+) -> list[dict[str, Any]]:
     counter = data.get("counter", COUNTERS[0])
     if counter not in COUNTERS:
         raise RequestError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r}")
-    prompt = read_timed(data["text"], data["steps"])
+    prompt = read_timed(data["text"], data["steps"], has_comments=has_comments)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..encoder.cleaning import CleaningTokenize, can_clean, clean, may_change
+from .bare import Bare, bare, comment_issues
 from .chunks import Token, Tokenize, tokens_by_part
 from .extra_networks import Tag, read_loras
 from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
@@ -38,7 +40,7 @@ class Converted(NamedTuple):
     """What the target cannot express, at its place in the source."""
 
 
-def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converted:
+def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_cleaned: bool = True) -> Converted:
     """Rewrite a prompt.
 
     Args:
@@ -46,6 +48,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
         source: The syntax it is in.
         target: The syntax wanted; one of `TARGETS`.
         tokenize: CLIP's tokenizer, to compare with.
+        is_cleaned: Whether comments are taken out of A1111's syntax and its text is repaired, as Forge does.
 
     Returns:
         The rewritten prompt and what could not be kept. The issues of reading the source come first.
@@ -57,21 +60,46 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize) -> Converte
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """
-    writer = _Writer(target, tokenize)
-    bare, tags = syntax_of(source).take_tags(text)
-    prompt = parse(bare.text, source)
+    writer = _Writer(_Side(source, tokenize, is_cleaned), _Side(target, tokenize, is_cleaned))
+    found = writer.source.bare(text)
+    prompt = parse(found.fragment.text, source)
+    issues = [*prompt.issues]
+    written = text
+    if source != target:
+        written = writer.write(prompt)
+        issues += writer.issues
+        if not writer.issues and (span := writer.first_difference(prompt, written)) is not None:
+            message = f"From here on the {target} syntax reads the prompt in another way."
+            issues.append(Issue("not-expressible", message, span))
+    issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in issues]
     if source == target:
-        return Converted(text, prompt.issues)
-    written = writer.write(prompt)
-    issues = [*prompt.issues, *writer.issues]
-    if not writer.issues and (span := _first_difference(prompt, parse(written, target), tokenize)) is not None:
-        message = f"From here on the {target} syntax reads the prompt in another way."
-        issues.append(Issue("not-expressible", message, span))
-    if tags:
-        issues = [replace(issue, span=bare.span_of(issue.span)) for issue in issues]
-    spans = [tag.span for tag in tags] or [Span(0, len(text)) for _ in prompt.loras]
-    names, lost = _written_loras(_loras(prompt, tags), spans, target)
-    return Converted(" ".join(filter(None, [written, *names])), (*issues, *lost))
+        return Converted(text, tuple(issues))
+    spans = [tag.span for tag in found.tags] or [Span(0, len(text)) for _ in prompt.loras]
+    names, lost = _written_loras(_loras(prompt, found.tags), spans, writer.target)
+    return Converted(" ".join(filter(None, [written, *names])), (*issues, *comment_issues(text, found.comments), *lost))
+
+
+class _Side:
+    """A syntax, and how the program that it is of gets from text to tokens."""
+
+    def __init__(self, name: str, tokenize: Tokenize, is_cleaned: bool) -> None:
+        self.name = name
+        self.syntax = syntax_of(name)
+        self.is_cleaned = is_cleaned and self.syntax.is_cleaned
+        self.tokenize = CleaningTokenize(tokenize) if self.is_cleaned else tokenize
+
+    def bare(self, text: str) -> Bare:
+        """A prompt without what is taken out of it before it is read."""
+        return bare(text, has_comments=self.is_cleaned, has_tags=self.syntax.has_tags)
+
+    def tokens(self, prompt: Prompt) -> list[Token]:
+        """The tokens of a prompt."""
+        return [token for tokens in tokens_by_part(prompt, self.tokenize) for token in tokens or ()]
+
+    def cleaned(self, text: str) -> str:
+        """What the program makes of a text before it is tokenized."""
+        found = clean(text) if self.is_cleaned and may_change(text) and can_clean() else None
+        return text if found is None else found.text
 
 
 def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
@@ -79,30 +107,29 @@ def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
     return [*prompt.loras, *(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])]
 
 
-def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: str) -> tuple[list[str], list[Issue]]:
+def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: _Side) -> tuple[list[str], list[Issue]]:
     """LoRAs as the target names them, or an issue for each place with a tag that it has no words for."""
-    syntax = syntax_of(target)
+    syntax = target.syntax
     if syntax.write_lora is not None and len(loras) == len(spans):
         names = [syntax.write_lora(lora) for lora in loras]
-        bare, tags = syntax.take_tags(" ".join(names))
-        found = _loras(syntax.parse(bare.text), tags)
-        if _same(found, loras):
+        read = target.bare(" ".join(names))
+        if _same(_loras(syntax.parse(read.fragment.text), read.tags), loras):
             return names, []
-    message = f"A LoRA cannot be written in {target}: it is left out."
+    message = f"A LoRA cannot be written in {target.name}: it is left out."
     return [], [Issue("not-expressible", message, span) for span in dict.fromkeys(spans)]
 
 
 class _Writer:
     """Writes parts in one syntax, collecting what it cannot say."""
 
-    def __init__(self, target: str, tokenize: Tokenize) -> None:
-        write = SYNTAXES[target].write if target in SYNTAXES else None
+    def __init__(self, source: _Side, target: _Side) -> None:
+        write = target.syntax.write
         if write is None:
-            raise ValueError(f"cannot write syntax {target!r}; allowed: {', '.join(TARGETS)}")
+            raise ValueError(f"cannot write syntax {target.name!r}; allowed: {', '.join(TARGETS)}")
+        self.source = source
         self.target = target
-        self.syntax = SYNTAXES[target]
+        self.syntax = target.syntax
         self.write_form = write
-        self.tokenize = tokenize
         self.issues: list[Issue] = []
 
     def write(self, prompt: Prompt) -> str:
@@ -143,13 +170,20 @@ class _Writer:
     def _fragment(self, part: Fragment) -> str:
         if not part.text.strip():
             return part.text
-        wanted = [(token_id, part.weight) for token_id, _, _ in self.tokenize(part.text)]
-        for candidate in self._candidates(part.text, part.weight):
+        text = part.text
+        if self.target.is_cleaned and "#" in text:
+            message = f"“#” cannot be written in {self.target.name}, where it starts a comment: it is left out."
+            self._issue(message, part.span)
+            text = text.replace("#", " ")
+        wanted = [(token_id, part.weight) for token_id, _, _ in self.source.tokenize(text)]
+        text = self.source.cleaned(text)
+        for candidate in self._candidates(text, part.weight):
             if _same(self._read(candidate), wanted):
                 return candidate
-        plain = next(self._candidates(part.text, 1.0))
-        self._issue(f"“{part.text.strip()}” with weight {part.weight:g} cannot be written in {self.target}.", part.span)
-        return plain
+        self._issue(
+            f"“{part.text.strip()}” with weight {part.weight:g} cannot be written in {self.target.name}.", part.span
+        )
+        return next(self._candidates(text, 1.0))
 
     def _candidates(self, text: str, weight: float) -> Iterator[str]:
         """Ways of writing a fragment, the most readable first."""
@@ -160,7 +194,18 @@ class _Writer:
             yield from self.write_form(form, weight)
 
     def _read(self, candidate: str) -> list[tuple[object, float]]:
-        return [(token.id, token.weight) for token in _tokens(self.syntax.parse(candidate), self.tokenize)]
+        return [(token.id, token.weight) for token in self.target.tokens(self.syntax.parse(candidate))]
+
+    def first_difference(self, prompt: Prompt, written: str) -> Span | None:
+        """The place in the source of the first token that is another in what was written; None if there is none."""
+        read = self.syntax.parse(self.target.bare(written).fragment.text)
+        ours, theirs = self.source.tokens(prompt), self.target.tokens(read)
+        for a, b in zip(ours, theirs, strict=False):
+            if a.id != b.id or not _is_same(a.weight, b.weight):
+                return a.span
+        if len(ours) == len(theirs):
+            return None
+        return ours[len(theirs)].span if len(ours) > len(theirs) else Span(len(prompt.source), len(prompt.source))
 
     def _issue(self, message: str, span: Span) -> None:
         self.issues.append(Issue("not-expressible", message, span))
@@ -175,10 +220,6 @@ def _section_starts(prompt: Prompt) -> Iterator[int]:
             index += len(encoded_fragments(parts))
 
 
-def _tokens(prompt: Prompt, tokenize: Tokenize) -> list[Token]:
-    return [token for tokens in tokens_by_part(prompt, tokenize) for token in tokens or ()]
-
-
 def _is_same(weight: float, other: float) -> bool:
     return math.isclose(weight, other, rel_tol=WEIGHT_TOLERANCE, abs_tol=WEIGHT_TOLERANCE) or weight == other
 
@@ -188,14 +229,3 @@ def _same(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, 
     return len(found) == len(wanted) and all(
         a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(found, wanted, strict=True)
     )
-
-
-def _first_difference(prompt: Prompt, written: Prompt, tokenize: Tokenize) -> Span | None:
-    """The place in the source of the first token that differs; None if there is none."""
-    ours, theirs = _tokens(prompt, tokenize), _tokens(written, tokenize)
-    for a, b in zip(ours, theirs, strict=False):
-        if a.id != b.id or not _is_same(a.weight, b.weight):
-            return a.span
-    if len(ours) == len(theirs):
-        return None
-    return ours[len(theirs)].span if len(ours) > len(theirs) else Span(len(prompt.source), len(prompt.source))

@@ -10,7 +10,7 @@ from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
 from .schemes.api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
 from .schemes.table import SCHEMES
-from .syntax import SYNTAXES
+from .syntax import SYNTAXES, syntax_of
 
 EosRows = Literal["own", "first", "mean"]
 EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
@@ -21,6 +21,9 @@ HiddenFrom = Literal["everything", "the phrases below", "padding rows only"]
 HIDDEN_FROM: tuple[HiddenFrom, ...] = get_args(HiddenFrom)
 """Who shall not see a hidden phrase, default first: all tokens, itself included; other phrases; what stands behind the
 prompt, which the U-Net reads too."""
+
+CLEANINGS = ("as Forge", "none")
+"""Whether text in the A1111 syntax is cleaned before it is tokenized, default first."""
 
 CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
 """Chunk rules as menus show them, default first."""
@@ -67,6 +70,8 @@ class EncodeOptions:
     """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one a line."""
     is_causal: bool = True
     """Whether a token is kept from seeing later ones, as CLIP was trained."""
+    cleaning: str = "as Forge"
+    """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
@@ -82,6 +87,13 @@ class EncodeOptions:
             ("mask_method", MASK_METHODS),
             ("eos_rows", EOS_ROWS),
             ("hidden_from", HIDDEN_FROM),
+            ("cleaning", CLEANINGS),
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether comments are taken out and text is repaired; also where the WebUI reads brackets as text."""
+        is_webui = syntax_of(self.syntax).is_cleaned or (self.syntax, self.chunking) == ("none", "a1111")
+        return is_webui and self.cleaning == "as Forge"

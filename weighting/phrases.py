@@ -72,6 +72,8 @@ def phrases_of(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
     A prompt is read at every keystroke, a folder may hold thousands of embeddings, a prompt thousands of sections that
     each ask for the phrases.
     """
-    if getattr(tokenize, "__hash__", None) is None:  # a caller's own class may have none
+    try:
+        hash(tokenize)
+    except TypeError:  # a caller's own class may have no hash
         return Phrases(texts, tokenize)
     return _kept(texts, tokenize)

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..encoder.cleaning import CleaningTokenize, can_clean, may_change
+from .bare import Bare, bare
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import Embeddings
-from .extra_networks import Tag, read_loras, tag_issues
+from .extra_networks import read_loras
 from .hiding import hiding_issues, mark_hidden
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
-from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt
+from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
 from .syntax import parse, syntax_of
 
 MAX_WEIGHT = 1e30
@@ -70,10 +72,12 @@ def read_prompt(
         PromptError: In strict mode, where the reference raises.
         ValueError: If an option is out of range.
     """
+    if options.is_cleaned:
+        tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
-    bare, tags = syntax_of(options.syntax).take_tags(text)
-    read = placed(_read(bare.text, options, context), text, bare)
-    return _with_tags(read, tags) if tags else read
+    found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
+    read = placed(_read(found.fragment.text, options, context), text, found.fragment)
+    return _with_taken_out(read, found) if found.spans else read
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:
@@ -90,6 +94,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     problems = [
         *prompt.issues,
+        *(_uncleaned(prompt) if options.is_cleaned else ()),
         *chunk_issues,
         *weight_issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
@@ -99,11 +104,27 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
 
 
-def _with_tags(read: ReadPrompt, tags: tuple[Tag, ...]) -> ReadPrompt:
-    """The prompt with the tags that were taken out of it as marks, LoRAs and issues."""
-    marks = tuple(sorted([*read.prompt.marks, *(tag.span for tag in tags)]))
-    loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])
-    issues = sorted([*read.issues, *tag_issues(tags)], key=lambda issue: issue.span)
+def _uncleaned(prompt: Prompt) -> list[Issue]:
+    """One issue for each fragment that Forge might repair, where what repairs it is not installed."""
+    fragments = [fragment for fragment in prompt.fragments if may_change(fragment.text)]
+    if not fragments or can_clean():
+        return []
+    return [
+        Issue(
+            "not-cleaned",
+            f"“{shortened(fragment.text.strip())}” is not cleaned as in Forge, so its tokens may differ: the Python "
+            "package ftfy is not installed.",
+            fragment.span,
+        )
+        for fragment in fragments
+    ]
+
+
+def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
+    """The prompt with what was taken out of it as marks, LoRAs and issues."""
+    marks = tuple(sorted([*read.prompt.marks, *found.spans]))
+    loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(found.tags)[0])
+    issues = sorted([*read.issues, *found.issues(read.prompt.source)], key=lambda issue: issue.span)
     prompt = replace(read.prompt, marks=marks, loras=loras)
     return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...encoder.cleaning import CleaningTokenize
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
@@ -41,7 +42,7 @@ class LoadedModel:
     def readers(self) -> dict[str, Reader]:
         """What reads prompts for each text tower."""
         if self._model is None:
-            return {"clip_l": Reader(default_tokenizer())}
+            return {"clip_l": Reader(CleaningTokenize(default_tokenizer()))}
         return {tower: engine.reader() for tower, engine in self._engines.items()}
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> dict[str, EncodedPrompt]:
@@ -64,7 +65,8 @@ class LoadedModel:
 def base_options() -> EncodeOptions:
     """What the page starts with, and reads by where it has no choice: as the script reads, with the host's settings."""
     backtrack = comma_backtrack(is_forge=find_spec("modules_forge") is not None)
-    return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack)
+    cleaning = "as Forge" if host_option("enable_prompt_comments", default=False) else "none"
+    return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack, cleaning=cleaning)
 
 
 def loaded_model() -> LoadedModel:

@@ -37,13 +37,13 @@ class Settings:
         return cls(*values)
 
     def options(self) -> EncodeOptions:
-        """How prompts are read and encoded.
+        """How prompts are read and encoded. The host cleans its texts itself.
 
         Raises:
             ValueError: If a choice is not one of those allowed; the message lists them.
         """
         choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
-        return EncodeOptions(**choices, quirks=True)
+        return EncodeOptions(**choices, quirks=True, cleaning="none")
 
     def infotext(self) -> dict[str, str]:
         """What is written into an image's parameters: the scheme, and whatever differs from its default."""

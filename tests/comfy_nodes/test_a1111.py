@@ -121,3 +121,10 @@ def test_without_emphasis_times_are_read_all_the_same() -> None:
     result = node("A1111Encode").encode(FakeClip(), "[(cat):dog:5]", "None", 20, "attend", **AS_WRITTEN)
     texts = [[chip["text"] for chip in view["chunks"][0]["chips"]] for view in result["ui"]["weighted_clip"]]
     assert texts == [["(", "cat", ")"], ["dog"]]
+
+
+def test_a_prompt_is_cleaned_as_in_the_webui_unless_told_otherwise() -> None:
+    typed = "a “red” cat # [on a mat::5]\nin a bowl"
+    assert [len(entries(typed)), len(entries(typed, cleaning="none"))] == [1, 2]
+    assert torch.equal(entries(typed)[0][0], entries('a "red" cat \nin a bowl')[0][0])
+    assert not torch.equal(entries("“a”")[0][0], entries("“a”", cleaning="none")[0][0])

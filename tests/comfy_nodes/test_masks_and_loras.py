@@ -5,6 +5,7 @@ import torch
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.comfy.loras import LoadedLoras
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..door import encode_prompt
@@ -127,3 +128,14 @@ def test_tags_are_not_encoded() -> None:
         tagged = encode("a <lora:ink:0.8>(red:1.2) cat")
         assert torch.equal(tagged["result"][0][0][0], encode("a (red:1.2) cat")["result"][0][0][0])
         assert "“ink” at 0.8" in tagged["ui"]["text"][0]
+
+
+def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
+    text = "a cat # <lora:ink:1>\nin a bowl"
+    monkeypatch.setattr("weighted_clip.nodes.loras.load_loras", lambda _, clip, loras: LoadedLoras(loras, clip, [], []))
+    load = node("LoadPromptLoras").load
+    model, _, bare, report = load(None, None, text)["result"]
+    assert (model, bare) == ([], "a cat \nin a bowl")
+    assert "is a comment" in report
+    model, _, bare, _ = load(None, None, text, cleaning="none")["result"]
+    assert ([lora.name for lora in model], bare) == (["ink"], "a cat # \nin a bowl")

@@ -55,22 +55,24 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
 def test_inputs_stand_in_their_permanent_order() -> None:
     assert {name: list(all_inputs(cls)) for name, cls in NODE_CLASS_MAPPINGS.items()} == {
         "WeightedCLIPTextEncode": [
-            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled",
+            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "cleaning",
         ],
         "WeightedCLIPA1111Encode": [
             "clip", "text", "emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "model",
+            "cleaning",
         ],
         "WeightedCLIPMaskedBlend": [
-            "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled",
+            "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled", "cleaning",
         ],
         "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
-        "WeightedCLIPLoadPromptLoras": ["model", "clip", "text"],
+        "WeightedCLIPLoadPromptLoras": ["model", "clip", "text", "cleaning"],
         "WeightedCLIPSDXLEncode": [
             "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",
             "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
+            "cleaning",
         ],
-        "WeightedCLIPConvert": ["text", "from", "to"],
-        "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip"],
+        "WeightedCLIPConvert": ["text", "from", "to", "cleaning"],
+        "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip", "cleaning"],
         "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device", "remember"],
         "WeightedCLIPRemember": ["clip", "remember"],
         "WeightedCLIPLoadFull": ["file", "dtype", "device", "activation"],
@@ -221,7 +223,7 @@ def test_a_clip_of_another_family_is_refused_by_name() -> None:
 
 
 def test_inspect_counts_and_draws() -> None:
-    result = node("Inspect").inspect("a (red:1.2) cat (x", "a1111", "as syntax")
+    result = node("Inspect").inspect("a (red:1.2) cat (x", syntax="a1111", chunking="as syntax")
     image, count, report = result["result"]
     assert image.dtype == torch.float32
     assert image.ndim == 4
@@ -231,7 +233,7 @@ def test_inspect_counts_and_draws() -> None:
     assert count == 4
     assert "chunk 1 of 1: 4/75 tokens" in report
     assert result["ui"]["weighted_clip"][0]["num_tokens"] == 4
-    with_clip = node("Inspect").inspect("a embedding:known", "comfy", "as syntax", FakeClip())
+    with_clip = node("Inspect").inspect("a embedding:known", FakeClip(), syntax="comfy", chunking="as syntax")
     assert with_clip["result"][1] == 3
 
 

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from weighted_clip.encoder.cleaning import CleaningTokenize
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
+from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.encode import CHUNKING_CHOICES, MAX_ISSUES, MAX_WEIGHT, EncodeOptions, read_prompt
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
 from weighted_clip.weighting.normalize import NORMALIZATIONS
-from weighted_clip.weighting.options import EOS_ROWS, HIDDEN_FROM
+from weighted_clip.weighting.options import CLEANINGS, EOS_ROWS, HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.schemes.table import SCHEMES
@@ -39,6 +41,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "padding": PADDINGS,
     "eos_rows": EOS_ROWS,
     "hidden_from": HIDDEN_FROM,
+    "cleaning": CLEANINGS,
     "comma_backtrack": (20, 0, 1, 74),
 }
 
@@ -96,10 +99,10 @@ def check_issues(issues: Sequence[Issue], length: int) -> None:
 
 def tags(data: bytes) -> None:
     text = Draw(data).rest()
-    bare, found = take_tags(text)
-    assert all(text[slice(*piece.span)] == piece.text for piece in bare.pieces)
+    left, found = take_tags(text)
+    assert all(text[slice(*piece.span)] == piece.text for piece in left.pieces)
     assert all(text[tag.span.start] + text[tag.span.end - 1] == "<>" for tag in found)
-    assert len(bare.text) + sum(tag.span.end - tag.span.start for tag in found) == len(text)
+    assert len(left.text) + sum(tag.span.end - tag.span.start for tag in found) == len(text)
     loras, issues = read_loras(found)
     assert all(math.isfinite(lora.clip_strength) and math.isfinite(lora.model_strength) for lora in loras)
     check_issues(issues, len(text))
@@ -168,7 +171,8 @@ def reading(data: bytes) -> None:
         assert len(chunk.tokens) == layout.length
         assert chunk.num_content <= layout.capacity
         assert all(math.isfinite(token.weight) and abs(token.weight) <= MAX_WEIGHT for token in chunk.tokens)
-    if options.syntax != "a1111" or not take_tags(text)[1]:  # around a tag, a piece takes the gap in
+    found = bare(text, has_comments=options.is_cleaned, has_tags=options.syntax == "a1111")
+    if not found.spans:  # around what was taken out, a piece takes the gap in
         check_prompt(read.prompt, text)
     check_issues(read.issues, len(text))
     assert len(read.issues) <= MAX_ISSUES + 2
@@ -190,12 +194,12 @@ def conversion(data: bytes) -> None:
     if source == target:
         assert result.text == text
         return
-    loras, bare = _loras(text, source)
+    loras, left = _loras(text, source)
     their_loras, written = _loras(result.text, target)
     check_prompt(parse(written, target), written)
     if any(issue.code == "not-expressible" for issue in result.issues):
         return
-    ours, theirs = _tokens(bare, source), _tokens(written, target)
+    ours, theirs = _tokens(left, source), _tokens(written, target)
     assert [token_id for token_id, _ in ours] == [token_id for token_id, _ in theirs], result
     assert all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for (_, a), (_, b) in zip(ours, theirs, strict=True))
     assert len(loras) == len(their_loras), result
@@ -207,13 +211,14 @@ def conversion(data: bytes) -> None:
 def _loras(text: str, name: str) -> tuple[list[Any], str]:
     """The LoRAs that a program finds in a prompt, and what is left of it."""
     if name == "a1111":
-        bare, found = take_tags(text)
-        return read_loras(found)[0], bare.text
+        found = bare(text, has_comments=True, has_tags=True)
+        return read_loras(found.tags)[0], found.fragment.text
     return list(parse(text, name).loras), text
 
 
 def _tokens(text: str, name: str) -> list[tuple[object, float]]:
-    return [(token.id, token.weight) for part in tokens_by_part(parse(text, name), TOKENIZE) for token in part or ()]
+    tokenize = CleaningTokenize(TOKENIZE) if name == "a1111" else TOKENIZE
+    return [(token.id, token.weight) for part in tokens_by_part(parse(text, name), tokenize) for token in part or ()]
 
 
 assert set(CHOICES) <= {field.name for field in fields(EncodeOptions)}

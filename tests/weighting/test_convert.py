@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from weighted_clip.encoder.cleaning import CleaningTokenize
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.chunks import tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.extra_networks import take_tags
@@ -21,7 +23,10 @@ TOKENIZE = default_tokenizer()
 
 
 def tokens(text: str, syntax: str) -> list[tuple[object, float]]:
-    return [(token.id, token.weight) for part in tokens_by_part(parse(text, syntax), TOKENIZE) for token in part or ()]
+    is_cleaned = syntax == "a1111"
+    prompt = parse(bare(text, has_comments=is_cleaned, has_tags=False).fragment.text, syntax)
+    tokenize = CleaningTokenize(TOKENIZE) if is_cleaned else TOKENIZE
+    return [(token.id, token.weight) for part in tokens_by_part(prompt, tokenize) for token in part or ()]
 
 
 def is_same(found: list[tuple[object, float]], wanted: list[tuple[object, float]]) -> bool:
@@ -49,7 +54,7 @@ def test_of_200_prompts_most_go_to_each_other_syntax_and_back() -> None:
                 if any(write("a", 0.37)):  # it takes any number
                     kept.setdefault((prompt["syntax"], target), []).append(result)
                 parsed = parse(prompt["prompt"], prompt["syntax"])
-                is_plain = all(
+                is_plain = not (target == "a1111" and "#" in prompt["prompt"]) and all(
                     not isinstance(part, Break) and part.weight >= 0 and any(write("a", part.weight))
                     for part in parsed.parts
                 )
@@ -160,3 +165,31 @@ def test_a_tag_that_the_target_has_no_words_for_is_left_out_and_named() -> None:
     result = convert(text, "a1111", "comfy", TOKENIZE)
     assert result.text == "a  (cat:1.2)"
     assert [text[slice(*issue.span)] for issue in result.issues] == ["<lora:ink:0.8>", "<hypernet:x:1>"]
+
+
+def test_what_would_be_a_comment_is_left_out_and_named() -> None:
+    result = convert("a (#1:1.2) cat", "comfy", "a1111", TOKENIZE)
+    assert result.text == "a ( 1:1.2) cat"
+    (issue,) = result.issues
+    assert (issue.code, issue.span) == ("not-expressible", (3, 5))
+    assert "#" in issue.message
+
+
+def test_comments_are_not_converted_and_named() -> None:
+    result = convert("a cat # (ugly:1.3)\nin <lora:ink:1>[a bowl", "a1111", "comfy", TOKENIZE)
+    assert result.text == "a cat \nin (a bowl:0.90909091)"
+    assert [(issue.code, issue.span.start) for issue in result.issues] == [
+        ("unclosed-bracket", 34),
+        ("comment", 6),
+        ("not-expressible", 22),
+    ]
+
+
+def test_what_forge_cleans_is_written_as_it_reads_it() -> None:
+    assert convert("a “red” (caf&eacute;:1.2)", "a1111", "comfy", TOKENIZE) == ('a "red" (café:1.2)', ())
+
+
+def test_what_forge_would_clean_cannot_be_written_for_it() -> None:
+    (issue,) = convert("a “red” cat", "comfy", "a1111", TOKENIZE).issues
+    assert issue.code == "not-expressible"
+    assert "“red”" in issue.message

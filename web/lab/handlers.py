@@ -33,7 +33,7 @@ from .model import LabError, LabModel, ModelSource
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "hide", "hidden_from", "from_phrases"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning"),
 )
 """Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
 
@@ -217,7 +217,8 @@ class Handlers:
 
     def _converted(self, target: str, text: str, values: Sequence[str]) -> tuple[str, str]:
         options = self._options(text, values)
-        converted = convert(text, options.syntax, target, default_tokenizer())
+        is_cleaned = options.cleaning == "as Forge"
+        converted = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         if converted.issues:
             return converted.text, markup.problems([issue.line for issue in converted.issues])
         told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."

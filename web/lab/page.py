@@ -14,7 +14,7 @@ import gradio as gr
 from ...weighting.convert import TARGETS
 from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.options import HIDDEN_FROM
+from ...weighting.options import CLEANINGS, HIDDEN_FROM
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.table import SCHEMES
@@ -105,6 +105,7 @@ class _Page:
             choice("normalization", "Normalization", NORMALIZATIONS, "Changes the weights first")
             choice("chunking", "Chunking", CHUNKING_CHOICES, "Where long prompts are cut")
             choice("padding", "Padding", PADDINGS, "What the encoder sees of it")
+            choice("cleaning", "Cleaning", CLEANINGS, "Syntax a1111: comments, curly quotes")
         self.note = _html("scheme_note", "What the scheme does", note)
         with gr.Accordion("Fading and hiding words", open=False, elem_id=_id("more")):
             with gr.Row():

@@ -255,4 +255,5 @@ SYNTAX = Syntax(
     break_word=BREAK_WORD,
     write_lora=lambda lora: f"<lora:{lora.name}:{decimal(lora.weight)}>",
     has_tags=True,
+    is_cleaned=True,
 )

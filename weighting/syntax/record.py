@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from ..extra_networks import Tag, take_tags
-from ..prompt import Fragment, Lora, Piece, Prompt, Span
+from ..prompt import Lora, Prompt
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,8 @@ class Syntax:
     """How a LoRA is named in the text; None: not at all."""
     has_tags: bool = False
     """Whether tags of extra networks, ``<lora:name:0.8>``, are taken out before it is read."""
-
-    def take_tags(self, source: str) -> tuple[Fragment, tuple[Tag, ...]]:
-        """Take the tags out of a prompt, as `extra_networks.take_tags` does, if the syntax has them."""
-        return take_tags(source) if self.has_tags else (Fragment((Piece(source, Span(0, len(source))),)), ())
+    is_cleaned: bool = False
+    """Whether comments are taken out and text is repaired, as Forge does, unless its user does without."""
 
 
 def decimal(weight: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-from ..extra_networks import Tag, tag_issues, take_tags
+from ..bare import Bare, bare
 from ..prompt import Fragment, Issue, Piece, Span, shortened
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 
@@ -103,12 +103,13 @@ class AndPart(NamedTuple):
     """Where the weight stands, colon included."""
 
 
-def read_timed(source: str, steps: int) -> TimedPrompt:
+def read_timed(source: str, steps: int, *, has_comments: bool = True) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
     Args:
         source: Any string. Tags such as ``<lora:name:0.8>`` are taken out first.
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
+        has_comments: Whether ``#`` starts a comment, which is taken out as well.
 
     Returns:
         The prompt.
@@ -122,29 +123,31 @@ def read_timed(source: str, steps: int) -> TimedPrompt:
     """
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
-    bare, tags = take_tags(source)
-    parts = split_and(bare.text)
+    found = bare(source, has_comments=has_comments, has_tags=True)
+    text = found.fragment.text
+    parts = split_and(text)
     _Sizes().add(len(parts), steps, "parts between ANDs")
-    editings = [read_editing(bare.text[slice(*part.span)]) for part in parts]
+    editings = [read_editing(text[slice(*part.span)]) for part in parts]
     sizes = _Sizes()
     branches = tuple(
-        Branch(part.weight, _texts(bare.text, part.span.start, editing.parts, steps, sizes))
+        Branch(part.weight, _texts(text, part.span.start, editing.parts, steps, sizes))
         for part, editing in zip(parts, editings, strict=True)
     )
-    prompt = TimedPrompt(source, branches, steps, tuple(_issues(bare.text, parts, editings, steps)))
-    return _with_tags(prompt, bare, tags) if tags else prompt
+    prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
+    return _with_taken_out(prompt, found) if found.spans else prompt
 
 
-def _with_tags(prompt: TimedPrompt, bare: Fragment, tags: tuple[Tag, ...]) -> TimedPrompt:
-    """The prompt in places of the text with its tags, and what is to be said of them."""
+def _with_taken_out(prompt: TimedPrompt, found: Bare) -> TimedPrompt:
+    """The prompt in places of the whole text, and what is to be said of what was taken out of that."""
     # thousands of steps may share a few texts
     fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
-    moved = {fragment: bare.part(fragment) for fragment in fragments}
+    moved = {fragment: found.fragment.part(fragment) for fragment in fragments}
     branches = (
         replace(branch, texts=tuple(text._replace(fragment=moved[text.fragment]) for text in branch.texts))
         for branch in prompt.branches
     )
-    issues = [*(replace(issue, span=bare.span_of(issue.span)) for issue in prompt.issues), *tag_issues(tags)]
+    moved_issues = (replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues)
+    issues = [*moved_issues, *found.issues(prompt.source)]
     return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 
