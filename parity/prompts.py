@@ -109,6 +109,21 @@ A1111 = (
 )
 """The syntax of A1111 and Forge, with BREAK."""
 
+CLEANED = (
+    "a woman’s “red” hat",
+    "(“nested” quotes:1.3), [a ‘single’ one] and «guillemets»",
+    "rock &amp; roll, (caf&eacute;:1.2), &lt;b&gt;",
+    "a <b> stays &amp; (so do &quot;entities&quot; here:0.8)",
+    "an oﬃce in (ﬂorence:1.2), ＦＵＬＬ ＷＩＤＴＨ",
+    "schÃ¶n, (donâ€™t:1.2), cafÃ© au lait",
+    "<|EndOfText|> inside (a “prompt”:1.2)",
+    "zero\x00width\u200b and (soft\u00adhyphen:1.3)\ufeff",
+    "# the subject\na cat # (ugly:1.3)\nin a (bowl:1.2)",
+    "#\n##\n(a # comment\nin a group:1.3)",
+    "a “quoted” # comment with “quotes”\nBREAK (an &amp; b:0.7) # BREAK",
+)
+"""The same with what Forge repairs, and comments, which it takes out."""
+
 COMPEL = (
     "",
     "a cat",
@@ -197,6 +212,7 @@ EMBEDDINGS_MOVED = (
 PROMPTS = {
     "comfy": COMFY,
     "a1111": A1111,
+    "cleaned": CLEANED,
     "compel": COMPEL,
     "compel long": COMPEL_LONG,
     "embeddings": EMBEDDINGS,

@@ -1,8 +1,8 @@
 """stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
 
 Settings: ``emphasis``, a name of the WebUI's option; or ``{"way": "weighted_clip", "options": {...}}`` for our script's
-way through the same engine. ``modules.shared`` is replaced by the one option that the engine reads, because the real
-one starts the user interface.
+way through the same engine. Comments are taken out by Forge's own function, as its default setting has it.
+``modules.shared`` is replaced by the two options that are read, because the real one starts the user interface.
 """
 
 # pyright: reportMissingImports=false
@@ -23,12 +23,16 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     sys.path.insert(0, str(Path("packages_3rdparty").resolve()))  # as its launcher does
     sys.argv.append("--always-cpu")
     shared = sys.modules["modules.shared"] = ModuleType("modules.shared")
-    options = shared.__dict__["opts"] = SimpleNamespace(emphasis="Original")
+    options = shared.__dict__["opts"] = SimpleNamespace(emphasis="Original", enable_prompt_comments=True)
+    shared.__dict__.update(  # where the setting for comments is made known
+        options_templates={}, options_section=lambda *_: {}, OptionInfo=lambda *_: SimpleNamespace(info=lambda _: None)
+    )
 
     import torch
     import transformers
     from backend.nn.clip import IntegratedCLIP
     from backend.text_processing.classic_engine import ClassicTextProcessingEngine
+    from modules.processing_scripts.comments import strip_comments
     from safetensors.torch import load_file
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
@@ -43,6 +47,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     assert engine.embeddings.word_embeddings.keys() == names, engine.embeddings.skipped_embeddings
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
+        prompt = strip_comments(prompt)
         if settings.get("way") == "weighted_clip":
             return ours(engine, settings["options"], prompt)
         options.emphasis = settings["emphasis"]
