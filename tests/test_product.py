@@ -225,9 +225,8 @@ def code_block(page: str) -> str:
 
 def test_the_help_pages_quote_what_the_nodes_say() -> None:
     inspect = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]()
-    _, _, report = inspect.inspect("a (red:1.4) cat, [photorealistic] BREAK (sharp focus", "a1111", "as syntax")[
-        "result"
-    ]
+    prompt = "a (red:1.4) cat, [photorealistic] BREAK (sharp focus"
+    _, _, report = inspect.inspect(prompt, syntax="a1111", chunking="as syntax")["result"]
     assert code_block("WeightedCLIPInspect") == report
     convert = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]()
     text, _ = convert.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})["result"]
