@@ -24,9 +24,10 @@ command compares with the libraries that are installed. It fails if a difference
 - One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
   plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.
 - The prompts are fixed (`parity/prompts.py`): 40 for each syntax, with raised, lowered, zero and negative weights,
-  nested and odd brackets, several scripts and several chunks, ten long ones for compel's ways of cutting, and 19 that
-  name textual-inversion embeddings: seeded ones of 1, 2 and 8 vectors, read from files. Where A1111's comma rule moves
-  a name it loses the vectors; there ours are the numbers with the option `quirks`.
+  nested and odd brackets, several scripts and several chunks, ten long ones for compel's ways of cutting, eleven
+  that Forge cleans (curly quotes, HTML entities, comments), and 19 that name textual-inversion embeddings: seeded ones
+  of 1, 2 and 8 vectors, read from files. Where A1111's comma rule moves a name it loses the vectors; there ours are
+  the numbers with the option `quirks`.
 - A difference is the largest absolute one between hidden states, which are between -7 and 7.
 - Both sides run on one thread: a mean is summed in one part for each thread, and Forge on one thread differs from
   Forge on two by up to 4.4e-5 in `a1111` on these prompts.

@@ -113,6 +113,7 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
     assert {name: len(set(prompts)) for name, prompts in PROMPTS.items()} == {
         "comfy": 40,
         "a1111": 40,
+        "cleaned": 11,
         "compel": 40,
         "compel long": 10,
         "embeddings": 15,

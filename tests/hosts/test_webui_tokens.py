@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import ftfy
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host
@@ -22,7 +22,7 @@ NUM_PROMPTS = 30_000
 SECONDS = 900
 CAUSES: dict[str, Callable[[str], bool]] = {
     # its contractions are looked for in any case, and in any case ſ is an s: "'ſt" is the word "'s" to it, and then "t"
-    "a long s behind an apostrophe": lambda prompt: re.search("['’]\\s*(ſ|ﬅ)", prompt) is not None,
+    "a long s behind an apostrophe": lambda prompt: "'ſ" in ftfy.fix_text(prompt),
 }
 """Why prompts may differ, each with what it takes in a prompt."""
 MOST = 0.001
