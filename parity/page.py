@@ -18,8 +18,9 @@ Every number on this page was written by the command that measured it:
     python run.py parity --hosts DIR --write
 
 `DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and stable-diffusion-webui-forge, each
-host with its virtual environment, and `peers-venv`, a Python with numpy < 2 for the two packs. Without `--hosts` the
-command compares with the libraries that are installed. It fails if a difference is above what is allowed.
+host with its virtual environment, ComfyUI's with this pack's `requirements.txt` besides, and `peers-venv`, a Python
+with numpy < 2 for the two packs. Without `--hosts` the command compares with the libraries that are installed. It fails
+if a difference is above what is allowed.
 
 - One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
   plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.

@@ -123,7 +123,7 @@ def _forge() -> list[Subject]:
 
     subjects = [subject(emphasis, {"syntax": "a1111", "scheme": scheme}) for emphasis, scheme in emphases.items()]
     subjects.append(subject("None", {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}))
-    subjects += [replace(one, name=f"{one.name}, cleaned", prompts="cleaned", comfyui_limit=None) for one in subjects]
+    subjects += [replace(one, name=f"{one.name}, cleaned", prompts="cleaned") for one in subjects]
     for family, quirks in (("embeddings", {}), ("embeddings moved", {"quirks": True})):
         subjects += [
             replace(
