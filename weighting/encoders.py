@@ -41,7 +41,7 @@ class EncodedTowers(NamedTuple):
     """A prompt encoded by every tower."""
 
     hidden: Tensor
-    """``[1, rows, sum of the towers' dims]``: the towers' rows side by side, in the order of ``prompts``."""
+    """``[1, rows, sum of the towers' dims]``: the rows that all towers have, in the order of ``prompts``."""
     pooled: Tensor
     """``[1, pooled_dim]`` of the last tower, which in SDXL is CLIP-G's."""
     prompts: dict[str, EncodedPrompt]
@@ -175,7 +175,7 @@ class Encoders:
         return self.plan([self.read(text, options) for text in texts])
 
     def read(self, text: str | Mapping[str, str], options: EncodeOptions) -> dict[str, ReadPrompt]:
-        """Read one prompt for every tower, all with the same number of chunks; for those who plan many later."""
+        """Read one prompt for every tower, as `read_for_towers`; for those who plan many later."""
         return read_for_towers(text, options, self.readers)
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:

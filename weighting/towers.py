@@ -1,6 +1,7 @@
 """Prompts for models with several CLIP text towers, such as SDXL: each tower reads and encodes the prompt on its own.
 
-The towers' rows stand side by side, so that all have to have the same number of chunks.
+The towers' rows stand side by side. Where one tower has more rows than another, as a Long-CLIP can, its last ones are
+left out.
 
 Source: docs/models.md; behaviour of ComfyUI 0.29.0.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, zip_longest
 from pathlib import Path
 
 import torch
@@ -16,12 +18,13 @@ import torch
 from ..encoder.config import TextConfig
 from ..encoder.encoding import Encoding
 from ..encoder.tokenizer import default_tokenizer
-from .chunking import ChunkedSection
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, Tokenize, close_chunk
+from .chunking import ChunkedSection, rule_of
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
+from .prompt import Issue, Span
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,27 @@ def in_folders(folders: Iterable[str | Path]) -> Callable[[str, TextConfig], Emb
 def read_for_towers(
     text: str | Mapping[str, str], options: EncodeOptions, readers: Mapping[str, Reader]
 ) -> dict[str, ReadPrompt]:
-    """Read a prompt, one text or one for each tower by name; otherwise as `read_together`."""
-    return {name: reads[0] for name, reads in read_together([text], options, readers).items()}
+    """Read a prompt for every tower.
+
+    Args:
+        text: One text; or one for each tower, by name.
+        options: How to read it.
+        readers: By tower.
+
+    Returns:
+        By tower, in the order of ``readers``. Empty chunks are added to the shorter prompts, as by ComfyUI's
+        CLIPTextEncodeSDXL and by compel. Not so where one text is cut by ComfyUI's rule, for its CLIPTextEncode does
+        not, nor where one text is for towers of different lengths. What is behind the rows that all towers have is
+        named in the issues.
+
+    Raises:
+        As `read_together`.
+    """
+    reads = _read([text], options, readers)
+    is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
+    if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
+        reads = _with_equal_counts(reads)
+    return _with_cut_told({name: read for name, (read,) in _with_equal_rows(reads).items()})
 
 
 def read_together(
@@ -76,7 +98,7 @@ def read_together(
         texts: At least one prompt: one text, or one for each tower. ComfyUI's names of towers are ``clip_l``,
             ``clip_g`` and ``clip_h``.
         options: How to read them.
-        readers: By tower.
+        readers: By tower, all with chunks of one length.
         kept: Padding ``drop``: how many rows of each chunk are kept for the sake of other texts.
 
     Returns:
@@ -87,19 +109,85 @@ def read_together(
         PromptError: In strict mode, where the reference raises.
         ValueError: If an option is out of range.
     """
+    return _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
 
+
+def _differ_in_length(towers: Iterable[Reader | ReadPrompt]) -> bool:
+    return len({tower.layout.length for tower in towers}) > 1
+
+
+Reads = Mapping[str, Sequence[ReadPrompt]]
+"""By tower, what it reads of each text."""
+
+
+def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]) -> Reads:
     def read(text: str | Mapping[str, str], name: str, reader: Reader) -> ReadPrompt:
         text = text if isinstance(text, str) else text[name]
         return read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
 
-    reads = {name: [read(text, name, reader) for text in texts] for name, reader in readers.items()}
-    longest = max(len(kept), *(num_chunks(read) for some in reads.values() for read in some))
-    reads = {name: [padded(read, longest) for read in some] for name, some in reads.items()}
-    counts = [read.kept for some in reads.values() for read in some if read.kept is not None]
-    if counts:  # the same rows of every text and tower
-        fullest = tuple(map(max, zip(*counts, *[kept] * bool(kept), strict=True)))
-        reads = {name: [read._replace(kept=fullest) for read in some] for name, some in reads.items()}
-    return reads
+    return {name: [read(text, name, reader) for text in texts] for name, reader in readers.items()}
+
+
+def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:
+    """All with as many chunks as the longest, and ``least`` at least."""
+    longest = max(least, *(num_chunks(read) for some in reads.values() for read in some))
+    return {name: [padded(read, longest) for read in some] for name, some in reads.items()}
+
+
+def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[ReadPrompt]]:
+    """Padding ``drop``: the same rows of every text and tower, as many of each chunk as the fullest and ``kept``."""
+    every = [read for some in reads.values() for read in some]
+    counts = [read.kept for read in every if read.kept is not None]
+    fullest = tuple(map(max, zip_longest(*counts, kept, fillvalue=0)))
+
+    def dropping(read: ReadPrompt) -> ReadPrompt:
+        if read.kept is None:
+            return read
+        if len(fullest) > 1 and _differ_in_length(every):
+            # a row that is padding for one tower is a word for another, whose chunks end elsewhere
+            message = "Padding cannot be dropped here, as the text encoders' chunks differ in length: all is kept."
+            issue = Issue("padding-kept", message, Span(0, 0))
+            return read._replace(kept=None, issues=(*read.issues, issue))
+        return read._replace(kept=tuple(min(count, read.layout.length) for count in fullest[: num_chunks(read)]))
+
+    return {name: list(map(dropping, some)) for name, some in reads.items()}
+
+
+def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
+    """With an issue for each tower that has tokens behind the rows that all towers have, in all prompts of its text."""
+    counts = {name: _first_rows(read)[-1] for name, read in reads.items()}
+    shortest = min(counts, key=counts.__getitem__)
+    issues: dict[str, list[Issue]] = {}
+    for name, read in reads.items():
+        lost = _content_from(counts[shortest], read) if counts[name] > counts[shortest] else []
+        if lost:
+            message = (
+                f"{shortest} ends at row {counts[shortest]}: the last {len(lost)} of {name}'s tokens stand behind that "
+                "and are left out, as in ComfyUI."
+            )
+            span = Span(lost[0].at.start, lost[-1].at.end)
+            issues.setdefault(read.prompt.source, []).append(Issue("rows-cut", message, span))
+    return {
+        name: read._replace(issues=(*read.issues, *issues.get(read.prompt.source, ()))) for name, read in reads.items()
+    }
+
+
+def _first_rows(read: ReadPrompt) -> list[int]:
+    """For each chunk of a prompt's result the row it starts at, and behind the last the number of rows."""
+    return list(accumulate(read.kept or [read.layout.length] * num_chunks(read), initial=0))
+
+
+def _content_from(row: int, read: ReadPrompt) -> list[Token]:
+    """The tokens between BOS and EOS in a row and behind it."""
+    first_rows = _first_rows(read)
+    first = 0
+    found: list[Token] = []
+    for section in read.sections:
+        for prompt in section.prompts:
+            for start, chunk in zip(first_rows[first:], prompt, strict=False):
+                found += chunk.content[max(0, row - start - 1) :]
+        first += max(map(len, section.prompts))
+    return found
 
 
 def num_chunks(read: ReadPrompt) -> int:
@@ -132,11 +220,12 @@ def joined(encoded: Mapping[str, EncodedPrompt]) -> Encoding:
     """The towers' rows side by side, and the pooled vector that image models take.
 
     Args:
-        encoded: By tower, with equal numbers of rows.
+        encoded: By tower.
 
     Returns:
-        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``; the pooled vector of the last
-        tower, which in SDXL is CLIP-G's.
+        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``, with the rows that all of them
+        have; the pooled vector of the last tower, which in SDXL is CLIP-G's.
     """
     prompts = list(encoded.values())
-    return Encoding(torch.cat([prompt.hidden for prompt in prompts], dim=-1), prompts[-1].pooled)
+    num_rows = min(prompt.hidden.shape[1] for prompt in prompts)
+    return Encoding(torch.cat([prompt.hidden[:, :num_rows] for prompt in prompts], dim=-1), prompts[-1].pooled)

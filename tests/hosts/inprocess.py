@@ -36,11 +36,21 @@ comparisons = 0
 """How many times `difference` was asked, in the check that runs."""
 
 
-def make_clip(family: str, dtype: torch.dtype = torch.float32, embeddings: Path | None = None) -> Any:
-    """A small CLIP of a family, seeded as in make_checkpoint.py."""
+def make_clip(
+    family: str, dtype: torch.dtype = torch.float32, embeddings: Path | None = None, long_l: int | None = None
+) -> Any:
+    """A small CLIP of a family, seeded as in make_checkpoint.py.
+
+    Args:
+        family: Its name.
+        dtype: Type of its weights.
+        embeddings: A folder of textual inversions.
+        long_l: Positions of CLIP-L, if it shall be a Long-CLIP: set up as the host sets up a file of such a tower.
+    """
     import comfy.sd
     from comfy import sd1_clip, sdxl_clip
     from comfy.text_encoders import flux, sd2_clip, sd3_clip
+    from comfy.text_encoders.long_clipl import model_options_long_clip
 
     model, tokenizer = {
         "SD1": (sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer),
@@ -60,9 +70,20 @@ def make_clip(family: str, dtype: torch.dtype = torch.float32, embeddings: Path 
             "num_attention_heads": width // 64,
             "intermediate_size": 2 * width,
         }
+    tokenizer_data: dict[str, Any] = {}
+    if long_l is not None:
+        table = torch.empty(long_l, WIDTHS["l"])
+        state = {
+            "text_model.embeddings.position_embedding.weight": table,
+            "text_model.encoder.layers.1.mlp.fc1.weight": 0,
+        }
+        long_options = {"model_config": options["clip_l_model_config"]}
+        tokenizer_data, found = model_options_long_clip(state, {}, long_options)
+        options["clip_l_model_config"] = found["clip_l_model_config"]
     clip = comfy.sd.CLIP(
         target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
         embedding_directory=None if embeddings is None else [str(embeddings)],
+        tokenizer_data=tokenizer_data,
         model_options={**options, "dtype": dtype},
     )
     for tower, width in WIDTHS.items():

@@ -16,7 +16,20 @@ from .parity import Figures
 
 pytestmark = pytest.mark.host
 
-NAMES = ("harmless", "checks", "memory", "models", "native", "masks", "padding", "loras", "timed", "levels", "remember")
+NAMES = (
+    "harmless",
+    "checks",
+    "memory",
+    "models",
+    "native",
+    "long",
+    "masks",
+    "padding",
+    "loras",
+    "timed",
+    "levels",
+    "remember",
+)
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
     pytest.param(script, check, id=check)
@@ -43,6 +56,15 @@ SUBJECTS = {
     "check_the_native_encoder_in_the_sdxl_node_equals_the_hosts": "Native encoder in the SDXL node, with the host's",
     "check_the_native_encoder_in_the_refiners_node_equals_the_hosts": "Native encoder, refiner, with the host's",
     "check_the_native_encoder_takes_the_hosts_embeddings": "Native encoder, SDXL, small, embedding, with stock",
+    "check_long_clip_equals_stock": "Long-CLIP in SD1, in SDXL and in SD3 without T5, small, with stock",
+    "check_long_clip_beside_t5_equals_stock": "Long-CLIP in Flux and SD3, small, with stock",
+    "check_the_sdxl_node_with_long_clip_equals_stock": "SDXL node, small, with a Long-CLIP, two texts, with stock",
+    "check_an_embedding_longer_in_one_tower_equals_stock": "SDXL, small, embedding longer in one encoder, with stock",
+    "check_the_native_encoder_of_long_clip_equals_stock": "Native encoder, Long-CLIP in SD1 and SDXL, with stock",
+    "check_the_native_long_clip_in_the_sdxl_node_equals_stock": "Native encoder, Long-CLIP, SDXL node, with stock",
+    "check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding": (
+        "Native encoder, Long-CLIP in SDXL, every scheme and padding, with the host's"
+    ),
     "check_each_step_uses_its_texts": "Timed prompts, every scheduler: each denoiser call, with its text alone",
     "check_each_step_of_a_part_of_the_way_uses_its_texts": "Timed prompts, second half of the steps, likewise",
     "check_the_prompts_of_the_case_file_step_by_step": "Timed prompts, 100 with the WebUI's own texts, likewise",
@@ -75,6 +97,7 @@ SUBJECTS = {
 """What a check compares, in the words of docs/evidence/parity.md."""
 REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if "native" in check or "masked_keys" in check} | {
     "check_and_guides_as_the_webui_does": "at most 5e-5",
+    "check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding": "at most 2e-5",
     "check_a_clip_that_remembers_gives_what_it_gives_without": "at most 1e-5",
     "check_nothing_old_is_given_after_a_change": "at most 1e-5",
     "check_timed_texts_are_encoded_together": "at most 1e-5",

@@ -101,6 +101,9 @@ def test_all_towers_of_a_model_count_for_its_chunks(tmp_path: Path) -> None:
     prompt = read(two_towers((tmp_path,)), "a long cat", A1111)
     assert [chunk.num_content for chunk in prompt.chunks] == [3, 0, 0]
     assert token_rows(prompt, 9).rows[1][2] == "long[0]"
+    prompt = read(two_towers((tmp_path,)), "a embedding:long cat", EncodeOptions(syntax="comfy"))
+    assert [chunk.num_content for chunk in prompt.chunks] == [3]
+    assert [issue.code for issue in prompt.issues] == ["rows-cut"]
 
 
 @pytest.mark.parametrize(

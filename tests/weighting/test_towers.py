@@ -1,6 +1,8 @@
-"""Models with several towers: equal lengths, joined rows, and SDXL as the compel library encodes it."""
+"""Models with several towers: lengths, joined rows, and SDXL as the compel library and as ComfyUI encode it."""
 
 from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
 
 from .. import libraries
@@ -130,3 +133,101 @@ def test_long_position_tables_make_long_chunks() -> None:
     read = read_for_towers({"clip_l": "cat " * 200}, EncodeOptions(), {"clip_l": reader})["clip_l"]
     _, encoders = encoders_for({"clip_l": seeded_text_model(config)})
     assert encode_prompt(read, encoders["clip_l"], default_tokenizer()).hidden.shape == (1, 248, 128)
+
+
+LONG_L = replace(L, context_length=248)
+LONG_READERS = {"clip_l": Reader(default_tokenizer(), ChunkLayout(length=248)), "clip_g": READERS["clip_g"]}
+
+
+@pytest.fixture(scope="module")
+def long_models(models):
+    """As in `models`, with a Long-CLIP for CLIP-L."""
+    return {**models, "clip_l": seeded_text_model(LONG_L, seed=1)}
+
+
+def filled(ids: list[int], length: int, pad_id: int) -> list[list[int]]:
+    """The chunks of a text that is one long group: ComfyUI fills one after the other."""
+    some = [ids[start : start + length - 2] for start in range(0, max(len(ids), 1), length - 2)]
+    return [[49406, *part, 49407, *[pad_id] * (length - 2 - len(part))] for part in some]
+
+
+@pytest.mark.parametrize(
+    ("num_words", "num_rows"), [(0, 77), (9, 77), (75, 77), (76, 154), (240, 248), (246, 248), (247, 308), (600, 616)]
+)
+@pytest.mark.parametrize("weight", [1.0, 1.3, 0.4])
+def test_a_long_tower_beside_a_short_one_is_cut_as_in_comfyui(
+    long_models, num_words: int, num_rows: int, weight: float
+) -> None:
+    """Each tower by transformers, weights by ComfyUI's formula; what the shorter one lacks is cut off, not filled."""
+    libraries.library("transformers")
+    text = " ".join(islice(cycle(["red", "cat", "dog", "mat", "old"]), num_words))
+    ids = [token_id for token_id, _, _ in default_tokenizer()(text)]
+    assert len(ids) == num_words
+    theirs = [transformers_text_model(long_models["clip_l"]), transformers_projected_model(long_models["clip_g"])]
+    expected: list[torch.Tensor] = []
+    outputs: Any = None
+    for model, (length, pad_id) in zip(theirs, ((248, 49407), (77, 0)), strict=True):
+        chunks = torch.tensor([*filled(ids, length, pad_id), *filled([], length, pad_id)])
+        outputs = model(chunks, output_hidden_states=True)
+        *rows, empty = outputs.hidden_states[-2]
+        ends = [min(max(len(ids) - index * (length - 2), 0), length - 2) for index in range(len(rows))]
+        for chunk, end in zip(rows, ends, strict=True):
+            chunk[1 : end + 1] = empty[1 : end + 1] + (chunk[1 : end + 1] - empty[1 : end + 1]) * weight
+        expected.append(torch.cat(rows))
+    encoded = Encoders.of_models(long_models).prepare([f"({text}:{weight})" if text else ""], syntax="comfy")
+    (one,) = encoded.run()
+    assert one.hidden.shape[1] == num_rows
+    hidden = torch.cat([rows[:num_rows] for rows in expected], dim=-1).unsqueeze(0)
+    torch.testing.assert_close(one.hidden, hidden, rtol=0, atol=1e-5)
+    torch.testing.assert_close(one.pooled, outputs.text_embeds[:1], rtol=0, atol=1e-5)
+
+
+def told(texts: str | dict[str, str], **options) -> list[tuple[str, str, int]]:
+    """The codes and messages of what a pair of a Long-CLIP and CLIP-G does not encode, and where it starts."""
+    reads = read_for_towers(texts, EncodeOptions(**options), LONG_READERS)
+    found = dict.fromkeys(issue for read in reads.values() for issue in read.issues)
+    return [(issue.code, issue.message, issue.span.start) for issue in found]
+
+
+def test_tokens_behind_the_rows_of_the_shorter_tower_are_named() -> None:
+    text = "cat " * 245
+    ((code, message, start),) = told(text)
+    assert (code, start) == ("rows-cut", text.index("cat", 4 * 241))  # 75 a chunk, so row 248 is in the fourth at 16
+    assert message.startswith(
+        "clip_l ends at row 248: the last 4 of clip_g's tokens stand behind that and are left out"
+    )
+    assert told("cat " * 241) == told("cat " * 247) == []
+    ((code, message, start),) = told("a cat BREAK a dog, much", syntax="a1111")
+    assert (code, start) == ("rows-cut", len("a cat BREAK "))
+    assert message.startswith("clip_g ends at row 154: the last 4 of clip_l's tokens")
+    assert told("a cat BREAK " + "dog " * 80, syntax="a1111")[0][1].startswith("clip_g ends at row 231: the last 80 of")
+    ((code, message, start),) = told({"clip_l": "cat " * 100, "clip_g": "a dog"})
+    assert (code, start) == ("rows-cut", 4 * 76)
+    assert message.startswith("clip_g ends at row 77: the last 24 of clip_l's tokens")
+    blend = f'("a dog", "{text}").blend(1, 2)'
+    assert told(blend, syntax="compel")[0][::2] == ("rows-cut", blend.index(text) + 4 * 241)
+    assert told(f'("a dog", "{"cat " * 100}").and()', syntax="compel")[0][1].startswith(
+        "clip_g ends at row 231: the last"
+    )
+
+
+def test_two_texts_have_the_same_number_of_chunks_and_one_text_as_many_as_each_tower_needs() -> None:
+    text = "cat " * 100
+    reads = read_for_towers(text, EncodeOptions(), LONG_READERS)
+    assert [num_chunks(read) for read in reads.values()] == [1, 2]
+    reads = read_for_towers({"clip_l": text, "clip_g": text}, EncodeOptions(), LONG_READERS)
+    assert [num_chunks(read) for read in reads.values()] == [2, 2]
+
+
+def test_padding_is_dropped_where_both_have_one_chunk_and_else_kept(long_models) -> None:
+    encoders = Encoders.of_models(long_models)
+    (dropped, attended) = (encoders("a (red:1.2) cat", padding=padding).hidden for padding in ("drop", "attend"))
+    assert torch.equal(dropped, attended[:, :5])
+    long = "a (red:1.2) cat, " * 30
+    (dropped, attended) = (encoders(long, padding=padding).hidden for padding in ("drop", "attend"))
+    assert torch.equal(dropped, attended)
+    assert [code for code, *_ in told(long, padding="drop")] == ["padding-kept"]
+    texts = {"clip_l": "cat " * 100, "clip_g": "a dog"}
+    assert [code for code, *_ in told(texts, padding="drop")] == ["rows-cut"]
+    (one,) = encoders.prepare([texts], padding="drop").run()
+    assert one.hidden.shape[1] == 77

@@ -41,7 +41,7 @@ class LabModel(Protocol):
             check: Called before each call of an encoder; raises to end the work.
 
         Returns:
-            By tower, in the order of `readers`, with equal numbers of rows.
+            By tower, in the order of `readers`.
 
         Raises:
             EncoderError: If it cannot be done now, or with these options.

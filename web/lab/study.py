@@ -29,7 +29,7 @@ class TokenTable(NamedTuple):
 
 
 def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
-    """Read a prompt for the first text tower of a model, with as many chunks as its longest tower makes of it.
+    """Read a prompt for the first text tower of a model, with the chunks that the other towers add to it.
 
     Raises:
         LabError: If an option is out of range, or in strict mode where the reference refuses the prompt.

@@ -59,8 +59,7 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
     Raises:
         ValueError: If the rule is unknown.
     """
-    if chunking == "as syntax":
-        chunking = syntax_of(prompt.syntax).chunking
+    chunking = rule_of(chunking, prompt.syntax)
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
     issues: list[Issue] = []
@@ -84,6 +83,11 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
         for section in prompt.sections
     ]
     return ChunkedPrompt(tuple(chunked or [ChunkedSection((cut(prompt),))]), tuple(issues))
+
+
+def rule_of(chunking: str, syntax: str) -> str:
+    """The chunk rule of that name, or what ``as syntax`` means for a syntax."""
+    return syntax_of(syntax).chunking if chunking == "as syntax" else chunking
 
 
 def _counted_from(chunk: TokenChunk, first: int) -> TokenChunk:

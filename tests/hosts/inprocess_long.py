@@ -1,0 +1,161 @@
+"""Checks of text towers of different lengths: a Long-CLIP, whose chunks have 248 positions, alone and beside others.
+
+The second half is our native encoder. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from inprocess import OURS, TEXTS, WIDTHS, difference, issues_in, main, make_clip, ours, run_ours, stock
+from inprocess_models import PLAIN, our_sdxl, stock_sdxl
+from inprocess_native import CLOSE, checkpoint, conditioning, load
+from safetensors.torch import save_file
+
+LONG = 248
+FULL = "cat " * 240 + "(dog:1.3) bird tree house red blue"
+"""Fills a chunk of 248 positions: 246 tokens. Four chunks of 77 hold them; the last row of these is far behind."""
+ROWS = {
+    **dict.fromkeys([*TEXTS[:2], PLAIN], (248, 77)),
+    TEXTS[2]: (248, 231),
+    FULL: (248, 248),
+    f"{FULL} green": (496, 308),
+    TEXTS[2] * 3: (496, 496),
+}
+"""Texts, and the rows that ComfyUI gives of them: with a Long-CLIP alone, and with one beside a CLIP-G of 77."""
+
+
+def check_long_clip_equals_stock() -> float:
+    largest = 0.0
+    for family in ("SD1", "SDXL", "SD3 without T5"):
+        clip = make_clip(family, long_l=LONG)
+        for layer in (None, -1, -2):
+            clip.clip_layer(layer)
+            for text, rows in ROWS.items():
+                expected = stock(clip, text)
+                assert expected[0][0].shape[1] == rows[family != "SD1"], (family, text, expected[0][0].shape)
+                largest = max(largest, difference(ours(clip, text), expected))
+    assert largest == 0
+    return largest
+
+
+def check_long_clip_beside_t5_equals_stock() -> float:
+    largest = 0.0
+    for family in ("Flux", "SD3"):
+        clip = make_clip(family, long_l=LONG)
+        for text in TEXTS:  # of words that the small T5 knows
+            largest = max(largest, difference(ours(clip, text), stock(clip, text)))
+    assert largest == 0
+    return largest
+
+
+def check_the_sdxl_node_with_long_clip_equals_stock() -> float:
+    clip = make_clip("SDXL", long_l=LONG)
+    largest = 0.0
+    for text_g in ROWS:
+        for text_l in ROWS:
+            expected = stock_sdxl(clip, text_g, text_l)
+            largest = max(largest, difference(our_sdxl(clip, text_g, text_l), expected))
+    assert largest == 0
+    return largest
+
+
+def check_what_stock_cuts_is_named() -> None:
+    clip = make_clip("SDXL", long_l=LONG)
+    for text, named in (
+        (FULL, ["clip_l ends at row 248: the last 5 of clip_g's tokens stand behind that"]),
+        (f"{FULL} green", []),
+        (TEXTS[2], []),
+    ):
+        messages = [issue["message"] for issue in issues_in(run_ours(OURS, clip=clip, text=text))]
+        assert len(messages) == len(named), messages
+        assert all(part in message for part, message in zip(named, messages, strict=True)), messages
+    hidden = {text: ours(clip, text)[0][0] for text in (FULL, FULL.replace(" house red blue", " road hat sun"))}
+    one, other = hidden.values()
+    border = WIDTHS["l"]
+    assert torch.equal(one[..., border:], other[..., border:])  # what CLIP-G's last rows would have told
+    assert not torch.isclose(one[..., :border], other[..., :border]).all()
+
+
+def check_an_embedding_longer_in_one_tower_equals_stock() -> float:
+    """Stock cuts here too, with towers of one length: only one of them needs a second chunk."""
+    with tempfile.TemporaryDirectory() as folder:
+        generator = torch.Generator().manual_seed(4)
+        file = {"clip_l": torch.randn(4, WIDTHS["l"], generator=generator)}
+        file["clip_g"] = torch.randn(1, WIDTHS["g"], generator=generator)
+        save_file(file, Path(folder, "uneven.safetensors"))
+        clip = make_clip("SDXL", embeddings=Path(folder))
+        text = "cat " * 72 + "(a:1.1) embedding:uneven dog"
+        expected = stock(clip, text)
+        assert expected[0][0].shape[1] == 77
+        result = run_ours(OURS, clip=clip, text=text)
+        largest = difference(result["result"][0], expected)
+        (message,) = (issue["message"] for issue in issues_in(result))
+        assert "clip_g ends at row 77: the last 5 of clip_l's tokens" in message, message
+        both = stock_sdxl(clip, text, text)
+        assert both[0][0].shape[1] == 154
+        largest = max(largest, difference(our_sdxl(clip, text, text), both))
+    assert largest == 0
+    return largest
+
+
+def check_the_native_encoder_of_long_clip_equals_stock() -> float:
+    largest = 0.0
+    for family in ("SD1", "SDXL"):
+        clip = make_clip(family, long_l=LONG)
+        with checkpoint(family, clip) as file:
+            for clip_skip in (1, 3):
+                native = load(file, clip_skip)
+                clip.clip_layer(-clip_skip if family == "SD1" else -max(clip_skip, 2))
+                for text in ROWS:
+                    expected = stock(clip, text)
+                    assert expected[0][0].abs().mean() > 0.1
+                    largest = max(largest, difference(conditioning(native, text=text), expected))
+    assert largest <= CLOSE, largest
+    return largest
+
+
+def check_the_native_long_clip_in_the_sdxl_node_equals_stock() -> float:
+    clip = make_clip("SDXL", long_l=LONG)
+    with checkpoint("SDXL", clip) as file:
+        native = load(file)
+    clip.clip_layer(-2)
+    largest = 0.0
+    for text_g in ROWS:
+        for text_l in ROWS:
+            measured, expected = our_sdxl(native, text_g, text_l), stock_sdxl(clip, text_g, text_l)
+            largest = max(largest, difference(measured, expected))
+    assert largest <= CLOSE, largest
+    return largest
+
+
+def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() -> float:
+    import nodes
+
+    required: dict[str, Any] = nodes.NODE_CLASS_MAPPINGS[OURS].INPUT_TYPES()["required"]
+    clip = make_clip("SDXL", long_l=LONG)
+    with checkpoint("SDXL", clip) as file:
+        native = load(file)
+    clip.clip_layer(-2)
+    largest = 0.0
+    short, long = TEXTS[1], "a (photo:1.2) of a (cat:0.5) on a mat, BREAK oil painting, " + "red fox, " * 30
+    for choices in (
+        *({"scheme": scheme} for scheme in required["scheme"][0]),
+        *({"padding": padding} for padding in required["padding"][0]),
+    ):
+        for text in (short, long):
+            inputs = {"text": text, "syntax": "a1111", **choices}
+            expected, measured = (conditioning(either, **inputs) for either in (clip, native))
+            assert expected[0][0].isfinite().all()
+            largest = max(largest, difference(measured, expected))
+    assert largest <= 2 * CLOSE, largest
+    return largest
+
+
+if __name__ == "__main__":
+    main(globals())
