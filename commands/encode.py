@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
     encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures; or a file of prompts")
     add_reading_options(encode, is_text_needed=False)
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
-    encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what the encoder sees of padding")
+    encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what becomes of padding")
     encode.add_argument("--pooled", choices=POOLED, default="unweighted")
     encode.add_argument("--law", choices=LAWS, default="nested", help="masked_blend: how faded words share the result")
     encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")

@@ -104,7 +104,8 @@ INPUTS: dict[str, Input] = {
         PADDINGS,
         "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion "
         "was trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are left "
-        "out, so that the U-Net does not see them either.",
+        "out, so that the U-Net does not see them either. clean: its rows are those of the empty prompt, which tell of "
+        "no words. clean EOS too: so is the end token's row.",
         counts=True,
     ),
     "pooled": menu(

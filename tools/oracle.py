@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "compel brutal",
         "compel truncate",
     ),
-    "padding": ("attend", "mask", "mask EOS too", "drop"),
+    "padding": ("attend", "mask", "mask EOS too", "drop", "clean", "clean EOS too"),
     "pooled": ("unweighted", "weighted", "raw text"),
     "law": ("nested", "compel"),
     "mask_method": ("attention", "token", "remove"),

@@ -15,10 +15,10 @@ from ..encoder.encoding import Encoding
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
-from .padding import padding_visible
+from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
-from .schemes.api import Place, SchemeOptions, Weighted, all_places
+from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES
@@ -79,7 +79,13 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
 
     def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
         plan = SCHEMES[options.scheme].plan(chunks, scheme_options)
-        return plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, read.layout))
+        plan = plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, read.layout))
+        if options.padding not in BEHIND_CONTENT:
+            return plan
+        return plan.then_with(
+            empty_prompt_aside(scheme_options),
+            lambda weighted, empty: cleaned(weighted, chunks, options.padding, empty.hidden[0]),
+        )
 
     plan = plan_sections(read.sections, plan_chunks, scheme_options)
     if options.pooled == "raw text":
@@ -135,7 +141,16 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
         for column in zip(*(read.chunks for read in reads), strict=True)
     ]
     plan = gathered(columns).then(lambda results: [_of_text(results, index, read) for index, read in enumerate(reads)])
-    return plan if options.is_causal else uncausal(plan)
+    if options.padding in BEHIND_CONTENT:
+        plan = plan.then_with(
+            empty_prompt_aside(scheme_options),
+            lambda texts, empty: [
+                cleaned(text, read.chunks, options.padding, empty.hidden[0])
+                for text, read in zip(texts, reads, strict=True)
+            ],
+        )
+    encoded = plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads)))
+    return encoded if options.is_causal else uncausal(encoded)
 
 
 def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptions) -> Plan[Weighted]:
@@ -150,14 +165,13 @@ def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptio
     return Plan(plan.variants, combine)
 
 
-def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> EncodedPrompt:
+def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> Weighted:
     """What one text has of every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
     # what is found in a column is told once, with the first text
     found = [issue for column in columns for issue in column.issues] if index == 0 else []
     places = all_places(len(columns), read.layout.length)
-    weighted = Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(found)))
-    return _encoded(without_padding(weighted, read), read)
+    return Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(found)))
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:

@@ -46,7 +46,7 @@ class EncodeOptions:
     chunking: str = "as syntax"
     """Where long prompts are cut; one of `CHUNKING_CHOICES`."""
     padding: str = "attend"
-    """What the encoder may see of padding; one of `PADDINGS`."""
+    """What becomes of padding; one of `PADDINGS`."""
     pooled: Pooled = "unweighted"
     """``unweighted``: of the first chunk; ``weighted``: masked_blend and its like blend pooled vectors too; ``raw
     text``: of the text as typed, weights and brackets included, cut to one chunk, as the compel library does."""

@@ -1,4 +1,4 @@
-"""Checks of padding ``drop``: the diffusion model then draws what it draws when the padding's keys are masked.
+"""Checks of padding ``clean``, and of ``drop``: the U-Net then draws what it draws with the padding's keys masked.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from inprocess import WIDTHS, difference, draw, main, make_clip, ours, run_ours
+from inprocess import WIDTHS, difference, draw, main, make_clip, ours, run_ours, stock
 from inprocess_sampling import make_model
 
 CLOSE = 1e-5
@@ -111,6 +111,25 @@ def check_the_towers_of_sdxl_drop_the_same_rows() -> float:
         assert dropped.shape[2] == WIDTHS["l"] + WIDTHS["g"]
         rows = rows_of_text(clip, *texts)
         largest = max(largest, difference([[dropped, kept]], [[full[:, rows], values]]))
+    assert largest == 0
+    return largest
+
+
+def check_clean_rows_are_those_of_stocks_empty_prompt_bit_for_bit() -> float:
+    largest = 0.0
+    for family in ("SD1", "SDXL"):
+        clip = make_clip(family)
+        ((empty, _),) = stock(clip, "")
+        for text in (SHORT, LONG):
+            ((full, values),) = ours(clip, text, scheme="a1111_no_norm")
+            rows = rows_of_text(clip, text)
+            behind = torch.nn.functional.pad(rows.unflatten(0, (-1, 77))[:, 1:], (0, 1)).flatten()
+            words = rows & behind  # the last of each chunk's rows is that of EOS
+            for padding, kept in (("clean", rows), ("clean EOS too", words)):
+                ((clean, others),) = ours(clip, text, scheme="a1111_no_norm", padding=padding)
+                expected = torch.where(kept[:, None], full[0], empty[0].repeat(len(kept) // 77, 1)).unsqueeze(0)
+                assert differs(full, expected)
+                largest = max(largest, difference([[clean, others]], [[expected, values]]))
     assert largest == 0
     return largest
 

@@ -81,6 +81,7 @@ SUBJECTS = {
     "check_without_causality_the_host_equals_the_native_encoder": "Causality off, small, with the native encoder",
     "check_dropped_rows_are_the_others_bit_for_bit": "Padding dropped, small: rows that stay, with attended",
     "check_the_towers_of_sdxl_drop_the_same_rows": "Padding dropped, SDXL node, two texts: rows that stay, likewise",
+    "check_clean_rows_are_those_of_stocks_empty_prompt_bit_for_bit": "Padding clean, small: words, padding, with stock",
     "check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size": "Dropped rows in cross attention, with masked keys",
     "check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet": "Dropped rows, a call of a U-Net, with masked keys",
     "check_dropped_rows_equal_masked_keys_through_the_sampler": (

@@ -239,6 +239,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "token": {"scheme": "masked_blend", "mask_method": "token"},
     "mask": {"scheme": "a1111", "padding": "mask"},
     "drop": {"scheme": "comfy", "padding": "drop"},
+    "clean": {"scheme": "comfy", "padding": "clean"},
 }
 NAMES = ("scheme", "normalization", "law", "mask_method", "padding", "syntax")
 """Our script's controls after the first."""

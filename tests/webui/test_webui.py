@@ -64,6 +64,8 @@ def test_every_scheme_is_that_of_the_native_encoder(
         {"padding": "mask"},
         {"padding": "mask EOS too"},
         {"padding": "drop"},
+        {"padding": "clean"},
+        {"scheme": "comfy", "padding": "clean EOS too"},
         {"scheme": "masked_blend", "law": "compel"},
         {"scheme": "masked_blend", "mask_method": "remove", "padding": "mask"},
         {"scheme": "masked_blend", "mask_method": "token"},

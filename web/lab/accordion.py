@@ -18,7 +18,7 @@ _MENUS = {
     "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first"),
     "law": ("Law", list(LAWS), "masked_blend: several faded words"),
     "mask_method": ("Mask method", list(MASK_METHODS), "masked_blend: what absent means"),
-    "padding": ("Padding", list(PADDINGS), "What the encoder sees of it"),
+    "padding": ("Padding", list(PADDINGS), "What becomes of it"),
     "syntax": ("Syntax", list(SYNTAXES), "How weights are written"),
 }
 """Label, choices and help of each control, by the name of the setting, in the order of the API."""

@@ -30,6 +30,9 @@ PADDING_CAPTIONS = {
     "mask": "PAD is hidden from every position; EOS stays visible.",
     "mask EOS too": "PAD is hidden from every position, and so is EOS where it has the same id.",
     "drop": "Padding hides nothing from the encoder: its rows are left out of the result afterwards.",
+    "clean": "Padding hides nothing from the encoder: its rows are replaced by the empty prompt's afterwards.",
+    "clean EOS too": "Padding hides nothing from the encoder: its rows, and that of EOS, are replaced by the empty "
+    "prompt's afterwards.",
 }
 """What each padding option does to the mask."""
 

@@ -104,7 +104,7 @@ class _Page:
             choice("scheme", "Scheme", SCHEMES, "What a weight does")
             choice("normalization", "Normalization", NORMALIZATIONS, "Changes the weights first")
             choice("chunking", "Chunking", CHUNKING_CHOICES, "Where long prompts are cut")
-            choice("padding", "Padding", PADDINGS, "What the encoder sees of it")
+            choice("padding", "Padding", PADDINGS, "What becomes of it")
             choice("cleaning", "Cleaning", CLEANINGS, "a1111: comments, quotes")
         self.note = _html("scheme_note", "What the scheme does", note)
         with gr.Accordion("Fading and hiding words", open=False, elem_id=_id("more")):

@@ -9,7 +9,7 @@ Source: docs/weighting.md, "Schemes".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ...encoder.encoding import Encoding
@@ -106,6 +106,11 @@ def empty_prompt(options: SchemeOptions) -> Variant:
     """E, encoded in the same call as the prompt before it, last and with nothing hidden, as ComfyUI does."""
     chunk = close_chunk([], options.layout)
     return Variant((chunk,), (None,), "the empty prompt", is_aside=True, call="goes on")
+
+
+def empty_prompt_aside(options: SchemeOptions) -> Variant:
+    """E, encoded with whatever else is, for a step that comes behind a scheme."""
+    return replace(empty_prompt(options), call=None)
 
 
 def plan_rows(
