@@ -14,6 +14,7 @@ from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk,
 from .embeddings import Embeddings
 from .extra_networks import read_loras
 from .hiding import hiding_issues, mark_hidden
+from .lpw import lpw_issues, lpw_left_out_issues
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
@@ -98,6 +99,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *chunk_issues,
         *weight_issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
+        *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
     ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
     kept = rows_kept(sections) if options.padding == "drop" else None
@@ -124,7 +126,8 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
     """The prompt with what was taken out of it as marks, LoRAs and issues."""
     marks = tuple(sorted([*read.prompt.marks, *found.spans]))
     loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(found.tags)[0])
-    issues = sorted([*read.issues, *found.issues(read.prompt.source)], key=lambda issue: issue.span)
+    told = [*found.issues(read.prompt.source), *lpw_left_out_issues(found.spans, read.options.scheme)]
+    issues = sorted([*read.issues, *told], key=lambda issue: issue.span)
     prompt = replace(read.prompt, marks=marks, loras=loras)
     return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
 
