@@ -12,6 +12,7 @@ from .mask_control import WeightedCLIPMaskControl
 from .remember import WeightedCLIPRemember
 from .sdxl import WeightedCLIPSDXLEncode
 from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
+from .weigh_attention import WeightedCLIPWeighAttention
 
 _NODES = {
     WeightedCLIPTextEncode: "CLIP Text Encode (Weighted)",
@@ -19,6 +20,7 @@ _NODES = {
     WeightedCLIPMaskedBlend: "Down-Weight (Masked Blend)",
     WeightedCLIPMaskControl: "Mask Control",
     WeightedCLIPSDXLEncode: "CLIP Text Encode SDXL (Weighted)",
+    WeightedCLIPWeighAttention: "Weigh Attention",
     WeightedCLIPConvert: "Convert Prompt Syntax",
     WeightedCLIPInspect: "Inspect Prompt",
     WeightedCLIPLoad: "Load CLIP Encoder (native)",

@@ -42,6 +42,7 @@ from weighted_clip.web import pictures
 from weighted_clip.web.pictures.canvas import Canvas
 from weighted_clip.web.pictures.masks import draw_mask_rows
 from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
+from weighted_clip.weighting.attention import effect_of
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders
@@ -89,6 +90,7 @@ def main() -> None:
         "masked-blend": blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
         "mask-control": mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
         "sdxl-encode": two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
+        "weigh-attention": shares("a (red:2) cat on a (mat:0.3)"),
         "convert": converted("a ((red)) [cat], (dog:1.3)"),
         "inspect": pictures.draw_tokens(
             view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
@@ -236,6 +238,30 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
     labels = pictures.mask_labels(chunk, text)
     return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
+
+
+def shares(text: str) -> Image.Image:
+    """What one place of an image reads of each word without weights and with them, from seeded logits."""
+    (chunk,) = read(text).chunks
+    tokens = chunk.tokens[: chunk.num_content + 2]
+    logits = 0.7 * torch.randn(len(tokens), generator=torch.Generator().manual_seed(3))
+    biased = logits + torch.tensor([effect_of(token.weight).bias for token in tokens])
+    before, after = (torch.softmax(one, dim=0).tolist() for one in (logits, biased))
+    height, left, top = 34, 84, 44
+    scale = (HELP_WIDTH - left - 60) / max(*before, *after)
+    canvas = Canvas(HELP_WIDTH, top + height * len(tokens) + 8, DARK.background)
+    for column, (name, color) in enumerate((("without weights", DARK.muted), ("with them", DARK.up))):
+        canvas.box(left + 136 * column, 14, left + 136 * column + 10, 24, fill=color, radius=2)
+        canvas.text(left + 136 * column + 16, 19, name, DARK.text, size=13)
+    labels = pictures.mask_labels(chunk, text)
+    for row, token in enumerate(tokens):
+        y = top + row * height
+        shown = labels[row] if token.weight == 1 else f"{labels[row]} {token.weight:g}"
+        canvas.text(left - 8, y + height / 2 - 4, shown, DARK.text, size=13, align="right")
+        for line, (part, color) in enumerate(((before[row], DARK.muted), (after[row], DARK.up))):
+            canvas.box(left, y + 12 * line, left + scale * part, y + 12 * line + 10, fill=color, radius=2)
+            canvas.text(left + scale * part + 6, y + 12 * line + 5, f"{part:.0%}", DARK.muted, size=11)
+    return canvas.image()
 
 
 def converted(text: str) -> Image.Image:

@@ -146,10 +146,10 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
     if isinstance(clip, NativeClip):
         return True
     known = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
-    return not _others_in(clip) and known <= set(TOWERS)
+    return not others_in(clip) and known <= set(TOWERS)
 
 
-def _others_in(clip: Clip) -> tuple[str, ...]:
+def others_in(clip: Clip) -> tuple[str, ...]:
     """Names of the text encoders of other families beside the CLIP towers: ``t5xxl``, ..."""
     children = dict(clip.cond_stage_model.named_children())
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
@@ -225,7 +225,7 @@ def _call_host(
             f"The host encoded without asking Weighted CLIP ({missing}), so the weights would be missing. Please "
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
-    return Encoded(conditioning, {name: prompts[name] for name in prepared.reads}, _others_in(clip))
+    return Encoded(conditioning, {name: prompts[name] for name in prepared.reads}, others_in(clip))
 
 
 def _planned(

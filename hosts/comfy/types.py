@@ -15,6 +15,18 @@ from torch import Tensor, nn
 
 Conditioning = list[list[Any]]
 """ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
+TransformerOptions = dict[str, Any]
+"""What a diffusion model is told of one call: patches, wrappers, which block runs."""
+
+
+class AttentionFunction(Protocol):
+    """One of the attention functions in ``comfy.ldm.modules.attention``."""
+
+    __name__: str
+
+    def __call__(self, *inputs: Any, **options: Any) -> Tensor:
+        """Query, key, value, heads and mask to what was read."""
+        ...
 
 
 class Tokenizer(Protocol):
@@ -51,6 +63,9 @@ class ModelPatcher(Protocol):
     object_patches: Mapping[str, Any]
     add_object_patch: Callable[[str, Any], None]
     get_model_object: Callable[[str], Any]
+    clone: Callable[[], ModelPatcher]
+    add_wrapper_with_key: Callable[[str, str, Callable[..., Any]], None]
+    remove_wrappers_with_key: Callable[[str, str], None]
 
 
 class Clip(Protocol):

@@ -51,10 +51,30 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     comfy.__path__ = []
     loaders = ModuleType("nodes")
     loaders.LoraLoader = LoraLoader
-    for module in (comfy, management, patching, embeddings, ops, paths, loaders):
+    conds, hooks = ModuleType("comfy.conds"), ModuleType("comfy.hooks")
+    conds.CONDRegular = lambda cond: SimpleNamespace(cond=cond)
+    hooks.HookGroup, hooks.TransformerOptionsHook = HookGroup, transformer_options_hook
+    hooks.EnumHookScope = SimpleNamespace(AllConditioning="all")
+    hooks.set_hooks_for_conditioning = lambda cond, group: [[rows, {**values, "hooks": group}] for rows, values in cond]
+    for module in (comfy, management, patching, embeddings, ops, paths, loaders, conds, hooks):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         if module.__name__.startswith("comfy."):
             setattr(comfy, module.__name__.split(".")[1], module)
+
+
+def transformer_options_hook(options, hook_scope):
+    """The host's hook for a model's options."""
+    return SimpleNamespace(transformers_dict=options, hook_scope=hook_scope)
+
+
+class HookGroup:
+    """The host's hooks of an entry."""
+
+    def __init__(self) -> None:
+        self.hooks = []
+
+    def add(self, hook):
+        self.hooks.append(hook)
 
 
 class LoraLoader:

@@ -71,6 +71,7 @@ def test_inputs_stand_in_their_permanent_order() -> None:
             "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
             "cleaning",
         ],
+        "WeightedCLIPWeighAttention": ["clip", "text", "syntax", "how", "strength", "model", "cleaning"],
         "WeightedCLIPConvert": ["text", "from", "to", "cleaning"],
         "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip", "cleaning"],
         "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device", "remember"],

@@ -17,18 +17,8 @@ from .parity import Figures
 pytestmark = pytest.mark.host
 
 NAMES = (
-    "harmless",
-    "checks",
-    "memory",
-    "models",
-    "native",
-    "long",
-    "masks",
-    "padding",
-    "loras",
-    "timed",
-    "levels",
-    "remember",
+    *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "loras", "timed", "levels"),
+    *("remember", "attention"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -93,10 +83,34 @@ SUBJECTS = {
     "check_nothing_old_is_given_after_a_change": "Remember Encodings: LoRA, clip skip, new weights, with no memory",
     "check_hooks_on_a_clip_that_remembers_change_its_weights": "Remember Encodings: CLIP hooks, with no memory",
     "check_timed_texts_are_encoded_together": "Remember Encodings: a timed prompt in one batch, with one by one",
+    "check_weight_one_gives_the_stock_conditioning_and_model": "Weigh Attention at weight 1, small, with stock",
+    "check_weighed_attention_equals_one_written_out": (
+        "Weigh Attention on SD1, SD2 and SDXL, small, KSampler, with a softmax written out, relative to the largest"
+    ),
+    "check_strength_takes_weights_part_of_the_way": "Weigh Attention, strength 0.5, likewise",
+    "check_weights_stay_with_their_entry_in_areas_masks_and_time": (
+        "Weigh Attention in areas, masks, two conditionings and time ranges, likewise"
+    ),
+    "check_batches_and_texts_of_other_lengths_are_weighed_alike": "Weigh Attention, batches, long prompts, likewise",
+    "check_anothers_function_around_the_attention_is_called_as_well": (
+        "Weigh Attention with another pack's attention, likewise"
+    ),
+    "check_lora_hooks_and_weights_act_together": "Weigh Attention with LoRA hooks, likewise",
+    "check_a_compiled_model_is_weighed_as_well": "Weigh Attention in a compiled model, likewise",
+    "check_two_nodes_on_one_model_both_act": "Weigh Attention twice, positive and negative, likewise",
+    "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
 """What a check compares, in the words of docs/evidence/parity.md."""
 REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if "native" in check or "masked_keys" in check} | {
+    "check_weighed_attention_equals_one_written_out": "at most 1e-5",
+    "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
+    "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",
+    "check_batches_and_texts_of_other_lengths_are_weighed_alike": "at most 1e-5",
+    "check_anothers_function_around_the_attention_is_called_as_well": "at most 1e-5",
+    "check_lora_hooks_and_weights_act_together": "at most 1e-5",
+    "check_a_compiled_model_is_weighed_as_well": "at most 1e-5",
+    "check_two_nodes_on_one_model_both_act": "at most 1e-5",
     "check_and_guides_as_the_webui_does": "at most 5e-5",
     "check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding": "at most 2e-5",
     "check_a_clip_that_remembers_gives_what_it_gives_without": "at most 1e-5",

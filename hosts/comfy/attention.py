@@ -1,0 +1,202 @@
+"""Weights of words in the attention of ComfyUI's diffusion models: how they travel with a CONDITIONING.
+
+Each entry holds what acts on its rows as a marker among its model's inputs (``model_conds``), so that it goes with the
+entry through areas, masks and time ranges. Wrappers of the host's sampler, which come along as a hook of the entry or
+sit on a MODEL, take the markers out again and hand them to ``attention_layers.py``. Nothing is replaced in the host.
+
+Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...weighting.attention import PLAIN, RowEffect
+from ...weighting.view import counted
+from .attention_layers import Weighing, family_of
+from .types import Conditioning, ModelPatcher
+
+logger = logging.getLogger(__name__)
+
+MARKER = "weighted_clip_attention"
+"""Name of the marker, of our wrappers, and of what a sampling has seen of them."""
+READY = "weighted_clip_attention_is_ready"
+"""Says that an entry's marker is as long as those of the other entries."""
+
+Entry = dict[str, Any]
+"""An entry of a conditioning as the host's sampler has it."""
+
+
+def with_effects(
+    conditioning: Conditioning, effects: Sequence[RowEffect], model: ModelPatcher | None = None
+) -> tuple[Conditioning, ModelPatcher | None]:
+    """A conditioning whose rows are weighed wherever an image reads them.
+
+    Args:
+        conditioning: Of a prompt; each of its entries has as many rows as there are effects.
+        effects: What happens to each row.
+        model: Where to put the wrappers; without one they come with the conditioning, as hooks.
+
+    Returns:
+        Copies of the conditioning and the model; what came in, if no effect does anything.
+
+    Raises:
+        ValueError: If an entry has another number of rows.
+    """
+    if all(effect == PLAIN for effect in effects):
+        return conditioning, model
+    import comfy.conds
+    import comfy.hooks
+
+    marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
+    marked: Conditioning = []
+    for rows, values in conditioning:
+        if rows.shape[1] != len(effects):
+            raise ValueError(f"the text encoder gave {rows.shape[1]} rows, but the prompt was read as {len(effects)}")
+        inputs = {**values.get("model_conds", {}), MARKER: comfy.conds.CONDRegular(marker)}
+        marked.append([rows, {**values, "model_conds": inputs}])
+    if model is None:
+        return comfy.hooks.set_hooks_for_conditioning(marked, _hooks()), None
+    return marked, with_wrappers(model)
+
+
+def with_wrappers(model: ModelPatcher) -> ModelPatcher:
+    """A clone of a MODEL with our wrappers, once."""
+    work = model.clone()
+    for kind, wrapper in _WRAPPERS.items():
+        work.remove_wrappers_with_key(kind, MARKER)
+        work.add_wrapper_with_key(kind, MARKER, wrapper)
+    return work
+
+
+@cache
+def _hooks() -> Any:
+    """The one group of hooks that all marked entries share, so that none of them runs apart for its hooks."""
+    import comfy.hooks
+
+    wrappers = {kind: {MARKER: [wrapper]} for kind, wrapper in _WRAPPERS.items()}
+    group = comfy.hooks.HookGroup()
+    scope = comfy.hooks.EnumHookScope.AllConditioning
+    group.add(comfy.hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
+    return group
+
+
+class _Seen:
+    """What became of the weights in one sampling."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self.num_layers = 0
+        self.has_control = False
+
+    def report(self) -> None:
+        if not self.num_rows:
+            return
+        rows, layers = counted(self.num_rows, "row"), counted(self.num_layers, "attention layer")
+        logger.info("Weigh Attention: %s in %s", rows, layers)
+        if self.has_control:
+            logger.info("Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention")
+
+
+def _sample(
+    executor: Callable[..., Any], model: Any, sigmas: Any, extra_args: dict[str, Any], *rest: Any, **named: Any
+) -> Any:
+    """Around a sampling: say afterwards what became of the weights."""
+    options = extra_args["model_options"].setdefault("transformer_options", {})
+    if MARKER in options:  # our wrappers are both on the model and in the conditioning
+        return executor(model, sigmas, extra_args, *rest, **named)
+    seen = options[MARKER] = _Seen()
+    result = executor(model, sigmas, extra_args, *rest, **named)
+    seen.report()
+    return result
+
+
+def _predict(
+    executor: Callable[..., Any], model: Any, conds: Sequence[list[Entry] | None], *rest: Any, **named: Any
+) -> Any:
+    """Around the predictions of a step: give every entry a marker of one length, so that they can share a batch."""
+    entries = [entry for some in conds if some is not None for entry in some]
+    lengths = [_num_rows(entry["model_conds"][MARKER].cond) for entry in entries if MARKER in entry["model_conds"]]
+    if not lengths or any(READY in entry for entry in entries):
+        return executor(model, conds, *rest, **named)
+    longest = max(lengths)
+    ready = [some if some is None else [_ready(entry, longest) for entry in some] for some in conds]
+    return executor(model, ready, *rest, **named)
+
+
+def _ready(entry: Entry, length: int) -> Entry:
+    """An entry with a marker for ``length`` rows, of which those that it does not have are no numbers."""
+    import comfy.conds
+
+    inputs = entry["model_conds"]
+    marker = torch.full((2, length), torch.nan)
+    if MARKER in inputs:
+        own = inputs[MARKER].cond.view(2, -1)
+        num_rows = inputs["c_crossattn"].cond.shape[1]
+        if own.shape[1] != num_rows:
+            raise ValueError(
+                f"Weigh Attention weighed {own.shape[1]} rows of text, but the sampler got {num_rows}: a node between "
+                "them, such as Conditioning (Concat), has changed them. Join prompts with Conditioning (Combine), or "
+                "write them as one."
+            )
+        marker[:, :num_rows] = own
+    copy = {**entry, "model_conds": {**inputs, MARKER: comfy.conds.CONDRegular(marker.view(1, -1))}, READY: True}
+    hooks = entry.get("hooks")
+    if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
+        copy["hooks"] = None  # it has done its work by now, and entries with other hooks never share a batch
+    return copy
+
+
+def _apply(
+    executor: Callable[..., Tensor],
+    x: Tensor,
+    t: Tensor,
+    c_concat: Tensor | None = None,
+    c_crossattn: Tensor | None = None,
+    control: Any = None,
+    transformer_options: dict[str, Any] | None = None,
+    **inputs: Any,
+) -> Tensor:
+    """Around a call of the model: take the markers out of its inputs, and let them act."""
+    options = transformer_options or {}
+    marker: Tensor | None = inputs.pop(MARKER, None)
+    if marker is None:
+        return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    plain = torch.tensor([[PLAIN.bias], [PLAIN.factor]])
+    rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2, -1)]
+    num_rows = max(int((own != plain).any(0).sum()) for own in rows)
+    if not num_rows:
+        return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    family = family_of(executor.class_obj)  # type: ignore[attr-defined]
+    assert c_crossattn is not None  # all families have the text there
+    num_keys = c_crossattn.shape[1]
+    # the host repeats shorter texts in a batch until all are equally long
+    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else plain.expand(2, num_keys) for own in rows]
+    bias, factor = torch.stack(tiled, dim=1).to(x.device)
+    weighing = Weighing(bias, factor)
+    options = family(weighing, options)
+    result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    seen = options.get(MARKER)
+    if seen is not None:
+        seen.num_rows = max(seen.num_rows, num_rows)
+        seen.num_layers = max(seen.num_layers, weighing.num_layers)
+        seen.has_control = seen.has_control or control is not None
+    return result
+
+
+def _num_rows(marker: Tensor) -> int:
+    return marker.shape[1] // 2
+
+
+_WRAPPERS: dict[str, Callable[..., Any]] = {
+    "sampler_sample": _sample,
+    "calc_cond_batch": _predict,
+    "apply_model": _apply,
+}
+"""By the host's names of what they stand around (``comfy.patcher_extension.WrappersMP``)."""

@@ -1,0 +1,182 @@
+"""Where each family of ComfyUI's diffusion models reads text, and how weights get into its attention there.
+
+For one call of a model its options get one more function around the attention, which adds a bias to the logits of the
+text's keys and multiplies their values. Which keys are text is known from the model, never from a shape.
+
+Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .types import AttentionFunction, TransformerOptions
+
+OVERRIDE = "optimized_attention_override"
+"""The host's option by which a function stands around its attention."""
+WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
+"""Attention functions of the host that take no bias, or warn of it at each call; PyTorch's takes their place."""
+
+
+Family = Callable[["Weighing", TransformerOptions], TransformerOptions]
+"""Options of a model for one call, to a copy of them by which weights act."""
+
+
+class Weighing:
+    """Weights of one call of a model, and the layers in which they acted."""
+
+    def __init__(self, bias: Tensor, factor: Tensor) -> None:
+        """Hold what acts on each text key.
+
+        Args:
+            bias: ``[batch, keys]``, float32, added to logits; ``-inf`` for a key that nothing reads.
+            factor: ``[batch, keys]``, float32, what values are multiplied by.
+        """
+        self.bias = bias
+        self.factor = factor
+        self.num_layers = 0
+        """Attention layers in which it acted so far."""
+
+    def attend(
+        self,
+        attention: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: int,
+        mask: Tensor | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Tensor:
+        """The host's attention with the weights in it; the text's keys are the first ones.
+
+        Args:
+            attention: What makes it.
+            query: ``[batch, queries, dim]``, or ``[batch, heads, queries, head_dim]``.
+            key: The same with keys.
+            value: As ``key``.
+            heads: Number of heads.
+            mask: What else hides keys, as the host's attention takes it.
+            rest: What else stands behind it.
+            options: What the attention takes besides.
+
+        Returns:
+            What ``attention`` gives.
+        """
+        self.num_layers += 1
+        num_text, num_keys = self.bias.shape[1], key.shape[-2]
+        if bool((self.bias != 0).any()):
+            # as low as a bias can be without making a row of nothing but -inf, whose softmax is no number
+            bias = self.bias.clamp(min=torch.finfo(query.dtype).min / 2).to(query.dtype)
+            bias = torch.nn.functional.pad(bias, (0, num_keys - num_text))[:, None, None]  # [batch, 1, 1, keys]
+            mask = bias if mask is None else _with_mask(bias, mask)
+        if bool((self.factor != 1).any()):
+            factor = torch.nn.functional.pad(self.factor, (0, num_keys - num_text), value=1.0)[..., None]
+            value = value * (factor if value.dim() == 3 else factor[:, None]).to(value.dtype)
+        return attention(query, key, value, heads, mask, *rest, **options)
+
+
+def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
+    """Bias and the host's own mask in one: bools that say what may be attended, or what is added."""
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0 if mask.dim() == 2 else 1)
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, torch.finfo(bias.dtype).min / 2)
+    return bias + mask.to(bias.dtype)
+
+
+def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) -> TransformerOptions:
+    """A copy of a model's options with one more function around its attention.
+
+    Args:
+        options: The model's, for one call; another pack's function in them is called inside of ours.
+        act: Takes the attention, then what it takes.
+
+    Returns:
+        The copy.
+    """
+    earlier = options.get(OVERRIDE)
+
+    def override(function: AttentionFunction, *inputs: Any, **choices: Any) -> Tensor:
+        def attention(*inputs: Any, **choices: Any) -> Tensor:
+            if earlier is not None:
+                return earlier(function, *inputs, **choices)
+            if function.__name__ in WITHOUT_BIAS and (len(inputs) > 4 and inputs[4] is not None):
+                from comfy.ldm.modules.attention import attention_pytorch
+
+                return attention_pytorch(*inputs, **choices)
+            return function(*inputs, **choices)
+
+        return act(attention, *inputs, **choices)
+
+    return {**options, OVERRIDE: override}
+
+
+def in_cross_attention(weighing: Weighing, options: TransformerOptions) -> TransformerOptions:
+    """Options by which weights act in a U-Net's cross attention: in the next attention behind the host's own patch.
+
+    Raises:
+        ValueError: If another pack replaces that attention.
+    """
+    if options.get("patches_replace", {}).get("attn2"):
+        raise ValueError(
+            "Weigh Attention cannot act in this model: another node, such as IP-Adapter or Attention Couple, replaces "
+            "its cross attention (attn2_replace), where the weights would be lost. Take out that node or Weigh "
+            "Attention."
+        )
+    num_keys = weighing.bias.shape[1]
+    is_next = False
+
+    def before(query: Tensor, key: Tensor, value: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor]:
+        nonlocal is_next
+        if key.shape[1] != num_keys:
+            raise ValueError(
+                f"Weigh Attention expects {num_keys} rows of text in the cross attention, but another node's patch has "
+                f"made them {key.shape[1]}: which of them are words can no longer be told. Take out that node, such "
+                "as NegPip, or Weigh Attention."
+            )
+        is_next = True
+        return query, key, value
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        nonlocal is_next
+        if not is_next:
+            return attention(*inputs, **choices)
+        is_next = False
+        return weighing.attend(attention, *inputs, **choices)
+
+    patches = options.get("patches", {})
+    patched = {**patches, "attn2_patch": [*patches.get("attn2_patch", ()), before]}
+    return around_attention({**options, "patches": patched}, act)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": in_cross_attention,
+}
+"""By the class of a diffusion model; of each a test has shown that weights act as written out."""
+
+
+def family_of(model: Any) -> Family:
+    """How weights get into a model's attention.
+
+    Args:
+        model: The host's model (``comfy.model_base.BaseModel``).
+
+    Returns:
+        A function from weights and a model's options for one call to a copy of the options by which they act.
+
+    Raises:
+        ValueError: If it is not known where this model reads text.
+    """
+    network = getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+    name = f"{type(network).__module__}.{type(network).__qualname__}"
+    if name not in FAMILIES:
+        raise ValueError(
+            f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
+            "text: it works on Stable Diffusion 1, 2 and XL. For other models, encode without it."
+        )
+    return FAMILIES[name]

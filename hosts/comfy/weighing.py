@@ -1,0 +1,145 @@
+"""Prompts whose words are weighed in the attention: which rows of a CONDITIONING are a word's.
+
+The text is encoded as if it had no weights. Its rows are those of the chunks that our parser and the host's own
+tokenizer made of it.
+
+Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from ...weighting.attention import PLAIN, How, RowEffect, effect_of
+from ...weighting.chunks import Token
+from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.view import counted
+from .attention import with_effects
+from .clip import EitherClip, Encoded, encode_text, is_stable_diffusion, others_in, towers_of
+from .native import NativeClip
+from .types import ModelPatcher
+
+
+class WeighedWord(NamedTuple):
+    """A stretch of the prompt with a weight, and where it stands."""
+
+    text: str
+    """As typed, without its syntax."""
+    weight: float
+    """As read."""
+    rows: tuple[int, ...]
+    """Of the conditioning, counted from 0."""
+
+
+class Weighed(NamedTuple):
+    """A prompt with weights that act in the attention."""
+
+    encoded: Encoded
+    """Its conditioning, in which the weights travel, and what was read."""
+    words: tuple[WeighedWord, ...]
+    """What is weighed; empty where nothing is, and the conditioning is that of the host's own node."""
+    model: ModelPatcher | None
+    """The model for it, if one came in."""
+
+
+def weigh_text(
+    clip: EitherClip,
+    text: str,
+    options: EncodeOptions,
+    how: How,
+    strength: float = 1.0,
+    model: ModelPatcher | None = None,
+) -> Weighed:
+    """Encode a prompt without its weights, and weigh its words in the attention.
+
+    Args:
+        clip: ComfyUI's CLIP of Stable Diffusion 1, 2 or XL, or a `NativeClip`.
+        text: The prompt.
+        options: How it is read; the scheme is ``unweighted``.
+        how: What a weight does; one of `HOWS`.
+        strength: How far it is taken, as in `effect_of`.
+        model: Where the weights shall act; without one, in any model that samples with the conditioning.
+
+    Returns:
+        Conditioning, words and model.
+
+    Raises:
+        ValueError: If the rows of a word cannot be told in this CLIP.
+    """
+    towers_of(clip)  # raises where there are none
+    if not isinstance(clip, NativeClip) and not is_stable_diffusion(clip):
+        found = ", ".join(others_in(clip)) or "none loaded"
+        raise ValueError(
+            "Weigh Attention does not know which rows are a word's in this CLIP "
+            f"({type(clip.cond_stage_model).__name__}; beside CLIP: {found}). It works on Stable Diffusion 1, 2 and XL."
+        )
+    encoded = encode_text(clip, text, options)
+    tokens = _rows_of(encoded)
+    effects = [effect_of(token.weight, how, strength) for token in tokens]
+    conditioning, model = with_effects(encoded.conditioning, effects, model)
+    words = _words(text, tokens, effects)
+    return Weighed(encoded._replace(conditioning=conditioning), words, model)
+
+
+def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
+    """Which words are weighed, in which rows, and what is not, in lines."""
+    if not weighed.words:
+        return ["no word is weighed: the conditioning is that of CLIP Text Encode"]
+    lines = [f"weighed in the attention by {how}, strength {strength:g}:"]
+    for text, weight, rows in weighed.words:
+        lines.append(f"  {text!r} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
+    num_rows = sum(len(word.rows) for word in weighed.words)
+    lines.append(f"{counted(num_rows, 'row')}; how many attention layers read them is in ComfyUI's log after sampling")
+    lines.append("not weighed: the pooled vector, and what a ControlNet reads")
+    return lines
+
+
+def _rows_of(encoded: Encoded) -> tuple[Token, ...]:
+    """The token of each row."""
+    by_tower = {name: _tokens_of(prompt.read) for name, prompt in encoded.prompts.items()}
+    (first, tokens), *others = by_tower.items()
+    for name, other in others:
+        differing = [row for row, (one, two) in enumerate(zip(tokens, other, strict=True)) if one.weight != two.weight]
+        if differing:
+            raise ValueError(
+                f"The text encoders {first} and {name} have different words in row {differing[0]}, as an embedding has "
+                "more vectors for one of them: their rows have one weight together. Take its weight and those behind "
+                "it off, or the embedding out."
+            )
+    return tokens
+
+
+def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
+    section, *more = read.sections
+    if more or section.shares or section.weight != 1.0:
+        raise ValueError(
+            "Weigh Attention does not take .and and .blend, whose rows are several prompts: encode each prompt on its "
+            "own and join them with Conditioning (Combine)."
+        )
+    return tuple(token for chunk in read.chunks for token in chunk.tokens)
+
+
+def _words(text: str, tokens: Sequence[Token], effects: Sequence[RowEffect]) -> tuple[WeighedWord, ...]:
+    weighed = [row for row, effect in enumerate(effects) if effect != PLAIN]
+    words: list[WeighedWord] = []
+    for _, group in groupby(weighed, lambda row: (tokens[row].fragment, tokens[row].weight)):
+        rows = tuple(group)
+        spans = [tokens[row].at for row in rows]
+        shown = text[min(span.start for span in spans) : max(span.end for span in spans)]
+        words.append(WeighedWord(shown, tokens[rows[0]].weight, rows))
+    return tuple(words)
+
+
+def _ranges(rows: Sequence[int]) -> str:
+    """Rows in a few characters.
+
+    >>> _ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    parts: list[str] = []
+    for _, group in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
+        run = [row for _, row in group]
+        parts.append(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ", ".join(parts)

@@ -1,0 +1,84 @@
+"""The Weigh Attention node: weights that act where the image reads the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy.clip import EitherClip
+from ..hosts.comfy.types import ModelPatcher
+from ..hosts.comfy.weighing import report_of, weigh_text
+from ..weighting.attention import HOWS, How
+from ..weighting.convert import TARGETS
+from ..weighting.encode import EncodeOptions
+from . import common
+from .results import encoded_result
+
+
+class WeightedCLIPWeighAttention(common.EncodeNode):
+    """Weighs words in the diffusion model's attention instead of in the text encoder's result."""
+
+    DESCRIPTION = (
+        "Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's "
+        "attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. "
+        "For Stable Diffusion 1, 2 and XL."
+    )
+    SEARCH_ALIASES = ["attention", "weights", "cross attention", "prompt", "emphasis", "attention bias"]  # noqa: RUF012
+    RETURN_TYPES = ("CONDITIONING", "STRING", "MODEL")
+    RETURN_NAMES = ("CONDITIONING", "report", "MODEL")
+    OUTPUT_TOOLTIPS = (
+        "The encoded prompt, in which the weights travel to the sampler.",
+        "Each weighed word with its weight and rows, what is not weighed, and every problem.",
+        "The model that came in, ready for the weights; nothing if none came in.",
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **common.inputs("clip", "text"),
+                "syntax": common.menu(
+                    common.with_first("comfy", TARGETS), common.INPUTS["syntax"][1]["tooltip"], counts=True
+                ),
+                "how": common.menu(
+                    HOWS,
+                    "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
+                    "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
+                    "multiplied.",
+                ),
+                "strength": common.make_input(
+                    "FLOAT",
+                    "How far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
+                    {"default": 1.0, "min": 0.0, "max": 10.0, "step": 0.05},
+                ),
+            },
+            "optional": {
+                "model": common.make_input(
+                    "MODEL",
+                    "Not needed. Connected, the weights act only in the MODEL output, so use that for sampling; on "
+                    "NVIDIA this saves the second copy of the model that ComfyUI loads for hooks.",
+                ),
+                **common.inputs("cleaning"),
+            },
+        }
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """What the inputs mean for the text, which are named as the fields of `EncodeOptions`."""
+        return EncodeOptions(scheme="unweighted", **choices)
+
+    def encode(
+        self,
+        clip: EitherClip,
+        text: str,
+        how: How,
+        strength: float,
+        model: ModelPatcher | None = None,
+        **choices: Any,
+    ) -> dict[str, Any]:
+        """Encode, and attach the weights; ``choices`` are the other menus."""
+        weighed = weigh_text(clip, text, self.options(**choices), common.checked("how", how, HOWS), strength, model)
+        result = encoded_result(weighed.encoded)
+        conditioning, report = result["result"]
+        report = "\n".join([report, *report_of(weighed, how, strength)])
+        return {**result, "result": (conditioning, report, weighed.model)}

@@ -1,0 +1,114 @@
+"""The node Weigh Attention on a fake host: what it attaches to a conditioning, what it says, and what it refuses."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from weighted_clip.hosts.comfy.attention import MARKER, _hooks
+from weighted_clip.weighting.attention import effect_of
+
+from .fake_comfy import BASE, FakeClip, install, node
+
+PROMPT = "a (red:1.4) cat and a (photorealistic dog:0.5)"
+ROWS = {2: 1.4, 6: 0.5, 7: 0.5, 8: 0.5}
+
+
+class Model:
+    """A MODEL that knows its wrappers by kind and key."""
+
+    def __init__(self, wrappers=None) -> None:
+        self.wrappers = wrappers or {}
+
+    def clone(self):
+        return Model({key: list(value) for key, value in self.wrappers.items()})
+
+    def add_wrapper_with_key(self, kind, key, wrapper):
+        self.wrappers.setdefault((kind, key), []).append(wrapper)
+
+    def remove_wrappers_with_key(self, kind, key):
+        self.wrappers.pop((kind, key), None)
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch) -> Iterator[None]:
+    """The host's modules."""
+    install(monkeypatch)
+    _hooks.cache_clear()
+    yield
+    _hooks.cache_clear()
+
+
+def run(clip=None, text=PROMPT, syntax="comfy", how="bias", strength=1.0, model=None):
+    return node("WeighAttention").encode(clip or FakeClip(), text, how, strength, model, syntax=syntax)["result"]
+
+
+def unweighted(clip, text):
+    """What the node for unweighted rows gives."""
+    return node("TextEncode").encode(clip, text, **BASE | {"scheme": "unweighted"})["result"][0]
+
+
+@pytest.mark.parametrize(("how", "strength"), [("bias", 1.0), ("value", 1.0), ("bias", 0.5)])
+def test_each_row_carries_what_its_weight_does(how, strength) -> None:
+    clip = FakeClip()
+    ((rows, values),), _, model = run(clip, how=how, strength=strength)
+    assert model is None
+    assert torch.equal(rows, unweighted(clip, PROMPT)[0][0])
+    (hook,) = values["hooks"].hooks
+    assert hook.transformers_dict["wrappers"].keys() == {"sampler_sample", "calc_cond_batch", "apply_model"}
+    effects = [effect_of(ROWS.get(row, 1.0), how, strength) for row in range(77)]
+    bias, factor = values["model_conds"][MARKER].cond.view(2, 77)
+    torch.testing.assert_close(bias.tolist(), [effect.bias for effect in effects])
+    torch.testing.assert_close(factor.tolist(), [effect.factor for effect in effects])
+
+
+def test_with_a_model_the_wrappers_are_on_its_clone_once() -> None:
+    model = Model()
+    _, _, once = run(model=model)
+    ((_, values),), _, twice = run(model=once)
+    assert model.wrappers == {}
+    assert "hooks" not in values
+    assert once.wrappers == twice.wrappers
+    assert [len(wrappers) for wrappers in twice.wrappers.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("text", "strength"), [("a red cat", 1.0), ("a (red:1) cat", 1.0), (PROMPT, 0.0)])
+def test_without_an_effect_nothing_is_attached(text, strength) -> None:
+    clip, model = FakeClip(), Model()
+    ((rows, values),), report, same = run(clip, text, strength=strength, model=model)
+    ((plain, plain_values),) = unweighted(clip, text)
+    assert same is model
+    assert torch.equal(rows, plain)
+    assert values.keys() == plain_values.keys()
+    assert "no word is weighed" in report
+
+
+def test_words_in_later_chunks_have_their_own_rows() -> None:
+    ((rows, values),), report, _ = run(text="word " * 76 + "(cat:2)")
+    assert rows.shape[1] == 154
+    bias = values["model_conds"][MARKER].cond.view(2, 154)[0]
+    assert bias.nonzero().flatten().tolist() == [77 + 2]
+    assert "'cat' 2: row 79" in report
+
+
+def test_the_report_names_words_rows_and_what_is_not_weighed() -> None:
+    report = run()[1]
+    assert "weighed in the attention by bias, strength 1:" in report
+    assert "'red' 1.4: row 2\n" in report
+    assert "'photorealistic dog' 0.5: rows 6-8\n" in report
+    assert "not weighed: the pooled vector, and what a ControlNet reads" in report
+
+
+def test_several_prompts_in_one_are_refused() -> None:
+    for text in ('("a cat", "a dog").blend(1, 1)', '("a cat", "a dog").and()'):
+        with pytest.raises(ValueError, match=r"\.and and \.blend"):
+            run(text=text, syntax="compel")
+
+
+def test_an_unknown_way_from_a_link_is_refused() -> None:
+    with pytest.raises(ValueError, match="how must be one of: bias, value; got 'louder'"):
+        run(how="louder")
+
+
+def test_a_none_for_a_clip_is_explained() -> None:
+    with pytest.raises(ValueError, match="holds no text encoder"):
+        node("WeighAttention").encode(None, "a cat", "bias", 1.0, syntax="comfy")
