@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="folder with ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and Forge checkouts, each host with "
-        "its .venv, and perhaps peers-venv, a Python with numpy < 2 for the two packs",
+        "its .venv, perhaps peers-venv, a Python with numpy < 2 for the two packs, and a checkout of diffusers",
     )
     parser.add_argument("--quick", action="store_true", help="every fourth prompt only")
     parser.add_argument(

@@ -20,6 +20,7 @@ from .figures import write_figures
 from .host_python import HostFailed
 from .native import encode_natively, save_model, seeded_model
 from .page import write_page
+from .pipelines import compare_pipelines, find_checkout, largest_difference, version_of_checkout
 from .prompts import PROMPTS
 from .report import Absence, Result, in_words, problems, table
 from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS, Subject
@@ -53,6 +54,7 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     _say(f"one CLIP-L with seeded random weights, torch {torch.__version__}")
     lines += _tokenizers()
     lines += _libraries(model, step)
+    lines += _pipelines(folder, model, step)
     lines += _hosts(folder, model, step, kept, versions)
     sys.stdout.write(f"\n{table(lines)}\n")
     sys.stdout.flush()
@@ -107,6 +109,21 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
         }
         native = _native(model, subjects, step)
         yield from (_compared(label, subject, theirs, native, step) for subject in subjects)
+
+
+def _pipelines(folder: Path | None, model: TextModel, step: int) -> Iterator[Line]:
+    name = REFERENCES["diffusers"]
+    version = libraries.version_of("diffusers")
+    checkout = None if folder is None else find_checkout(folder)
+    if version is None:
+        yield Absence(name, NOT_INSTALLED)
+    elif checkout is None:
+        yield Absence(name, "not looked for: no --hosts" if folder is None else "no checkout found")
+    else:
+        label = f"{name} {version}, community pipelines of {version_of_checkout(checkout)}"
+        _say(label)
+        subjects = [subject for subject in SUBJECTS if subject.reference == "diffusers"]
+        yield from compare_pipelines(checkout, label, model, subjects, step)
 
 
 def _hosts(
@@ -221,11 +238,6 @@ def _compared(label: str, subject: Subject, theirs: Mapping[str, Tensor], ours: 
 
 def _keys(subject: Subject, step: int) -> list[str]:
     return [f"{subject.key}/{number}" for number in range(len(PROMPTS[subject.prompts][::step]))]
-
-
-def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest absolute difference; infinity if the shapes differ."""
-    return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
 
 
 def _say(text: str) -> None:

@@ -22,7 +22,12 @@ from .transformers_reference import transformers_text_model, transformers_tokeni
 Encode = Callable[[dict[str, Any], str], Tensor]
 """Settings and a prompt to hidden states, ``[1, rows, dim]``."""
 
-PACKAGES = {"transformers": "transformers", "compel": "compel", "open_clip": "open_clip_torch"}
+PACKAGES = {
+    "transformers": "transformers",
+    "compel": "compel",
+    "diffusers": "diffusers",
+    "open_clip": "open_clip_torch",
+}
 
 
 def version_of(reference: str) -> str | None:

@@ -18,9 +18,9 @@ Every number on this page was written by the command that measured it:
     python run.py parity --hosts DIR --write
 
 `DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and stable-diffusion-webui-forge, each
-host with its virtual environment, ComfyUI's with this pack's `requirements.txt` besides, and `peers-venv`, a Python
-with numpy < 2 for the two packs. Without `--hosts` the command compares with the libraries that are installed. It fails
-if a difference is above what is allowed.
+host with its virtual environment, ComfyUI's with this pack's `requirements.txt` besides, `peers-venv`, a Python with
+numpy < 2 for the two packs, and diffusers, for its community pipelines. Without `--hosts` the command compares with the
+libraries that are installed. It fails if a difference is above what is allowed.
 
 - One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
   plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.
@@ -35,8 +35,11 @@ if a difference is above what is allowed.
 - "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes,
   or our script in Forge, compute with the host's CLIP, in the same process as the reference. "ComfyUI's" beside Forge
   is a prompt in both hosts: Forge's own encoding, and that of our nodes in ComfyUI.
-- The scheme `a1111_global_norm` multiplies by a ratio of two means. Each is small beside the values it is a mean of, so
-  a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
+- The schemes `a1111_global_norm` and `lpw` multiply by a ratio of two means. Each is small beside the values it is a
+  mean of, so a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
+- diffusers' pipelines run on transformers' towers, each prompt beside itself as negative prompt, those for SDXL on two
+  small towers, because states of a penultimate layer in full size pass no norm and are up to 60 large. Only prompts are
+  compared that the pipelines read as A1111 does: see "The lpw pipelines" in [weighting.md](../weighting.md).
 - Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because
   `numpy.unique` returns its inverse in another shape. Ours are their numbers under numpy 1.
 

@@ -53,12 +53,13 @@ REFERENCES = {
     "transformers": "transformers",
     "open_clip": "open_clip",
     "compel": "compel",
+    "diffusers": "diffusers",
     "comfyui": "ComfyUI",
     "adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "prompt_control": "prompt-control",
     "forge": "Forge",
 }
-"""Every reference: the module that runs it, and its name. Those from ``comfyui`` on need --hosts."""
+"""Every reference: the module that runs it, and its name. Those from ``diffusers`` on need --hosts."""
 
 HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "forge")
 
@@ -97,6 +98,20 @@ def _compel() -> list[Subject]:
         settings = {"split": ["SENTENCES", flag]}
         subjects.append(Subject("compel", f"long, SENTENCES | {flag}", "compel long", settings, options))
     return subjects
+
+
+def _diffusers() -> list[Subject]:
+    """The pipelines lpw; the one for Stable Diffusion 1.x as it is called by itself, and with its other setting."""
+    read = {"syntax": "a1111", "chunking": "compel brutal"}
+    ways = {
+        "lpw_stable_diffusion": ({"pipeline": "sd"}, "a1111_global_norm", RATIO_LIMIT),
+        "lpw_stable_diffusion, no_boseos_middle": ({"pipeline": "sd", "no_boseos_middle": True}, "lpw", RATIO_LIMIT),
+        "lpw_stable_diffusion_xl": ({"pipeline": "sdxl"}, "lerp_last", LIMIT),
+    }
+    return [
+        Subject("diffusers", name, "a1111", settings, {"scheme": scheme, **read}, limit)
+        for name, (settings, scheme, limit) in ways.items()
+    ]
 
 
 def _peer(reference: str, styles: dict[str, str], on_host: Collection[str]) -> list[Subject]:
@@ -141,6 +156,7 @@ def _forge() -> list[Subject]:
 SUBJECTS: tuple[Subject, ...] = (
     *_transformers(),
     *_compel(),
+    *_diffusers(),
     Subject("comfyui", "CLIP Text Encode", "comfy", {"way": "stock"}, {"scheme": "comfy"}, LIMIT, 0.0),
     *_peer("adv_clip_emb", _STYLES, on_host=_STYLES),
     *_peer("prompt_control", {**_STYLES, "perp": "perp"}, on_host=["perp"]),

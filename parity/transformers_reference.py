@@ -59,6 +59,17 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
     return theirs.eval().requires_grad_(False)
 
 
+def transformers_projected_model(model: TextModel) -> Any:
+    """CLIPTextModelWithProjection of the same size and weights as ours, otherwise as `transformers_text_model`."""
+    from transformers import CLIPTextModelWithProjection
+
+    config = transformers_text_model(model).config
+    config.projection_dim = model.config.projection_dim
+    theirs: Any = CLIPTextModelWithProjection(config)
+    give_weights(theirs, model)
+    return theirs.eval().requires_grad_(False)
+
+
 def give_weights(theirs: Any, model: TextModel) -> None:
     """Make a text model of transformers hold the tensors of ours."""
     ours, state = model.state_dict(), theirs.state_dict()

@@ -26,3 +26,12 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize | None 
 
 def apply_scheme(name: str, chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions) -> Weighted:
     return ask(SCHEMES[name].plan(chunks, options), encode, max_chunks=16)
+
+
+def num_rows(read: ReadPrompt) -> int:
+    """The rows that a prompt without ``.blend`` has in the result of its scheme, with any padding but ``drop``."""
+    if read.options.scheme == "lpw":  # it leaves out the rows between chunks
+        return 75 * len(read.chunks) + 2
+    if read.options.scheme == "lerp_last":  # it has no padding
+        return sum(chunk.num_content + 2 for chunk in read.chunks)
+    return 77 * len(read.chunks)

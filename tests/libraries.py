@@ -12,7 +12,12 @@ from types import ModuleType
 import pytest
 import torch
 
-COMPARED = {"transformers": "transformers", "compel": "compel", "open_clip": "open_clip_torch"}
+COMPARED = {
+    "transformers": "transformers",
+    "compel": "compel",
+    "diffusers": "diffusers",
+    "open_clip": "open_clip_torch",
+}
 """Names of modules, and of what pip installs."""
 
 

@@ -29,8 +29,8 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
-WITHOUT_REFERENCE = {"lpw", "lerp_last"}
-"""Schemes written after the source of diffusers' pipelines, which nothing here runs."""
+WITHOUT_REFERENCE: set[str] = set()
+"""Schemes that equal no program that can be run."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),

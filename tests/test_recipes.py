@@ -17,6 +17,7 @@ from weighted_clip.benchmarks import parsing
 from weighted_clip.benchmarks.texts import PROMPTS, written
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.common import INPUTS
+from weighted_clip.parity.pipelines import SCHEME_OF
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
@@ -61,8 +62,9 @@ def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str)
 def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> None:
     numeric = {case["scheme"] for case in json.loads(page("tests/cases/weighting_numeric.json"))["cases"]}
     assert OURS.keys() <= numeric
-    with_cases = {*OURS.values(), "compel", "masked_blend"}
-    without_cases = {"lpw", "lerp_last", "unweighted"}  # written after a pipeline's source; the encoding itself
+    pipelines = {case["pipeline"] for case in json.loads(page("tests/cases/lpw_numeric.json"))["cases"]}
+    with_cases = {*OURS.values(), "compel", "masked_blend", *(SCHEME_OF[name] for name in pipelines)}
+    without_cases = {"unweighted"}  # the encoding itself
     assert SCHEMES.keys() == with_cases | without_cases
 
 

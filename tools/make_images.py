@@ -154,7 +154,10 @@ def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], li
     prompts = {name: encoders.prepare([text], syntax="a1111", scheme=name) for name in ("unweighted", *names)}
     rows = {name: prepared.run()[0].hidden[0] for name, prepared in prompts.items()}
     plain = rows["unweighted"]
-    change = {name: ((rows[name] - plain).norm(dim=-1) / plain.norm(dim=-1)).tolist() for name in names}
+    change: dict[str, list[float]] = {}
+    for name in names:
+        before = plain[: len(rows[name])]  # a scheme may have no rows of padding
+        change[name] = ((rows[name] - before).norm(dim=-1) / before.norm(dim=-1)).tolist()
     (chunk,) = prompts["unweighted"].reads["clip_l"][0].chunks
     return change, [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"], chunk.weights
 

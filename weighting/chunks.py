@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .embeddings import Embeddings, TokenId, plain_id
+from .embeddings import Embeddings, EmbeddingVector, TokenId, plain_id
 from .prompt import Break, Issue, Prompt, Span
 
 
@@ -112,6 +112,25 @@ def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
     """
     padding = [Token(layout.pad_id)] * (layout.capacity - len(content))
     return TokenChunk((Token(layout.bos_id), *content, Token(layout.eos_id), *padding), len(content))
+
+
+def filled(chunk: TokenChunk, length: int, layout: ChunkLayout) -> TokenChunk:
+    """A chunk with EOS as its content up to a length, as if it had been typed.
+
+    Args:
+        chunk: Any.
+        length: How many positions BOS, content and EOS take then, at least as many as now.
+        layout: The fixed parts.
+
+    Returns:
+        The longer chunk.
+    """
+    start = 1 + chunk.num_content
+    behind = tuple(
+        token if isinstance(token.id, EmbeddingVector) else token._replace(id=layout.eos_id)
+        for token in chunk.tokens[start:length]
+    )
+    return TokenChunk((*chunk.tokens[:start], *behind, *chunk.tokens[length:]), length - 2)
 
 
 Tokenize = Callable[[str], Sequence[tuple[int, int, int]]]

@@ -75,6 +75,11 @@ class EncodeOptions:
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
+    @property
+    def drops_padding(self) -> bool:
+        """Whether the rows of padding are left out of the result."""
+        return self.padding == "drop" or not SCHEMES[self.scheme].is_padded
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("syntax", SYNTAXES),

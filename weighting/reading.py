@@ -41,7 +41,7 @@ class ReadPrompt(NamedTuple):
     layout: ChunkLayout
     """The fixed parts of its chunks."""
     kept: tuple[int, ...] | None = None
-    """Padding ``drop``: how many rows of each chunk of the result are kept. None: all."""
+    """Where padding is dropped: how many rows of each chunk of the result are kept. None: all."""
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
@@ -102,7 +102,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
     ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
-    kept = rows_kept(sections) if options.padding == "drop" else None
+    kept = rows_kept(sections) if options.drops_padding else None
     return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 
 import torch
@@ -19,12 +19,13 @@ from ..encoder.config import TextConfig
 from ..encoder.encoding import Encoding
 from ..encoder.tokenizer import default_tokenizer
 from .chunking import ChunkedSection, rule_of
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
 from .prompt import Issue, Span
+from .schemes.table import SCHEMES
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def read_together(
             ``clip_g`` and ``clip_h``.
         options: How to read them.
         readers: By tower, all with chunks of one length.
-        kept: Padding ``drop``: how many rows of each chunk are kept for the sake of other texts.
+        kept: Where padding is dropped: how many rows of each chunk are kept for the sake of other texts.
 
     Returns:
         By tower, in the order of ``readers``, all with the same number of chunks in their result, at least as many as
@@ -135,7 +136,7 @@ def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:
 
 
 def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[ReadPrompt]]:
-    """Padding ``drop``: the same rows of every text and tower, as many of each chunk as the fullest and ``kept``."""
+    """Where padding is dropped: the same rows of every text and tower, of each chunk as many as the fullest has."""
     every = [read for some in reads.values() for read in some]
     counts = [read.kept for read in every if read.kept is not None]
     fullest = tuple(map(max, zip_longest(*counts, kept, fillvalue=0)))
@@ -148,7 +149,7 @@ def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[R
             message = "Padding cannot be dropped here, as the text encoders' chunks differ in length: all is kept."
             issue = Issue("padding-kept", message, Span(0, 0))
             return read._replace(kept=None, issues=(*read.issues, issue))
-        return read._replace(kept=tuple(min(count, read.layout.length) for count in fullest[: num_chunks(read)]))
+        return _keeping(read, tuple(min(count, read.layout.length) for count in fullest[: num_chunks(read)]))
 
     return {name: list(map(dropping, some)) for name, some in reads.items()}
 
@@ -188,6 +189,22 @@ def _content_from(row: int, read: ReadPrompt) -> list[Token]:
                 found += chunk.content[max(0, row - start - 1) :]
         first += max(map(len, section.prompts))
     return found
+
+
+def _keeping(read: ReadPrompt, kept: tuple[int, ...]) -> ReadPrompt:
+    """The prompt with so many rows kept of each chunk; under a scheme without padding EOS fills them."""
+    if SCHEMES[read.options.scheme].is_padded:
+        return read._replace(kept=kept)
+    counts = iter(kept)
+    sections: list[ChunkedSection] = []
+    for section in read.sections:
+        of_section = list(islice(counts, max(map(len, section.prompts))))
+        prompts = (
+            tuple(filled(chunk, count, read.layout) for chunk, count in zip(chunks, of_section, strict=False))
+            for chunks in section.prompts
+        )
+        sections.append(replace(section, prompts=tuple(prompts)))
+    return read._replace(sections=tuple(sections), kept=kept)
 
 
 def num_chunks(read: ReadPrompt) -> int:

@@ -64,7 +64,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         options = Settings.of(values).options()
 
         def with_ours(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
-            texts = _texts_of(function, prompts, *rest, **named) if options.padding == "drop" else ()
+            texts = _texts_of(function, prompts, *rest, **named) if options.drops_padding else ()
             engines = engines_of(model)
             with swapped(engines, _as_host_reads(options, engines), texts, check=_raise_if_interrupted) as run:
                 result = function(model, prompts, *rest, **named)
@@ -159,7 +159,7 @@ def swapped(
     Args:
         engines: The encoders.
         options: How to read and encode.
-        texts: With the padding ``drop``: texts of which all keep the rows that any of them needs.
+        texts: Where padding is dropped: texts of which all keep the rows that any of them needs.
         check: Called before each call of an encoder; raises to end the work.
 
     Yields:

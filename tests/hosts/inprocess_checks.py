@@ -45,7 +45,8 @@ def check_every_scheme_and_padding_runs_on_every_family() -> None:
         for scheme in required["scheme"][0]:
             for padding in required["padding"][0]:
                 ((hidden, values),) = ours(clip, TEXTS[1], scheme=scheme, padding=padding, pooled="weighted")
-                assert padding == "drop" or hidden.shape == rows, (family, scheme, padding)
+                is_shorter = padding == "drop" or scheme == "lerp_last"
+                assert (hidden.shape == rows) is not is_shorter, (family, scheme, padding)
                 assert hidden.dtype == torch.float32 and hidden.isfinite().all(), (family, scheme, padding)
                 assert values["pooled_output"].isfinite().all(), (family, scheme, padding)
 

@@ -233,7 +233,10 @@ def test_changes_are_those_of_the_rows(model: NativeLabModel, padding: str) -> N
         encoded = model.encode(PROMPT, EncodeOptions(**{**vars(whole), "scheme": comparison.scheme}))["clip_l"]
         assert comparison.num_encodings == encoded.num_encodings
         assert comparison.seconds > 0
-        for place, change in enumerate(comparison.changes[0]):
+        num_rows = encoded.hidden.shape[1]
+        assert num_rows == (11 if comparison.scheme == "lerp_last" else 77)
+        assert comparison.changes[0][num_rows:] == (None,) * (77 - num_rows)
+        for place, change in enumerate(comparison.changes[0][:num_rows]):
             ratio, angle = reference(plain[place], encoded.hidden[0, place])
             assert change is not None and change.angle is not None
             assert change.ratio == pytest.approx(ratio, rel=1e-9)
@@ -286,6 +289,15 @@ def test_rows_that_a_scheme_leaves_out_are_not_mixed_up(model: NativeLabModel) -
     ratios = {round(change.ratio / other.ratio, 5) for change, other in kept}  # one mean for all rows
     assert len(ratios) == 1
     assert max(change.angle for change, _ in kept) < 1e-4
+
+
+def test_rows_of_padding_that_a_scheme_has_not_are_not_mixed_up(model: NativeLabModel) -> None:
+    last, whole = compare(model, "a (cat:1.5) BREAK (dog:1.5)", A1111, ["lerp_last", "unweighted"])
+    assert last.message == f"It leaves out {2 * 77 - 4 - 3} rows of padding."
+    assert [sum(change is not None for change in chunk) for chunk in last.changes] == [4, 3]
+    moved = [[place for place, change in enumerate(chunk) if change and change.angle] for chunk in last.changes]
+    assert moved == [[2], [1]]
+    assert draw_comparison([last, whole], read(model, "a (cat:1.5) BREAK (dog:1.5)", A1111), chunk=1).width == 1100
 
 
 def test_mixtures_are_called_so(model: NativeLabModel) -> None:

@@ -301,6 +301,14 @@ def test_dropped_padding_leaves_the_same_rows_to_all_prompts_of_a_batch(forge: f
     torch.testing.assert_close(conds[0][:, :4], alone, atol=2e-5, rtol=0)
 
 
+def test_a_scheme_without_padding_fills_the_prompts_of_a_batch_with_eos(forge: fake.ForgeModel, tmp_path: Path) -> None:
+    texts = ["a (cat:1.4)", "a (red:1.2) cat on a mat=>a dog"]
+    conds = conditioning(forge, *texts, scheme="lerp_last")
+    assert [cond.shape[1] for cond in conds] == [8, 8]
+    filled = "a (cat:1.4)" + "<|endoftext|>" * 4
+    torch.testing.assert_close(conds[0], expected(native(tmp_path), filled, scheme="lerp_last"), atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("padding", ["attend", "drop"])
 def test_problems_are_shown_below_the_image_once(forge: fake.ForgeModel, padding: str) -> None:
     generation = fake.Generation(forge)

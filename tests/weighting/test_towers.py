@@ -10,7 +10,11 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.transformers_reference import transformers_text_model, transformers_tokenizer
+from weighted_clip.parity.transformers_reference import (
+    transformers_projected_model,
+    transformers_text_model,
+    transformers_tokenizer,
+)
 from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
@@ -18,7 +22,6 @@ from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_
 
 from .. import libraries
 from ..door import encode_prompt
-from ..encoder.transformers_projected import transformers_projected_model
 
 L = TextConfig(hidden_dim=128, num_heads=2, num_layers=4, mlp_dim=256)
 G = TextConfig(hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0)

@@ -107,14 +107,18 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
     is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
     # the plain encoding's rows that the other one has too
-    kept = _rows_without_seams(read) if num_rows != num_plain and is_unmixed else list(range(num_plain))
+    kept, missing = list(range(num_plain)), ""
+    if weighted.read.kept is not None:
+        kept, missing = _rows_up_to(weighted.read.kept, length), "of padding"
+    elif num_rows != num_plain and is_unmixed:
+        kept, missing = _rows_without_seams(read), "between chunks"
     if num_rows != len(kept) or num_plain != num_chunks(read) * length:
         return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
     message = ""
     if not is_unmixed:
         message = "Prompts are blended here: each row is a mixture of the tokens at its place in all of them."
     elif num_rows < num_plain:
-        message = f"It leaves out {num_plain - num_rows} rows between chunks."
+        message = f"It leaves out {num_plain - num_rows} rows {missing}."
     by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
     return tuple(tuple(map(by_row.get, range(start, start + length))) for start in _first_rows(read)), message
 
@@ -133,6 +137,11 @@ def _first_rows(read: ReadPrompt) -> list[int]:
         for prompt in section.prompts
         for index in range(len(prompt))
     ]
+
+
+def _rows_up_to(kept: Sequence[int], length: int) -> list[int]:
+    """The first rows of each chunk, as many as are kept."""
+    return [chunk * length + row for chunk, count in enumerate(kept) for row in range(count)]
 
 
 def _rows_without_seams(read: ReadPrompt) -> list[int]:

@@ -67,8 +67,8 @@ def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEF
 def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
 
-    Equals diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n chunks give ``75 n + 2`` rows: the
-    first keeps its BOS, the last its row 76.
+    Equals ``get_weighted_text_embeddings`` of diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n
+    chunks give ``75 n + 2`` rows: the first keeps its BOS, the last its row 76.
     """
     length = options.layout.length
     places = all_places(len(chunks), length)
@@ -88,13 +88,27 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
 
 
 def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """``L + (C - L) w`` with L the last row of the chunk. Equals diffusers' lpw pipeline for SDXL."""
+    """``L + (C - L) w`` with L the row of the EOS that closes the chunk. Equals diffusers' lpw pipeline for SDXL.
+
+    Its chunks have no padding, so that EOS is the last row: what stands behind it is left out of the result by
+    `without_padding`. Weights are rounded to float16 there, and the pooled vector is that of the last chunk.
+    """
+    too_large = [token for chunk in chunks for token in chunk.content if abs(token.weight) > MAX_HALF]
+    message = f"This scheme takes weights in float16: a larger one than {MAX_HALF:g} acts as that."
+    issues = tuple(Issue("clamped-weight", message, token.at) for token in too_large[:1])
+    ends = [chunk.num_content + 1 for chunk in chunks]
 
     def fold(rows: Encoding) -> Weighted:
-        hidden = lerp(rows.hidden, rows.hidden[:, -1:], weights_of(chunks, rows.hidden))
-        return weighted_rows(hidden, rows.pooled[:1])
+        weights = weights_of(chunks, rows.hidden).clamp(-MAX_HALF, MAX_HALF)
+        last = rows.hidden[range(len(ends)), ends].unsqueeze(1)  # [chunks, 1, dim]
+        hidden = lerp(rows.hidden, last, weights.half().to(rows.hidden.dtype))
+        return weighted_rows(hidden, rows.pooled[-1:], issues)
 
     return plan_rows(chunks, options, fold)
+
+
+MAX_HALF = 65504.0
+"""The largest number in float16."""
 
 
 def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:

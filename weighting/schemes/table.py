@@ -25,6 +25,8 @@ class Scheme:
     """One sentence for menus: what a weight does."""
     equals: str
     """The program whose numbers it has."""
+    is_padded: bool = True
+    """Whether its chunks are filled with padding. If not, the result has no rows behind the EOS that closes a chunk."""
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -42,7 +44,12 @@ SCHEMES: dict[str, Scheme] = {
     "a1111_no_norm": Scheme(a1111_no_norm, "Scales a word's rows and nothing else.", "A1111, Forge: No norm"),
     "a1111_global_norm": Scheme(a1111_global_norm, "As a1111, with one mean over all chunks.", "ADV_CLIP_emb: A1111"),
     "perp": Scheme(perp, "Moves a row by what it shares with the empty prompt.", "prompt-control"),
-    "lerp_last": Scheme(lerp_last, "Moves a word's rows away from the chunk's last row.", "diffusers lpw, SDXL"),
+    "lerp_last": Scheme(
+        lerp_last,
+        "Moves a word's rows away from its chunk's end token; no padding.",
+        "diffusers lpw, SDXL",
+        is_padded=False,
+    ),
     "lpw": Scheme(lpw, "As a1111_global_norm, without the rows between chunks.", "diffusers lpw, SD 1.x"),
     "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111, Forge: Ignore"),
 }
