@@ -82,8 +82,9 @@ def _tokenizers() -> Iterator[Line]:
                 yield Absence(name, NOT_INSTALLED)
             continue
         ids_of = open_ids()
-        # open_clip writes its special tokens in another way: those of CLIP are text to it
-        same = [text for text in texts if name != "open_clip" or not any(word in text for word in (BOS_TEXT, EOS_TEXT))]
+        # open_clip repairs text, not quite as Forge does, and writes special tokens otherwise: CLIP's are text to it
+        unlike = [one for one in texts if one in PROMPTS["cleaned"] or BOS_TEXT in one or EOS_TEXT in one]
+        same = [text for text in texts if name != "open_clip" or text not in unlike]
         wrong = [text for text in same if ids_of(text) != [token.id for token in default_tokenizer()(text)]]
         label = f"{name} {version}"
         yield Result(
