@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .a1111 import WeightedCLIPA1111Encode
+from .bind import WeightedCLIPBindPhrases
 from .convert import WeightedCLIPConvert
 from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSimilarity
 from .inspect import WeightedCLIPInspect
@@ -19,6 +20,7 @@ _NODES = {
     WeightedCLIPA1111Encode: "A1111 Prompt",
     WeightedCLIPMaskedBlend: "Down-Weight (Masked Blend)",
     WeightedCLIPMaskControl: "Mask Control",
+    WeightedCLIPBindPhrases: "Bind Phrases",
     WeightedCLIPSDXLEncode: "CLIP Text Encode SDXL (Weighted)",
     WeightedCLIPWeighAttention: "Weigh Attention",
     WeightedCLIPConvert: "Convert Prompt Syntax",

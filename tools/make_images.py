@@ -88,6 +88,7 @@ def main() -> None:
         "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
         "a1111-encode": timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
         "masked-blend": blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
+        "bind-phrases": bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
         "mask-control": mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
         "sdxl-encode": two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
         "weigh-attention": shares("a (red:2) cat on a (mat:0.3)"),
@@ -241,6 +242,15 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
     labels = pictures.mask_labels(chunk, text)
     return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
+
+
+def bound_phrases(text: str, phrases: str) -> Image.Image:
+    """The masks of the node Bind Phrases: of the pass for each phrase."""
+    prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
+    (chunk,) = prompt.chunks
+    variants = plan_prompt(prompt, default_tokenizer()).variants()
+    rows = [("", [(variant.title, variant_mask(variant, LENGTH)[0])]) for variant in list(variants)[1:]]
+    return draw_mask_rows(rows, pictures.mask_labels(chunk, text), visible=chunk.num_content + 2, cell=16)
 
 
 def shares(text: str) -> Image.Image:

@@ -27,6 +27,8 @@ class Token(NamedTuple):
     """Whether others shall not see it; ``hiding.py`` says who."""
     is_blind: bool = False
     """Whether it shall not see what is hidden from some only."""
+    phrase: int = 0
+    """Which bound phrase it belongs to, counted from 1; 0: none."""
 
     @property
     def at(self) -> Span:

@@ -6,12 +6,13 @@ Every front end calls `read_prompt` where it only reads, and ``encoders.py`` whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..encoder.encoding import Encoding
+from .binding import UNBOUND, bound
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
@@ -22,6 +23,8 @@ from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_promp
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES
+
+T = TypeVar("T")
 
 __all__ = [
     "CHUNKING_CHOICES",
@@ -90,8 +93,18 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     plan = plan_sections(read.sections, plan_chunks, scheme_options)
     if options.pooled == "raw text":
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
-    plan = plan.then(lambda weighted: without_padding(weighted, read))
-    return (plan if options.is_causal else uncausal(plan)).then(lambda weighted: _encoded(weighted, read))
+    plan = _as_chosen(plan.then(lambda weighted: without_padding(weighted, read)), [read])
+    return plan.then(lambda weighted: _encoded(weighted, read))
+
+
+def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
+    """The plan of some prompts with what their options ask of every encoding: bound phrases, and no causality."""
+    options = reads[0].options
+    if options.binds:
+        for issue in (issue for read in reads for issue in read.issues if issue.code == UNBOUND):
+            raise ValueError(f"These phrases cannot be bound: {issue.line}")
+        plan = bound(plan, options.bind_strength, options.bind_rest)
+    return plan if options.is_causal else uncausal(plan)
 
 
 def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
@@ -149,8 +162,7 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
                 for text, read in zip(texts, reads, strict=True)
             ],
         )
-    encoded = plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads)))
-    return encoded if options.is_causal else uncausal(encoded)
+    return _as_chosen(plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads))), reads)
 
 
 def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptions) -> Plan[Weighted]:

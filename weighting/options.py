@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from .binding import BIND_RESTS, BindRest
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
@@ -34,7 +35,7 @@ class EncodeOptions:
     """Everything a user can choose about one prompt.
 
     Raises:
-        ValueError: If a choice is not one of those allowed; the message lists them.
+        ValueError: If a choice is not one of those allowed, which the message lists, or a number is out of range.
     """
 
     syntax: str = "comfy"
@@ -70,10 +71,21 @@ class EncodeOptions:
     """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one a line."""
     is_causal: bool = True
     """Whether a token is kept from seeing later ones, as CLIP was trained."""
+    bind: str = ""
+    """Phrases that cannot see each other, one a line."""
+    bind_rest: BindRest = "full"
+    """Where the rows of all other tokens come from; one of `BIND_RESTS`."""
+    bind_strength: float = 1.0
+    """How much of the bound encoding there is, 0 to 1."""
     cleaning: str = "as Forge"
     """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
+
+    @property
+    def binds(self) -> bool:
+        """Whether phrases are bound."""
+        return bool(self.bind.strip()) and self.bind_strength > 0
 
     @property
     def drops_padding(self) -> bool:
@@ -93,9 +105,12 @@ class EncodeOptions:
             ("eos_rows", EOS_ROWS),
             ("hidden_from", HIDDEN_FROM),
             ("cleaning", CLEANINGS),
+            ("bind_rest", BIND_RESTS),
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if not 0 <= self.bind_strength <= 1:
+            raise ValueError(f"bind_strength must be 0 to 1, got {self.bind_strength!r}")
 
     @property
     def is_cleaned(self) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..encoder.cleaning import CleaningTokenize, can_clean, may_change
 from .bare import Bare, bare
+from .binding import bound_issues, mark_bound
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import Embeddings
@@ -90,7 +91,8 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
         result, found = _clamped(normalize(chunks, options.normalization))
         weight_issues.extend(found)
-        return mark_hidden(result, options, context.tokenize)
+        result = mark_hidden(result, options, context.tokenize)
+        return mark_bound(result, options.bind, context.tokenize) if options.binds else result
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     problems = [
@@ -99,6 +101,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *chunk_issues,
         *weight_issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
+        *(bound_issues(chunks_of(sections), options.bind, context.tokenize) if options.binds else ()),
         *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
     ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))

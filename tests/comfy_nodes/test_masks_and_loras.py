@@ -139,3 +139,15 @@ def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
     assert "is a comment" in report
     model, _, bare, _ = load(None, None, text, cleaning="none")["result"]
     assert ([lora.name for lora in model], bare) == (["ink"], "a cat # \nin a bowl")
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_bound_phrases_are_the_native_encoders(is_native: bool) -> None:
+    clip = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[0] if is_native else FakeClip()
+    text, phrases = "a (red:0.5) cat and a blue dog", "red cat\nblue dog"
+    inputs = {"rest": "alone", "strength": 0.5, "syntax": "comfy", "scheme": "masked_blend", "padding": "attend"}
+    ((hidden, _),), picture, report = node("BindPhrases").encode(clip, text, phrases=phrases, **inputs)["result"]
+    expected = native(text, bind=phrases, bind_rest="alone", bind_strength=0.5, scheme="masked_blend")
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    assert picture.shape[0] == 1
+    assert "6 encodings" in report  # of 8, as the second phrase and the rest do not see what fades

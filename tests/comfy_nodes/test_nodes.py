@@ -65,6 +65,9 @@ def test_inputs_stand_in_their_permanent_order() -> None:
             "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled", "cleaning",
         ],
         "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
+        "WeightedCLIPBindPhrases": [
+            "clip", "text", "phrases", "rest", "strength", "syntax", "scheme", "padding", "cleaning",
+        ],
         "WeightedCLIPLoadPromptLoras": ["model", "clip", "text", "cleaning"],
         "WeightedCLIPSDXLEncode": [
             "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",

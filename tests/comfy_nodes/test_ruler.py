@@ -20,7 +20,10 @@ from .fake_comfy import FakeClip
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 TEXT = "a (red:1.4) cat, [dog] and a [fox:owl:0.5] by (the sea:0.5), " * 8
-OTHERS = {"hide": "cat", "from_phrases": "the sea", "causal": False, "filler": "cat", "comma_backtrack": 3, "steps": 7}
+OTHERS = {
+    **{"hide": "cat", "from_phrases": "the sea", "phrases": "the sea", "causal": False},
+    **{"filler": "cat", "comma_backtrack": 3, "steps": 7},
+}
 """Other values of inputs that are no menus."""
 
 

@@ -1,0 +1,70 @@
+"""The Bind Phrases node: phrases of a prompt that cannot see each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy.clip import EitherClip, encode_text
+from ..weighting.binding import BIND_RESTS
+from ..weighting.encode import EncodeOptions
+from . import common
+from .results import encoded_result, to_image
+
+
+class WeightedCLIPBindPhrases(common.EncodeNode):
+    """Encodes phrases so that none of them has read another."""
+
+    DESCRIPTION = (
+        "Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of "
+        "all others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives."
+    )
+    SEARCH_ALIASES = ["bind", "bleeding", "concept bleed", "colour bleed", "color leak", "cutoff", "attributes"]  # noqa: RUF012
+    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
+    RETURN_NAMES = ("CONDITIONING", "mask", "report")
+    OUTPUT_TOOLTIPS = (
+        common.CONDITIONING_TOOLTIP,
+        "The masks of all passes over the first chunk: which token (row) may see which (column).",
+        common.REPORT_TOOLTIP,
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **common.inputs("clip", "text"),
+                "phrases": common.make_input(
+                    "STRING",
+                    "Phrases of the prompt to keep apart, one a line, in any case and whatever their weight.",
+                    {"multiline": True, "default": ""},
+                    counts=True,
+                ),
+                "rest": common.menu(
+                    BIND_RESTS,
+                    "What all other words have read. full: every phrase, as always. alone: none of them.",
+                    counts=True,
+                ),
+                "strength": common.make_input(
+                    "FLOAT",
+                    "1: the phrases are kept apart. 0.5: half way from the usual encoding. 0: not at all.",
+                    {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.05},
+                ),
+                **common.inputs("syntax", "scheme", "padding", "cleaning"),
+            }
+        }
+
+    @staticmethod
+    def options(phrases: str, rest: str, strength: float = 1.0, **choices: Any) -> EncodeOptions:
+        """What the inputs mean."""
+        return EncodeOptions(bind=phrases, bind_rest=rest, bind_strength=strength, **choices)  # pyright: ignore[reportArgumentType]
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the phrases apart, and draw the masks; ``choices`` are the other inputs."""
+        from ..web.pictures import draw_encoding_masks
+
+        encoded = encode_text(clip, text, self.options(**choices))
+        prompt = next(iter(encoded.prompts.values()))
+        picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
+        result = encoded_result(encoded)
+        conditioning, report = result["result"]
+        return {**result, "result": (conditioning, picture, report)}
