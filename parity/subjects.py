@@ -102,7 +102,7 @@ def _compel() -> list[Subject]:
 
 def _diffusers() -> list[Subject]:
     """The pipelines lpw; the one for Stable Diffusion 1.x as it is called by itself, and with its other setting."""
-    read = {"syntax": "a1111", "chunking": "compel brutal"}
+    read = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
     ways = {
         "lpw_stable_diffusion": ({"pipeline": "sd"}, "a1111_global_norm", RATIO_LIMIT),
         "lpw_stable_diffusion, no_boseos_middle": ({"pipeline": "sd", "no_boseos_middle": True}, "lpw", RATIO_LIMIT),

@@ -49,8 +49,9 @@ class EncodeOptions:
     padding: str = "attend"
     """What becomes of padding; one of `PADDINGS`."""
     pooled: Pooled = "unweighted"
-    """``unweighted``: of the first chunk; ``weighted``: masked_blend and its like blend pooled vectors too; ``raw
-    text``: of the text as typed, weights and brackets included, cut to one chunk, as the compel library does."""
+    """``unweighted``: of the first chunk, under lerp_last of the last; ``weighted``: masked_blend and its like blend
+    pooled vectors too; ``raw text``: of the text as typed, weights and brackets included, cut to one chunk, as the
+    compel library does."""
     law: Law = "nested"
     """masked_blend: how several faded words share the result."""
     mask_method: MaskMethod = "attention"

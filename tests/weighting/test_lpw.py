@@ -23,7 +23,7 @@ from ..door import encode_prompt
 from ..libraries import library
 from ..toy import toy_encode
 
-LIKE_IT = {"syntax": "a1111", "chunking": "compel brutal"}
+LIKE_IT = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
 """What the pipelines' way of reading is called here."""
 TOWERS = {
     "sd": {"clip_l": Reader(default_tokenizer())},
