@@ -38,7 +38,7 @@ class BulkEncoder:
             For each hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]``, on the CPU, in the type wanted.
 
         Raises:
-            ValueError: For a prompt that is refused in strict mode.
+            ValueError: For a prompt that is refused in strict mode, or that the scheme ``repeat`` cannot weight.
         """
         from ..encoder.encoding import Encoding
 
@@ -56,11 +56,12 @@ class BulkEncoder:
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
         from ..weighting.prompt import PromptError
+        from ..weighting.schemes.repeat import RepeatError
 
         for number, text in enumerate(texts, first + 1):
             try:
                 yield self.encoders.read(text, self.options)
-            except PromptError as error:
+            except (PromptError, RepeatError) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:

@@ -29,6 +29,7 @@ def add_command(commands: Any) -> None:
     from ..weighting.options import EOS_ROWS
     from ..weighting.padding import PADDINGS
     from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+    from ..weighting.schemes.repeat import FINEST_STEPS
     from ..weighting.schemes.table import SCHEMES
 
     encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures; or a file of prompts")
@@ -39,6 +40,7 @@ def add_command(commands: Any) -> None:
     encode.add_argument("--law", choices=LAWS, default="nested", help="masked_blend: how faded words share the result")
     encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")
     encode.add_argument("--filler", default="+", help="masked_blend, method token: stands in for an absent token (+)")
+    encode.add_argument("--finest-step", choices=FINEST_STEPS, default="auto", help="repeat: steps from 0 to 1 (auto)")
     encode.add_argument(
         "--eos-rows", choices=EOS_ROWS, default="own", help="what stands in the EOS rows of long prompts"
     )

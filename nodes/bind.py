@@ -49,7 +49,7 @@ class WeightedCLIPBindPhrases(common.EncodeNode):
                     "1: the phrases are kept apart. 0.5: half way from the usual encoding. 0: not at all.",
                     {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.05},
                 ),
-                **common.inputs("syntax", "scheme", "padding", "cleaning"),
+                **common.inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
             }
         }
 

@@ -15,6 +15,7 @@ from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.options import CLEANINGS
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+from ..weighting.schemes.repeat import FINEST_STEPS
 from ..weighting.schemes.table import SCHEMES
 from ..weighting.syntax import SYNTAXES
 
@@ -130,6 +131,12 @@ INPUTS: dict[str, Input] = {
         "STRING",
         "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
         {"default": "+"},
+        counts=True,
+    ),
+    "finest_step": menu(
+        FINEST_STEPS,
+        "With scheme repeat: in how many steps a weight may go from 0 to 1, as rows stand whole numbers of times. "
+        "auto: the fewest that fit the weights. 1: whole weights only. More steps make more rows, and sampling slower.",
         counts=True,
     ),
     "comma_backtrack": make_input(

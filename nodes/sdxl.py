@@ -53,7 +53,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                     "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
                     {"default": 6.0, "min": 0.0, "max": 1000.0, "step": 0.01},
                 ),
-                **common.inputs("cleaning"),
+                **common.inputs("cleaning", "finest_step"),
             },
         }
 

@@ -31,7 +31,7 @@ class WeightedCLIPTextEncode(common.EncodeNode):
                 **common.inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
             },
             # optional, so that requests saved before it existed stay valid
-            "optional": common.inputs("cleaning"),
+            "optional": common.inputs("cleaning", "finest_step"),
         }
 
     options = EncodeOptions

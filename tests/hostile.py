@@ -95,6 +95,7 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.weighting.embedding_folder import EmbeddingFolder
     from weighted_clip.weighting.encode import EncodeOptions, read_prompt
     from weighted_clip.weighting.extra_networks import read_loras, take_tags
+    from weighted_clip.weighting.schemes.repeat import RepeatError
     from weighted_clip.weighting.schemes.table import SCHEMES
     from weighted_clip.weighting.syntax import SYNTAXES
     from weighted_clip.weighting.timed.schedule import read_timed
@@ -110,7 +111,8 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
 
     def schemes(text: str) -> None:
         for scheme in SCHEMES:
-            model.encode(text, EncodeOptions(scheme=scheme, syntax="a1111", hide=text[:20].split(" ")[0]))
+            with suppress(RepeatError):
+                model.encode(text, EncodeOptions(scheme=scheme, syntax="a1111", hide=text[:20].split(" ")[0]))
 
     def request(text: str) -> None:
         for one in ({"text": text}, {"text": text, "steps": 20}, {text: text}, {"text": "a", "scheme": text}):

@@ -132,12 +132,23 @@ def is_as_alone(folder: Path, texts: list[str], weights: Path, options: EncodeOp
 # ---- numbers and files
 
 
-@pytest.mark.parametrize("scheme", ["a1111", "comfy", "masked_blend", "down_weight", "lpw"])
+@pytest.mark.parametrize("scheme", ["a1111", "comfy", "masked_blend", "down_weight", "lpw", "repeat"])
 def test_every_prompt_is_as_alone(scheme: str, prompts: Path, weights: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_encoder, "WINDOW_CHUNKS", 2)  # several windows in a shard
     out = tmp_path / "out"
     assert encode(prompts, weights, out, "--scheme", scheme) == 0
     assert is_as_alone(out, TEXTS, weights, EncodeOptions(syntax="a1111", scheme=scheme))
+
+
+def test_a_prompt_whose_rows_cannot_be_repeated_is_named_by_its_line(weights: Path, tmp_path: Path, capsys) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a (cat:1.3)\na (dog:3000)\n", encoding="utf-8")
+    assert encode(prompts, weights, tmp_path / "out", "--scheme", "repeat", "--finest-step", "2") == 1
+    assert "prompts.txt:2: Repeated by their weights these would be 3,076 rows" in capsys.readouterr().err
+    prompts.write_text("a (cat:1.3)\na (dog:1.5)\n", encoding="utf-8")
+    assert encode(prompts, weights, tmp_path / "out", "--scheme", "repeat", "--finest-step", "2") == 0
+    assert [row.hidden.shape[0] for row in read_shards(tmp_path / "out")] == [155, 155]
+    assert "acts as 1.5 here" in capsys.readouterr().err
 
 
 def test_the_towers_of_sdxl_stand_side_by_side(prompts: Path, sdxl: Path, tmp_path: Path, capsys) -> None:

@@ -29,7 +29,7 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
-WITHOUT_REFERENCE: set[str] = set()
+WITHOUT_REFERENCE = {"repeat"}
 """Schemes that equal no program that can be run."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),

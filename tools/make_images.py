@@ -145,7 +145,8 @@ def hidden(text: str) -> Image.Image:
 
 def schemes(text: str) -> Image.Image:
     """How far each scheme moves each row of a short prompt."""
-    change, labels, weights = changes(text, tuple(SCHEMES))
+    moving = tuple(name for name in SCHEMES if name != "repeat")  # which moves no row
+    change, labels, weights = changes(text, moving)
     return heat_map(change, labels, weights)
 
 

@@ -40,6 +40,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "lerp_last",
         "lpw",
         "unweighted",
+        "repeat",
     ),
     "normalization": ("none", "mean", "length", "length+mean"),
     "chunking": (

@@ -21,6 +21,7 @@ from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
+from .schemes.repeat import copies_of, repeated
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES
 
@@ -46,7 +47,7 @@ class EncodedPrompt(NamedTuple):
     """A prompt's conditioning."""
 
     hidden: Tensor
-    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme or a ``.blend`` makes them fewer."""
+    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme, the padding or a ``.blend`` makes them others."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
     read: ReadPrompt
@@ -93,7 +94,10 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     plan = plan_sections(read.sections, plan_chunks, scheme_options)
     if options.pooled == "raw text":
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
-    plan = _as_chosen(plan.then(lambda weighted: without_padding(weighted, read)), [read])
+    plan = plan.then(lambda weighted: without_padding(weighted, read))
+    if options.scheme == "repeat":
+        plan = plan.then(lambda weighted: repeated(weighted, copies_of(read.sections, options.finest_step)))
+    plan = _as_chosen(plan, [read])
     return plan.then(lambda weighted: _encoded(weighted, read))
 
 

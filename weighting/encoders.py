@@ -24,6 +24,7 @@ from .asking import Check, ask
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
 from .schemes.plan import Plan, Variant, different_asks, gathered
+from .schemes.repeat import check_rows
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 16
@@ -175,8 +176,16 @@ class Encoders:
         return self.plan([self.read(text, options) for text in texts])
 
     def read(self, text: str | Mapping[str, str], options: EncodeOptions) -> dict[str, ReadPrompt]:
-        """Read one prompt for every tower, as `read_for_towers`; for those who plan many later."""
-        return read_for_towers(text, options, self.readers)
+        """Read one prompt for every tower, as `read_for_towers`; for those who plan many later.
+
+        Raises:
+            RepeatError: If the scheme ``repeat`` cannot weight it.
+            PromptError: In strict mode, where the reference raises.
+            ValueError: If an option is out of range.
+        """
+        reads = read_for_towers(text, options, self.readers)
+        _check_rows(reads)
+        return reads
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
         """Plan prompts that `read` has read."""
@@ -193,7 +202,10 @@ class Encoders:
         Returns:
             The prepared texts, all with the same number of rows.
         """
-        return Prepared(self, read_together(texts, options, self.readers, kept), is_together=True)
+        reads = read_together(texts, options, self.readers, kept)
+        for one in zip(*reads.values(), strict=True):
+            _check_rows(dict(zip(reads, one, strict=True)))
+        return Prepared(self, reads, is_together=True)
 
 
 class Prepared:
@@ -288,6 +300,14 @@ class Prepared:
                 f"weighted words: choose another scheme, such as comfy, or a larger number in {VARIABLE}."
             )
         return count
+
+
+def _check_rows(reads: Mapping[str, ReadPrompt]) -> None:
+    """Raise if the scheme ``repeat`` cannot weight a prompt, as read by each tower."""
+    first = next(iter(reads.values()))
+    if first.options.scheme == "repeat":
+        sections = {name: read.sections for name, read in reads.items()}
+        check_rows(sections, first.options.finest_step, first.kept)
 
 
 def _default_max_encodings() -> int:

@@ -10,6 +10,7 @@ from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
 from .schemes.api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
+from .schemes.repeat import FINEST_STEPS
 from .schemes.table import SCHEMES
 from .syntax import SYNTAXES, syntax_of
 
@@ -80,6 +81,8 @@ class EncodeOptions:
     """How much of the bound encoding there is, 0 to 1."""
     cleaning: str = "as Forge"
     """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
+    finest_step: str = "auto"
+    """repeat: in how many steps a weight may go from 0 to 1; one of `FINEST_STEPS`."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
@@ -107,6 +110,7 @@ class EncodeOptions:
             ("hidden_from", HIDDEN_FROM),
             ("cleaning", CLEANINGS),
             ("bind_rest", BIND_RESTS),
+            ("finest_step", FINEST_STEPS),
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")

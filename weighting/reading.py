@@ -20,6 +20,7 @@ from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
+from .schemes.repeat import repeat_issues
 from .syntax import parse, syntax_of
 
 MAX_WEIGHT = 1e30
@@ -95,6 +96,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         return mark_bound(result, options.bind, context.tokenize) if options.binds else result
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
+    kept = rows_kept(sections) if options.drops_padding else None
     problems = [
         *prompt.issues,
         *(_uncleaned(prompt) if options.is_cleaned else ()),
@@ -103,9 +105,9 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *hiding_issues(chunks_of(sections), options, context.tokenize),
         *(bound_issues(chunks_of(sections), options.bind, context.tokenize) if options.binds else ()),
         *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
+        *(repeat_issues(sections, options.finest_step, kept) if options.scheme == "repeat" else ()),
     ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
-    kept = rows_kept(sections) if options.drops_padding else None
     return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
 
 

@@ -26,6 +26,7 @@ from ...weighting.encoders import Encoders, Prepared
 from ...weighting.towers import Reader
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
+from .repeat import check_repeat
 from .towers import encode_fn, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
 
@@ -73,6 +74,7 @@ def encode_text(
 
     Raises:
         ValueError: If there is no CLIP text tower in ``clip``; the message names what was found.
+        RepeatError: If the scheme ``repeat`` cannot weight the prompt, or not for this model.
         PromptError: In strict mode, where the reference raises.
     """
     return encode_texts(clip, [text], options, values)[0]
@@ -170,6 +172,8 @@ def _encode_host(
     import comfy.model_management as model_management
 
     prepared = encoders.prepare(texts, options)
+    if options.scheme == "repeat":
+        check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     kept: dict[str, list[EncodedPrompt]] = {}
 
     def run(index: int, name: str, encode: EncodeFn) -> EncodedPrompt:

@@ -23,6 +23,7 @@ class Settings:
     mask_method: str = "attention"
     padding: str = "attend"
     syntax: str = "a1111"
+    finest_step: str = "auto"
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:

@@ -26,6 +26,7 @@ from ...weighting.asking import Check
 from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
+from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import read_together
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 from .settings import INFOTEXT, Settings
@@ -35,6 +36,11 @@ logger = logging.getLogger(__name__)
 
 CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 """Where a generation keeps conditioning: shared with all others, unless replaced."""
+PADDING_SETTINGS = {
+    "pad_cond_uncond": "Pad prompt/negative prompt",
+    "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
+}
+"""Settings of the host by which it adds rows to prompts, by their names and as its page calls them."""
 MAX_COMMENTS = 20
 """Of more problems than this the rest are only counted."""
 MAX_CHUNKS = 32
@@ -70,6 +76,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
+            if run.is_repeating:
+                _refuse_padded_prompts()
             comments.update(dict.fromkeys(run.problems()))
             return result
 
@@ -84,6 +92,16 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(ValueError):  # raised again above
         p.extra_generation_params.update(Settings.of(values).infotext())
+
+
+def _refuse_padded_prompts() -> None:
+    """Raise if the host adds rows to the shorter one of prompt and negative prompt."""
+    for name, title in PADDING_SETTINGS.items():
+        if host_option(name, default=False):
+            raise WebUIError(
+                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme repeat "
+                "weigh: switch that setting off, or take another scheme."
+            )
 
 
 def _raise_if_interrupted() -> None:
@@ -127,6 +145,8 @@ class Run:
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """By tower and texts."""
+        self._copies: dict[Copies, int] = {}
+        """Scheme ``repeat``: how often rows stand in the texts so far, and how many rows those are."""
         self._kept: tuple[int, ...] = ()
         if some := list(dict.fromkeys(texts)):
             self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
@@ -135,8 +155,31 @@ class Run:
         """Read and plan texts for all towers, all with the same number of chunks and of rows kept."""
         key = tuple(texts)
         if key not in self._prepared:
-            self._prepared[key] = self._encoders.prepare_together(texts, self._options, self._kept)
+            prepared = self._encoders.prepare_together(texts, self._options, self._kept)
+            if self._options.scheme == "repeat":
+                self._check_rows(next(iter(prepared.reads.values())))
+            self._prepared[key] = prepared
         return self._prepared[key]
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether any rows were repeated or left out by the scheme ``repeat``."""
+        return any(copies.is_repeating for copies in self._copies)
+
+    def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
+        """Raise if the texts so far have different numbers of rows, because of their weights."""
+        for read in reads:
+            copies = copies_of(read.sections, self._options.finest_step)
+            self._copies[copies] = copies.count(read.kept)
+        counts = sorted(set(self._copies.values()))
+        if len(counts) > 1 and self.is_repeating:
+            raise WebUIError(
+                f"By their weights the scheme repeat makes {counts[0]} rows of one text and {counts[-1]} of another. "
+                "Texts that this WebUI stacks must have the same number of rows, or it fills the shorter ones with "
+                "copies of their last row: the prompts of a batch, the parts between ANDs, and what prompt editing "
+                "makes of a prompt. Use the same weights on as many tokens in all of them, one prompt a batch, or "
+                "another scheme."
+            )
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""

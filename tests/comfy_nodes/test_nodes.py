@@ -55,7 +55,7 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
 def test_inputs_stand_in_their_permanent_order() -> None:
     assert {name: list(all_inputs(cls)) for name, cls in NODE_CLASS_MAPPINGS.items()} == {
         "WeightedCLIPTextEncode": [
-            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "cleaning",
+            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "cleaning", "finest_step",
         ],
         "WeightedCLIPA1111Encode": [
             "clip", "text", "emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "model",
@@ -67,12 +67,13 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
         "WeightedCLIPBindPhrases": [
             "clip", "text", "phrases", "rest", "strength", "syntax", "scheme", "padding", "cleaning",
+            "finest_step",
         ],
         "WeightedCLIPLoadPromptLoras": ["model", "clip", "text", "cleaning"],
         "WeightedCLIPSDXLEncode": [
             "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",
             "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
-            "cleaning",
+            "cleaning", "finest_step",
         ],
         "WeightedCLIPWeighAttention": ["clip", "text", "syntax", "how", "strength", "model", "cleaning"],
         "WeightedCLIPConvert": ["text", "from", "to", "cleaning"],

@@ -56,6 +56,7 @@ def make_clip(
         "SD1": (sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer),
         "SD2": (sd2_clip.SD2ClipModel, sd2_clip.SD2Tokenizer),
         "SDXL": (sdxl_clip.SDXLClipModel, sdxl_clip.SDXLTokenizer),
+        "Stable Cascade": (sdxl_clip.StableCascadeClipModel, sdxl_clip.StableCascadeTokenizer),
         "SDXL refiner": (sdxl_clip.SDXLRefinerClipModel, sdxl_clip.SDXLTokenizer),
         "SD3": (sd3_clip.sd3_clip(dtype_t5=dtype), sd3_clip.SD3Tokenizer),
         "SD3 without T5": (sd3_clip.sd3_clip(t5=False), sd3_clip.SD3Tokenizer),

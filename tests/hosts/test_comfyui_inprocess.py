@@ -17,7 +17,20 @@ from .parity import Figures
 pytestmark = pytest.mark.host
 
 NAMES = (
-    *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "loras", "timed", "levels"),
+    *(
+        "harmless",
+        "checks",
+        "memory",
+        "models",
+        "native",
+        "long",
+        "masks",
+        "padding",
+        "repeat",
+        "loras",
+        "timed",
+        "levels",
+    ),
     *("remember", "attention"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
@@ -77,6 +90,13 @@ SUBJECTS = {
     "check_dropped_rows_equal_masked_keys_through_the_sampler": (
         "Dropped rows, KSampler with a small U-Net, with masked keys, relative to the largest"
     ),
+    "check_repeated_rows_equal_a_bias_in_one_call_of_the_unet": "Scheme repeat, a call of a U-Net, with ln w as a bias",
+    "check_repeated_rows_equal_a_bias_through_the_sampler": (
+        "Scheme repeat, KSampler with a small U-Net, with ln w as a bias, relative to the largest"
+    ),
+    "check_rows_of_weight_one_and_zero_are_the_unweighted_ones_bit_for_bit": (
+        "Scheme repeat, small: weights 1 and 0, padding drop and clean, with unweighted"
+    ),
     "check_lora_tags_equal_stock_loaders_on_model_and_clip": "LoRA tags: CLIP and model, small, with stock loaders",
     "check_a_clip_that_remembers_gives_what_it_gives_without": "Remember Encodings, small: ours, with no memory",
     "check_stock_on_a_clip_that_remembers_is_stock": "Stock on a CLIP that remembers, SDXL, small, with before",
@@ -102,7 +122,7 @@ SUBJECTS = {
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
 """What a check compares, in the words of docs/evidence/parity.md."""
-REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if "native" in check or "masked_keys" in check} | {
+REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|masked_keys|a_bias", check)} | {
     "check_weighed_attention_equals_one_written_out": "at most 1e-5",
     "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
     "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",

@@ -36,7 +36,7 @@ pytest.importorskip("gradio")
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "hide", "hidden_from", "from_phrases"),
+    *("law", "mask_method", "finest_step", "hide", "hidden_from", "from_phrases"),
 )
 """What handlers take behind the prompt, in their order."""
 SEED = 3
@@ -71,7 +71,8 @@ def draw_inputs(count: int) -> list[Input]:
     draw = random.Random(SEED)
     inputs: list[Input] = []
     for number in range(count):
-        options = {"hide": "", "hidden_from": "everything", "from_phrases": "", **draw_options(draw)}
+        fixed = {"finest_step": "auto", "hide": "", "hidden_from": "everything", "from_phrases": ""}
+        options = {**fixed, **draw_options(draw)}
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))
         schemes = ("masked_blend", "comfy") if number % 2 else ("a1111", "compel")
         target = draw.choice(("comfy", "a1111", "compel"))

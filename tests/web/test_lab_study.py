@@ -233,6 +233,9 @@ def test_changes_are_those_of_the_rows(model: NativeLabModel, padding: str) -> N
         encoded = model.encode(PROMPT, EncodeOptions(**{**vars(whole), "scheme": comparison.scheme}))["clip_l"]
         assert comparison.num_encodings == encoded.num_encodings
         assert comparison.seconds > 0
+        if comparison.scheme == "repeat":  # its rows do not stand at the places of others
+            assert set(comparison.changes[0]) == {(1.0, 0.0)}
+            continue
         num_rows = encoded.hidden.shape[1]
         assert num_rows == (11 if comparison.scheme == "lerp_last" else 77)
         assert comparison.changes[0][num_rows:] == (None,) * (77 - num_rows)
@@ -271,6 +274,16 @@ def test_weights_that_overflow_are_told_as_they_are(model: NativeLabModel) -> No
     change = found.changes[0][2]
     assert change.ratio > 1e29
     draw_comparison([found], read(model, "a (cat:1e38) b", EncodeOptions()))
+
+
+def test_repeated_rows_are_measured_once_and_those_left_out_not_at_all(model: NativeLabModel) -> None:
+    text = "a (red:1.5) (cat:0) and " + "a (dog:0.5) " * 40
+    (found,) = compare(model, text, A1111, ["repeat"])
+    assert [place for place, change in enumerate(found.changes[0]) if change is None] == [3]
+    assert {change for chunk in found.changes for change in chunk if change is not None} == {(1.0, 0.0)}
+    assert found.message == "It changes no row: 154 rows become 267, by their weights."
+    draw_comparison([found], read(model, text, A1111))
+    assert next(compare(model, "a cat", A1111, ["repeat"])).message == ""
 
 
 def test_rows_that_a_scheme_leaves_out_are_not_mixed_up(model: NativeLabModel) -> None:

@@ -309,6 +309,47 @@ def test_a_scheme_without_padding_fills_the_prompts_of_a_batch_with_eos(forge: f
     torch.testing.assert_close(conds[0], expected(native(tmp_path), filled, scheme="lerp_last"), atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_repeated_in_every_text_of_a_prompt(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model, encoder = request.getfixturevalue(kind), native(tmp_path)
+    [ours] = conditioning(model, "a (cat:1.5)=>a (dog:1.5)", scheme="repeat")
+    assert ours.shape[:2] == (2, 155)
+    for cond, text in zip(ours, ("a (cat:1.5)", "a (dog:1.5)"), strict=True):
+        theirs = expected(encoder, text, scheme="unweighted")[0]
+        rows = sorted([*range(77), *range(77), 2])
+        torch.testing.assert_close(cond, theirs[rows], atol=2e-5, rtol=0)
+    [coarse] = conditioning(model, "a (cat:1.5)", scheme="repeat", finest_step="1")
+    assert coarse.shape[1] == 78
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "prompts",
+    [("a (cat:1.5)", "a (cat:1.5) and a (dog:0.5)"), ("a (cat:1.5)=>a (dog:1.25)",), ("a cat", "a (cat:2)")],
+    ids=["batch", "editing", "weights or none"],
+)
+def test_texts_of_different_numbers_of_rows_are_refused_by_name(
+    kind: str, prompts: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    """The host would fill the shorter one with copies of its last row, each of which would count."""
+    model = request.getfixturevalue(kind)
+    with pytest.raises(WebUIError, match=r"makes \d+ rows of one text and \d+ of another.*ANDs"):
+        conditioning(model, *prompts, scheme="repeat")
+    assert len(conditioning(model, *[prompts[0].split("=>")[0]] * 2, scheme="repeat")) == 2
+    assert len(conditioning(model, "a cat", LONG.replace("(", "").replace(":1.2)", ""), scheme="repeat")) == 2
+
+
+@pytest.mark.parametrize("name", ["pad_cond_uncond", "pad_cond_uncond_v0"])
+def test_a_host_that_pads_prompts_cannot_repeat_rows(
+    forge: fake.ForgeModel, host_options: SimpleNamespace, name: str
+) -> None:
+    setattr(host_options, name, True)
+    with pytest.raises(WebUIError, match="“Pad prompt/negative prompt"):
+        conditioning(forge, "a (cat:1.5)", scheme="repeat")
+    [plain] = conditioning(forge, "a cat", scheme="repeat")
+    assert plain.shape[1] == 77
+
+
 @pytest.mark.parametrize("padding", ["attend", "drop"])
 def test_problems_are_shown_below_the_image_once(forge: fake.ForgeModel, padding: str) -> None:
     generation = fake.Generation(forge)
@@ -351,7 +392,7 @@ def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> 
         conditioning(forge, PROMPT, scheme="A1111")
     generation = fake.Generation(forge)
     arm(generation, [True, *["a1111"] * 9])
-    with pytest.raises(ValueError, match=r"takes 7 values .*got 10"):
+    with pytest.raises(ValueError, match=r"takes 8 values .*got 10"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 

@@ -10,6 +10,7 @@ import gradio as gr
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 
@@ -20,6 +21,7 @@ _MENUS = {
     "mask_method": ("Mask method", list(MASK_METHODS), "masked_blend: what absent means"),
     "padding": ("Padding", list(PADDINGS), "What becomes of it"),
     "syntax": ("Syntax", list(SYNTAXES), "How weights are written"),
+    "finest_step": ("Finest step", list(FINEST_STEPS), "repeat: steps of a weight from 0 to 1"),
 }
 """Label, choices and help of each control, by the name of the setting, in the order of the API."""
 
@@ -49,9 +51,9 @@ def _menus(elem_id: Callable[[str], str]) -> dict[str, Any]:
     defaults = {"scheme": "a1111", "syntax": "a1111"}
     menus: dict[str, Any] = {}
     names = list(_MENUS)
-    for pair in zip(names[::2], names[1::2], strict=True):
+    for first in range(0, len(names), 2):
         with gr.Row():
-            for name in pair:
+            for name in names[first : first + 2]:
                 label, choices, info = _MENUS[name]
                 value = defaults.get(name, choices[0])
                 menus[name] = gr.Dropdown(choices, value=value, label=label, info=info, elem_id=elem_id(name))

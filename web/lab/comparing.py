@@ -16,6 +16,7 @@ from ...encoder.encoding import EncoderError
 from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Check
+from ...weighting.schemes.repeat import copies_of
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ...weighting.view import counted
@@ -104,6 +105,8 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     """The changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
     read = plain.read
     length = read.layout.length
+    if weighted.read.options.scheme == "repeat":
+        return _repeated_changes(plain, weighted)
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
     is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
     # the plain encoding's rows that the other one has too
@@ -121,6 +124,22 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
         message = f"It leaves out {num_plain - num_rows} rows {missing}."
     by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
     return tuple(tuple(map(by_row.get, range(start, start + length))) for start in _first_rows(read)), message
+
+
+def _repeated_changes(
+    plain: EncodedPrompt, weighted: EncodedPrompt
+) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
+    """As `row_changes`, for the scheme ``repeat``: of each row its first copy is measured."""
+    read = weighted.read
+    counts = [count for row in copies_of(read.sections, read.options.finest_step).rows for count in row]
+    kept = [row for row, count in enumerate(counts) if count]
+    firsts = [first for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count]
+    by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0, firsts]), strict=True))
+    message = f"It changes no row: {len(counts)} rows become {sum(counts)}, by their weights."
+    message = "" if set(counts) == {1} else message
+    return tuple(
+        tuple(map(by_row.get, range(start, start + read.layout.length))) for start in _first_rows(read)
+    ), message
 
 
 def _num_chunks(sections: Sequence[ChunkedSection]) -> list[int]:

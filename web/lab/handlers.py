@@ -33,7 +33,7 @@ from .model import LabError, LabModel, ModelSource
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
 )
 """Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
 

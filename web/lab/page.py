@@ -17,6 +17,7 @@ from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import CLEANINGS, HIDDEN_FROM
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from .handlers import FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
@@ -111,6 +112,7 @@ class _Page:
             with gr.Row():
                 choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
                 choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
+                choice("finest_step", "Finest step of repeat", FINEST_STEPS, "Steps of a weight from 0 to 1")
             with gr.Row():
                 phrases("hide", HIDE_ID, "Hide phrases", "One a line: these words stay, but others do not see them")
                 choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")

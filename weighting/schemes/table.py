@@ -9,6 +9,7 @@ from ..chunks import TokenChunk
 from .api import SchemeOptions, Weighted
 from .blend import compel, masked_blend
 from .plan import Plan
+from .repeat import repeat
 from .replace import adv_compel, comfy_plus_plus, down_weight
 from .rows import a1111, a1111_global_norm, a1111_no_norm, comfy, lerp_last, lpw, perp, unweighted
 
@@ -52,5 +53,6 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "lpw": Scheme(lpw, "As a1111_global_norm, without the rows between chunks.", "diffusers lpw, SD 1.x"),
     "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111, Forge: Ignore"),
+    "repeat": Scheme(repeat, "Repeats a word's rows, so that the image attends them by the word's weight.", "ours"),
 }
 """Every scheme by its permanent name, in the order of menus. A name never changes its meaning."""

@@ -1,0 +1,206 @@
+"""Weights as how often a row stands in the conditioning.
+
+A softmax over rows gives a row that stands m times m times the share, as adding ln m to its logits would. So the model
+need not be touched: weights become whole numbers, all divided by what a row of weight 1 stands.
+
+Source: docs/weighting.md, "repeat".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..chunking import ChunkedSection
+from ..chunks import Token, TokenChunk
+from ..prompt import Issue, Span
+from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, plan_rows, weighted_rows
+from .plan import Plan
+
+STEPS = (1, 2, 4, 8, 10)
+FINEST_STEPS = ("auto", *map(str, STEPS))
+"""In how many steps a weight may go from 0 to 1, default first. ``auto``: the fewest by which no weight is off by more
+than `TOLERANCE`, or else the most."""
+TOLERANCE = 0.03
+MAX_ROWS = 2048
+"""Rows that repeating may make of a prompt."""
+_ROUNDING = 1e-6
+"""What is off by less than this comes of the arithmetic on weights, not of the steps."""
+
+
+class RepeatError(ValueError):
+    """Weights that cannot be had by repeating rows; the message says what can."""
+
+
+class Copies(NamedTuple):
+    """How often the rows of a prompt stand."""
+
+    rows: tuple[tuple[int, ...], ...]
+    """For each chunk of the result and each of its positions."""
+    steps: int
+    """In how many steps a weight goes from 0 to 1."""
+
+    @property
+    def unit(self) -> int:
+        """How often a row of weight 1 stands, as BOS always is: once, where all weights are whole numbers."""
+        return self.rows[0][0]
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether any row does not stand just once."""
+        return any(count != 1 for row in self.rows for count in row)
+
+    def count(self, kept: Sequence[int] | None) -> int:
+        """How many rows they are together, of those that are kept of each chunk; None: of all."""
+        ends = [len(row) for row in self.rows] if kept is None else kept
+        return sum(sum(row[:end]) for row, end in zip(self.rows, ends, strict=True))
+
+
+def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """C. Its rows are repeated by `repeated` when all else is done: prompts are joined, and padding dealt with."""
+    return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
+
+
+def repeated(weighted: Weighted, copies: Copies) -> Weighted:
+    """Put copies of rows side by side, and leave rows of weight 0 out.
+
+    Args:
+        weighted: Rows of the whole prompt, in any number.
+        copies: How often each stands, by its place.
+
+    Returns:
+        The longer or shorter result; the same one if every row stands once.
+    """
+    if not copies.is_repeating:
+        return weighted
+    counts = [copies.rows[place.chunk][place.position] for place in weighted.places]
+    rows = [row for row, count in enumerate(counts) for _ in range(count)]
+    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
+
+
+def copies_of(sections: Sequence[ChunkedSection], finest_step: str) -> Copies:
+    """How often each row of a prompt stands.
+
+    With q steps, a row of weight w > 0 stands ``floor(q w + 1/2)`` times, at least once; of 0, not at all; of w < 0, as
+    often as one of 1. All numbers are divided by their greatest common divisor. q and divisor are those of the whole
+    prompt.
+
+    Args:
+        sections: The prompt.
+        finest_step: One of `FINEST_STEPS`.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        RepeatError: If prompts that are blended have different weights in the same row.
+    """
+    weights = _row_weights(sections)
+    different = {weight for row in weights for weight in row}
+    steps = _steps_for(different, finest_step)
+    counts = {weight: _count(weight, steps) for weight in different}
+    divisor = math.gcd(steps, *counts.values())
+    return Copies(tuple(tuple(counts[weight] // divisor for weight in row) for row in weights), steps)
+
+
+def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str, kept: Sequence[int] | None) -> None:
+    """See whether a prompt can be weighted so.
+
+    Args:
+        towers: The prompt as each tower reads it, by name, with the same number of chunks in the result.
+        finest_step: One of `FINEST_STEPS`.
+        kept: How many rows are kept of each chunk; None: all.
+
+    Raises:
+        RepeatError: If the towers' rows, which stand side by side, have different weights, or there would be too many
+            rows; or as `copies_of`.
+    """
+    (first, sections), *others = towers.items()
+    weights = _row_weights(sections)
+    for name, its_sections in others:
+        for chunk, (row, its_row) in enumerate(zip(weights, _row_weights(its_sections), strict=True), 1):
+            if row != its_row:
+                position = next(place for place in range(len(row)) if row[place] != its_row[place])
+                raise RepeatError(
+                    f"The scheme repeat needs the same weights in the same rows of {first} and {name}, which stand "
+                    f"side by side. Row {position} of chunk {chunk} weighs {row[position]:g} in {first} and "
+                    f"{its_row[position]:g} in {name}: give both the same text, and no embedding that has more vectors "
+                    "for one than for the other."
+                )
+    if problem := _too_many(copies_of(sections, finest_step), kept):
+        raise RepeatError(problem)
+
+
+def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Sequence[int] | None) -> list[Issue]:
+    """What the author of a prompt should know of its weights; otherwise as `check_rows`, for one tower."""
+    try:
+        copies = copies_of(sections, finest_step)
+    except RepeatError as error:
+        return [Issue("unlike-rows", str(error), Span(0, 0))]
+    issues: list[Issue] = []
+    if problem := _too_many(copies, kept):
+        issues.append(Issue("too-many-rows", problem, Span(0, 0)))
+    found: dict[tuple[int, float], Token] = {}
+    for section in sections:
+        for token in (token for prompt in section.prompts for chunk in prompt for token in chunk.content):
+            found.setdefault((token.fragment, token.weight), token)
+    for (_, weight), token in found.items():
+        acting = _count(weight, copies.steps) / copies.steps
+        if weight < 0:
+            message = (
+                f"The weight {weight:g} acts as 1 here: repeated rows cannot subtract a word, as NegPip does. "
+                "docs/weighting.md says what schemes do with weights below 0."
+            )
+            issues.append(Issue("negative-weight", message, token.at))
+        elif abs(acting - weight) > _ROUNDING:
+            message = f"The weight {weight:g} acts as {acting:g} here: rows stand whole numbers of times."
+            issues.append(Issue("rounded-weight", message, token.at))
+    return issues
+
+
+def _row_weights(sections: Sequence[ChunkedSection]) -> list[tuple[float, ...]]:
+    """The weights of the rows of each chunk of the result."""
+    result: list[tuple[float, ...]] = []
+    for section in sections:
+        plain = (1.0,) * len(section.prompts[0][0].tokens)  # of the empty prompt, which is added to shorter ones
+        for index in range(max(map(len, section.prompts))):
+            rows = {prompt[index].weights if index < len(prompt) else plain for prompt in section.prompts}
+            if len(rows) > 1:
+                raise RepeatError(
+                    "The scheme repeat cannot blend prompts with different weights in the same rows: a row of a .blend "
+                    "is a mixture of the words at its place in all of them. Leave the weights out, or take another "
+                    "scheme."
+                )
+            result += rows
+    return result
+
+
+def _steps_for(weights: set[float], finest_step: str) -> int:
+    """Q."""
+    if finest_step != "auto":
+        return int(finest_step)
+    positive = [weight for weight in weights if weight > 0]
+
+    def is_close(steps: int) -> bool:
+        return all(abs(_count(weight, steps) / steps - weight) <= TOLERANCE + _ROUNDING for weight in positive)
+
+    return next(filter(is_close, STEPS), STEPS[-1])
+
+
+def _count(weight: float, steps: int) -> int:
+    """m, before it is divided."""
+    if weight <= 0:
+        return 0 if weight == 0 else steps
+    return max(1, math.floor(steps * weight + 0.5))
+
+
+def _too_many(copies: Copies, kept: Sequence[int] | None) -> str:
+    """What is wrong if there are too many rows; a long prompt without weights has as many as it has in any scheme."""
+    count = copies.count(kept)
+    if count <= MAX_ROWS or not copies.is_repeating:
+        return ""
+    return (
+        f"Repeated by their weights these would be {count:,} rows, and the scheme repeat makes {MAX_ROWS:,} at most. "
+        "Take fewer steps, smaller weights, a shorter prompt, or padding drop."
+    )
