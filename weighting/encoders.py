@@ -169,6 +169,7 @@ class Encoders:
 
         Raises:
             TooManyEncodings: If they take more encodings than allowed.
+            RepeatError: If the scheme ``repeat`` cannot weight one of them.
             PromptError: In strict mode, where the reference raises.
             ValueError: If an option is out of range, or the filler is not exactly one token.
         """
@@ -200,7 +201,10 @@ class Encoders:
             kept: As in `read_together`.
 
         Returns:
-            The prepared texts, all with the same number of rows.
+            The prepared texts, all with the same number of rows, but for the scheme ``repeat``.
+
+        Raises:
+            As `prepare`.
         """
         reads = read_together(texts, options, self.readers, kept)
         for one in zip(*reads.values(), strict=True):

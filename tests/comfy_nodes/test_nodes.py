@@ -55,7 +55,8 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
 def test_inputs_stand_in_their_permanent_order() -> None:
     assert {name: list(all_inputs(cls)) for name, cls in NODE_CLASS_MAPPINGS.items()} == {
         "WeightedCLIPTextEncode": [
-            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "cleaning", "finest_step",
+            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled",
+            "cleaning", "finest_step",
         ],
         "WeightedCLIPA1111Encode": [
             "clip", "text", "emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "model",

@@ -36,7 +36,7 @@ pytest.importorskip("gradio")
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "finest_step", "hide", "hidden_from", "from_phrases"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "finest_step"),
 )
 """What handlers take behind the prompt, in their order."""
 SEED = 3
