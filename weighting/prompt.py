@@ -129,17 +129,19 @@ class Issue:
 class Swap:
     """compel's ``.swap``: an instruction to the sampler. An encoder reads the original."""
 
-    original: tuple[Fragment, ...]
+    original: tuple[Fragment | Swap, ...]
     """What stands in the prompt."""
-    edited: tuple[Fragment, ...]
+    edited: tuple[Fragment | Swap, ...]
     """What the sampler's attention would be controlled to show."""
     settings: tuple[tuple[str, float], ...]
     """``s_start``, ``s_end``, ``t_start``, ``t_end``: parts of the sampling, 0 to 1."""
 
 
 def encoded_fragments(parts: Iterable[Fragment | Swap]) -> tuple[Fragment, ...]:
-    """The fragments that an encoder reads: of a swap, the original."""
-    return tuple(chain.from_iterable(part.original if isinstance(part, Swap) else (part,) for part in parts))
+    """The fragments that an encoder reads: of a swap, the original, and so on within it."""
+    return tuple(
+        chain.from_iterable(encoded_fragments(part.original) if isinstance(part, Swap) else (part,) for part in parts)
+    )
 
 
 @dataclass(frozen=True)

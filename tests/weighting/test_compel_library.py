@@ -151,3 +151,19 @@ def test_long_prompts_equal_the_library_in_every_split_mode(model, provider, tex
     mode = SplitLongTextMode[MODES[chunking]]
     expected = by_the_library(provider, text, truncate_long_prompts=False, split_long_text_mode=mode)
     torch.testing.assert_close(by_us(model, text, chunking), expected, rtol=0, atol=1e-5)
+
+
+def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(model, provider) -> None:
+    text = 'a "red (cat)1.3".swap("dog") on a mat'
+    expected = by_the_library(provider, text)
+    torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
+    for nested in (
+        'a "red (cat)1.3".swap(dog.swap(fox)) on a mat',
+        'a ("red (cat)1.3".swap("dog")).swap(fox) on a mat',
+        "a ((red (cat)1.3).swap(dog) on).swap(fox) a mat",
+    ):
+        with pytest.raises(AttributeError):  # compel reads it, and asks the inner swap for its text
+            by_the_library(provider, nested)
+        torch.testing.assert_close(by_us(model, nested, "compel truncate"), expected, rtol=0, atol=1e-5)
+        issues = read_prompt(nested, EncodeOptions(syntax="compel"), default_tokenizer()).issues
+        assert [issue.code for issue in issues].count("nested-swap") == 1

@@ -34,11 +34,13 @@ from ..prompt import (
     Swap,
     encoded_fragments,
     pieces_of,
+    shortened,
     unmarked,
 )
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
 from .record import Syntax, decimal
 
+_ODD_SPACE = re.compile(r"[\v\f]")
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
 # from the first of its backslashes only: beginning anew at each of them would be quadratic
 _ESCAPE = re.compile(r'(?<!\\)(\\+)[()"]')
@@ -70,14 +72,21 @@ class _Reader:
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
         self.strict = strict
-        self.text, self.positions = _spaced_commas(source)
+        self.text, self.positions = _spaced_commas(_ODD_SPACE.sub(" ", source))
         self.positions.append(len(source))
         self.parser = Parser(self.text)
         self.loras: list[Lora] = []
         self.issues: list[Issue] = []
 
     def read(self) -> Prompt:
-        sections = self.sections() if self.source.strip() else (_single((_EMPTY,)),)
+        odd = _ODD_SPACE.search(self.source)
+        if not self.source.strip():
+            sections = (_single((_EMPTY,)),)
+        else:
+            if odd:
+                message = "Vertical tabs and form feeds, which compel refuses, are read as spaces."
+                self.problem("odd-space", message, Span(*odd.span()))
+            sections = self.sections()
         parts = encoded_fragments(part for section in sections for prompt in section.prompts for part in prompt)
         if self.parser.is_too_deep:
             message = f"Brackets nested deeper than {MAX_DEPTH} are text."
@@ -106,9 +115,14 @@ class _Reader:
         if blend is not None:
             weights, normalize = self.weights(blend)
             after, behind = self.parser.many(blend.end, end, [self.parser.lora])
-            self.collect([*before, *after])
             self.ignored(behind, "text behind .blend() is ignored; compel refuses it", is_error=True)
-            prompts = tuple(self.flat(nodes) or (_EMPTY,) for nodes in blend.parts)
+            self.collect(before)
+            prompts = tuple(map(self.flat, blend.parts))
+            self.collect(after)
+            if not all(prompts):
+                message = "A part of the blend holds no text, which compel refuses: it is read as the empty prompt."
+                self.problem("empty-part", message, self.span(0, blend.end))
+                prompts = tuple(prompt or (_EMPTY,) for prompt in prompts)
             if any(isinstance(part, Swap) for prompt in prompts for part in prompt):
                 self.problem("swap-in-blend", "A blend cannot hold a .swap().", self.span(0, blend.end))
             return (Section(prompts, tuple(weights), normalize=normalize),)
@@ -118,9 +132,16 @@ class _Reader:
 
     def weights(self, several: Several) -> tuple[list[float], bool]:
         """Weights of the prompts, and whether they are to be divided by their sum."""
-        options = [option.value for option in several.options if option.name is None]
-        normalize = options[-1:] != ["no_normalize"]
-        numbers = [value for value in options if isinstance(value, float)]
+        options = list(several.options)
+        normalize = several.operator != ".blend" or not options or options[-1].key != "no_normalize"
+        if not normalize:
+            options.pop()
+        words = [str(option.key) for option in options if option.number is None]
+        if words:
+            more = f", and {len(words) - 1} more are" if words[1:] else " is"
+            message = f"“{shortened(words[0])}”{more} no weight: left out."
+            self.problem("unreadable-weight", message, self.span(0, several.end))
+        numbers = [option.number for option in options if option.number is not None]
         count = len(several.parts)
         if not all(map(math.isfinite, numbers)):
             self.issues.append(
@@ -135,7 +156,7 @@ class _Reader:
 
     def ignored(self, position: int, message: str, *, is_error: bool = False) -> None:
         """Say that the text from here on has no effect, if there is any."""
-        if self.text[position:].strip():
+        if self.parser.skip(position, len(self.text)) < len(self.text):
             span = self.span(position, len(self.text))
             if is_error:
                 self.problem("ignored-text", f"The {message}.", span)
@@ -168,8 +189,8 @@ class _Reader:
         return tuple(self.fused(self.leaves(nodes, 1.0)))
 
     def leaves(self, nodes: Sequence[Node], scale: float) -> Iterator[tuple[_Text, float] | Swap]:
-        self.collect(nodes)
         for node in nodes:
+            self.collect([node])
             if node.edited is not None:
                 yield self.swap(node, scale)
             elif node.children is not None:
@@ -179,17 +200,21 @@ class _Reader:
 
     def swap(self, node: Node, scale: float) -> Swap:
         original, edited = (
-            tuple(part for part in self.fused(self.leaves(side or (), scale)) if isinstance(part, Fragment))
-            or (_EMPTY,)
-            for side in (node.children, node.edited)
+            tuple(self.fused(self.leaves(side or (), scale))) or (_EMPTY,) for side in (node.children, node.edited)
         )
         given = {option.name: option.value for option in node.options if isinstance(option.value, float)}
         settings = {"s_start": 0.0, "s_end": 0.0, "t_start": 0.2, "t_end": 1.0}
-        settings |= {str(name): value for name, value in given.items() if name in settings}
         if "shape_freedom" in given:
             settings["s_end"] = 1.0 - max(given["shape_freedom"], 0.0) ** (1.0 / 3.0)
+        settings |= {str(name): value for name, value in given.items() if name in settings}
+        place = encoded_fragments(original)[0].span
         message = ".swap() needs control of the sampler's attention, which an encoder has not: the original is encoded."
-        self.issues.append(Issue("swap", message, original[0].span))
+        self.issues.append(Issue("swap", message, place))
+        if any(isinstance(part, Swap) for part in (*original, *edited)):
+            message = (
+                "A .swap() stands in another, which compel reads but cannot encode: the innermost original is encoded."
+            )
+            self.issues.append(Issue("nested-swap", message, place))
         return Swap(original, edited, tuple(settings.items()))
 
     def fused(self, leaves: Iterator[tuple[_Text, float] | Swap]) -> Iterator[Fragment | Swap]:

@@ -12,7 +12,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -23,13 +23,20 @@ MAX_DEPTH = 40
 """Brackets nested deeper than this are text; compel itself fails at some such depth."""
 
 _WHITE = " \t\r\n"
-_LINE_END = re.compile("\n")
+_LINE_END = re.compile("[\n\r]")
+# in quotes these two characters are one that is white space; as long as before, so that places stay what they are
+_WHITE_ESCAPES = {r"\n": " \n", r"\r": " \n", r"\t": " \t", r"\f": "\f\f"}
+_WHITE_ESCAPE = re.compile(r"\\[nrtf]")
 _SPACE = re.compile(r"[ \t\r\n]*")
+_GAP = re.compile(r"(?:\f*[ \t\r\n])*")
 _SIGNS = re.compile(r"\++|-+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
 _KEYWORD = re.compile(r"[A-Za-z0-9_-]+")
-_FREE = re.compile(r"[^ \t\r\n]+")
-_WORD = re.compile(r"""(?:\\[()",.+\-=] | [+-](?![\s()",.+\-=]|\Z) | -?[0-9]+ | [^\s()",.+\-=])+""", re.VERBOSE)
+# no other white space ends a word, and no rule takes the last two
+_FREE = re.compile(r"[^ \t\r\n\v\f]+")
+_WORD = re.compile(
+    r"""(?:\\[()",.+\-=] | [+-](?![ \t\r\n()",.+\-=]|\Z) | -?[0-9]+ | [^ \t\r\n\v\f()",.+\-=])+""", re.VERBOSE
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,35 @@ class Node:
     """For a swap, what would take the place of the children."""
     options: tuple[Option, ...] = ()
 
+    def moved(self, offset: int) -> Node:
+        """The same, counted from a place ``offset`` characters before."""
+        if not offset:
+            return self
+        children, edited = (
+            None if nodes is None else tuple(node.moved(offset) for node in nodes)
+            for nodes in (self.children, self.edited)
+        )
+        return replace(self, start=self.start + offset, end=self.end + offset, children=children, edited=edited)
+
 
 class Option(NamedTuple):
     """A value in the brackets of an operator."""
 
     name: str | None
     value: float | str
+
+    @property
+    def key(self) -> float | str:
+        """What compel takes for a weight: the name, where there is one."""
+        return self.value if self.name is None else self.name
+
+    @property
+    def number(self) -> float | None:
+        """The weight it is, or None."""
+        try:
+            return float(self.key)
+        except ValueError:
+            return None
 
 
 Found = tuple[Node, int]
@@ -78,6 +108,11 @@ class Parser:
         if position < end and self.text[position] not in _WHITE:
             return position  # the usual case, quicker than a match
         match = _SPACE.match(self.text, position, end)
+        return match.end() if match else position
+
+    def gap(self, position: int, end: int) -> int:
+        """The place behind white space between the parts of a prompt; a form feed in front of other space counts."""
+        match = _GAP.match(self.text, position, end)
         return match.end() if match else position
 
     def literal(self, literal: str, position: int, end: int) -> int | None:
@@ -132,10 +167,25 @@ class Parser:
         if content is None:
             return None
         start, stop = content
-        if not self.text[start:stop].strip():
+        if not _WHITE_ESCAPE.sub("", self.text[start:stop]).strip():
             return Node(children=(Node(start, start),)), stop + 1
-        inside = self.inside(start, stop)
-        return (Node(children=inside[0]), stop + 1) if inside and self.skip(inside[1], stop) == stop else None
+        inside = self.whole(content, Parser.inside)
+        return None if inside is None else (Node(children=inside), stop + 1)
+
+    def whole(
+        self, content: tuple[int, int], read: Callable[[Parser, int, int], tuple[tuple[Node, ...], int] | None]
+    ) -> tuple[Node, ...] | None:
+        """What stands in a quotation, if it fits the grammar to its end; ``read`` is `inside` or `prompt`."""
+        start, stop = content
+        parser, offset = self, 0
+        if _WHITE_ESCAPE.search(self.text, start, stop):
+            parser, offset = Parser(_WHITE_ESCAPE.sub(lambda two: _WHITE_ESCAPES[two[0]], self.text[start:stop])), start
+            parser.depth = self.depth
+        found = read(parser, start - offset, stop - offset)
+        self.is_too_deep |= parser.is_too_deep
+        if found is None or parser.skip(found[1], stop - offset) != stop - offset:
+            return None
+        return tuple(node.moved(offset) for node in found[0])
 
     def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
         """What stands in brackets or quotes; None where they are nested too deep."""
@@ -276,10 +326,10 @@ class Parser:
         """A whole prompt: what fits the grammar, and else free text."""
         rules = (self.swap, self.lora, self.attention, self.quoted, self.paren, self.free)
         nodes: list[Node] = []
-        while (found := self.either(self.skip(position, end), end, rules)) is not None:
+        while (found := self.either(self.gap(position, end), end, rules)) is not None:
             nodes.append(found[0])
             position = found[1]
-        return tuple(nodes), self.skip(position, end)
+        return tuple(nodes), self.gap(position, end)
 
     def several(self, operators: Sequence[str], position: int, end: int) -> Several | None:
         """``(target, target, ...)`` with one of the operators behind it."""
@@ -301,7 +351,7 @@ class Parser:
             if opened := self.call(operator, close, end):
                 options, behind = self.options(opened, end)
                 if (finish := self.literal(")", behind, end)) is not None:
-                    return Several(parts, options, finish)
+                    return Several(operator, parts, options, finish)
         return None
 
     def several_part(self, position: int, end: int) -> tuple[tuple[Node, ...], int] | None:
@@ -313,13 +363,14 @@ class Parser:
         content = self.quote(position, end)
         if content is None:
             return None
-        nodes, behind = self.prompt(*content)
-        return (nodes, content[1] + 1) if behind == content[1] else None
+        nodes = self.whole(content, Parser.prompt)
+        return None if nodes is None else (nodes, content[1] + 1)
 
 
 class Several(NamedTuple):
     """The prompts of a blend or a conjunction."""
 
+    operator: str
     parts: list[tuple[Node, ...]]
     options: list[Option]
     end: int
