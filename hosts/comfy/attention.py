@@ -182,6 +182,11 @@ def _apply(
     weighing = Weighing(bias, factor)
     options = family(weighing, options)
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    if not weighing.num_layers:
+        raise ValueError(
+            "Weigh Attention found no attention layer of this model in which text is read: another node replaces them, "
+            "or this ComfyUI is too old to tell."
+        )
     seen = options.get(MARKER)
     if seen is not None:
         seen.num_rows = max(seen.num_rows, num_rows)

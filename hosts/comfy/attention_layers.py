@@ -154,8 +154,32 @@ def in_cross_attention(weighing: Weighing, options: TransformerOptions) -> Trans
     return around_attention({**options, "patches": patched}, act)
 
 
+def in_joint_attention(weighing: Weighing, options: TransformerOptions) -> TransformerOptions:
+    """Options by which weights act where text and image share an attention: in all blocks, the text standing first.
+
+    Raises:
+        ValueError: If another pack changes what stands there.
+    """
+    if options.get("patches", {}).get("post_input"):
+        raise ValueError(
+            "Weigh Attention cannot act in this model: another node's patch changes the rows of text and image before "
+            "the first block (post_input), so that nobody can tell which are words. Take out that node or Weigh "
+            "Attention."
+        )
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        if choices.get("transformer_options", {}).get("block_type") in ("double", "single"):
+            return weighing.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    return around_attention(options, act)
+
+
 FAMILIES: Mapping[str, Family] = {
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": in_cross_attention,
+    "comfy.ldm.flux.model.Flux": in_joint_attention,
+    "comfy.ldm.chroma.model.Chroma": in_joint_attention,
+    "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": in_joint_attention,
 }
 """By the class of a diffusion model; of each a test has shown that weights act as written out."""
 
@@ -177,6 +201,6 @@ def family_of(model: Any) -> Family:
     if name not in FAMILIES:
         raise ValueError(
             f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
-            "text: it works on Stable Diffusion 1, 2 and XL. For other models, encode without it."
+            "text. For this model, encode without it."
         )
     return FAMILIES[name]

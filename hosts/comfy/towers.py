@@ -18,6 +18,7 @@ from ...weighting.embeddings import TokenId
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .embeddings import HostEmbeddings
+from .text_rows import text_family
 from .types import Clip, Tokenizer, Tower
 
 
@@ -35,9 +36,11 @@ def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
     }
     if not tokenizers:
         found = ", ".join(children) or "nothing"
+        family = text_family(clip)
+        way = "" if family is None else f", or for weights in {family.title} the node Weigh Attention"
         raise ValueError(
             f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. Weighted "
-            "CLIP works on CLIP-L, CLIP-G and CLIP-H; use the host's own encode node for this model."
+            f"CLIP works on CLIP-L, CLIP-G and CLIP-H; use the host's own encode node for this model{way}."
         )
     return tokenizers
 

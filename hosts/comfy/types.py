@@ -75,5 +75,5 @@ class Clip(Protocol):
     tokenizer: object
     patcher: ModelPatcher
     clone: Callable[[], Clip]
-    tokenize: Callable[[str], dict[str, Any]]
+    tokenize: Callable[..., dict[str, Any]]
     encode_from_tokens_scheduled: Callable[..., Conditioning]

@@ -14,12 +14,16 @@ from typing import NamedTuple
 
 from ...weighting.attention import PLAIN, How, RowEffect, effect_of
 from ...weighting.chunks import Token
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.view import counted
 from .attention import with_effects
 from .clip import EitherClip, Encoded, encode_text, is_stable_diffusion, others_in, towers_of
 from .native import NativeClip
-from .types import ModelPatcher
+from .text_rows import TEXT_FAMILIES, TextFamily, read_rows, text_family
+from .types import Clip, ModelPatcher
+
+KNOWN_MODELS = ", ".join(["Stable Diffusion 1, 2 and XL", *(family.title for family in TEXT_FAMILIES.values())])
+"""In words."""
 
 
 class WeighedWord(NamedTuple):
@@ -55,7 +59,7 @@ def weigh_text(
     """Encode a prompt without its weights, and weigh its words in the attention.
 
     Args:
-        clip: ComfyUI's CLIP of Stable Diffusion 1, 2 or XL, or a `NativeClip`.
+        clip: ComfyUI's CLIP, or a `NativeClip`.
         text: The prompt.
         options: How it is read; the scheme is ``unweighted``.
         how: What a weight does; one of `HOWS`.
@@ -68,15 +72,13 @@ def weigh_text(
     Raises:
         ValueError: If the rows of a word cannot be told in this CLIP.
     """
-    towers_of(clip)  # raises where there are none
-    if not isinstance(clip, NativeClip) and not is_stable_diffusion(clip):
-        found = ", ".join(others_in(clip)) or "none loaded"
-        raise ValueError(
-            "Weigh Attention does not know which rows are a word's in this CLIP "
-            f"({type(clip.cond_stage_model).__name__}; beside CLIP: {found}). It works on Stable Diffusion 1, 2 and XL."
-        )
-    encoded = encode_text(clip, text, options)
-    tokens = _rows_of(encoded)
+    family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
+    if family is not None and not isinstance(clip, NativeClip):
+        encoded, tokens = _encode_by_host(clip, family, text, options)
+    else:
+        _check_is_known(clip)
+        encoded = encode_text(clip, text, options)
+        tokens = _rows_of(encoded)
     effects = [effect_of(token.weight, how, strength) for token in tokens]
     conditioning, model = with_effects(encoded.conditioning, effects, model)
     words = _words(text, tokens, effects)
@@ -94,6 +96,30 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
     lines.append(f"{counted(num_rows, 'row')}; how many attention layers read them is in ComfyUI's log after sampling")
     lines.append("not weighed: the pooled vector, and what a ControlNet reads")
     return lines
+
+
+def _check_is_known(clip: EitherClip) -> None:
+    """Refuse text encoders whose rows nobody knows."""
+    towers_of(clip)  # raises where there are none
+    if isinstance(clip, NativeClip) or is_stable_diffusion(clip):
+        return
+    found = ", ".join(others_in(clip)) or "none loaded"
+    raise ValueError(
+        "Weigh Attention does not know which rows are a word's in this CLIP "
+        f"({type(clip.cond_stage_model).__name__}; beside CLIP: {found}). It works on {KNOWN_MODELS}."
+    )
+
+
+def _encode_by_host(
+    clip: Clip, family: TextFamily, text: str, options: EncodeOptions
+) -> tuple[Encoded, tuple[Token, ...]]:
+    """Have the host encode a prompt without its syntax; the token of each row."""
+    rows = read_rows(clip, family, text, options)
+    conditioning = clip.encode_from_tokens_scheduled(rows.host_tokens)
+    hidden, values = conditioning[0]
+    pooled = values.get("pooled_output")
+    prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
+    return Encoded(conditioning, {family.key: prompt}, ()), rows.tokens
 
 
 def _rows_of(encoded: Encoded) -> tuple[Token, ...]:

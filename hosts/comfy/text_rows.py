@@ -1,0 +1,196 @@
+"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP: T5 and Qwen.
+
+A prompt is parsed, its syntax stripped, and what is left encoded by the host. The host's own tokenizer says from where
+in that text each token comes. Its ids have to be those that the host encodes, and the rows as many: tokens are never
+searched for.
+
+Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...weighting.bare import bare
+from ...weighting.chunking import ChunkedSection
+from ...weighting.chunks import ChunkLayout, Token, TokenChunk
+from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.prompt import Break, Issue, Prompt, Span
+from ...weighting.syntax import parse, syntax_of
+from .types import Clip
+
+IM_START, USER, NEWLINE = 151644, 872, 198
+"""Ids of Qwen's tokenizer, by which the host finds the end of the template."""
+
+
+def _all_rows(ids: Sequence[int]) -> int:
+    return 0
+
+
+def _qwen_image_prefix(ids: Sequence[int]) -> int:
+    """Tokens in front of the second turn of Qwen-Image's template and of its heading, which the host leaves out."""
+    turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
+    start = turns[:2][-1]
+    return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
+
+
+@dataclass(frozen=True)
+class TextFamily:
+    """A text encoder whose rows are known."""
+
+    title: str
+    """Models that use it."""
+    key: str
+    """Its name among the host's tokens."""
+    num_left_out: Callable[[Sequence[int]], int] = _all_rows
+    """From its ids to the number of first rows that the host leaves out."""
+    has_weights: bool = True
+    """Whether its stock tokenizer reads weights, and has to be told not to."""
+
+
+TEXT_FAMILIES: Mapping[str, TextFamily] = {
+    "comfy.text_encoders.flux.FluxTokenizer": TextFamily("Flux 1", "t5xxl"),
+    "comfy.text_encoders.pixart_t5.PixArtTokenizer": TextFamily("Chroma", "t5xxl"),
+    "comfy.text_encoders.qwen_image.QwenImageTokenizer": TextFamily(
+        "Qwen-Image", "qwen25_7b", _qwen_image_prefix, has_weights=False
+    ),
+}
+"""By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
+
+
+class TextRows(NamedTuple):
+    """A prompt as such an encoder reads it."""
+
+    text: str
+    """What the host is given: the prompt without its syntax."""
+    tokens: tuple[Token, ...]
+    """The token of each row of its conditioning."""
+    read: ReadPrompt
+    """What was read, for views and reports."""
+    host_tokens: dict[str, Any]
+    """The tokens as the host has them, to be encoded."""
+
+
+def text_family(clip: Clip) -> TextFamily | None:
+    """The family of a CLIP's text encoder, if its rows are known."""
+    tokenizer = type(clip.tokenizer)
+    return TEXT_FAMILIES.get(f"{tokenizer.__module__}.{tokenizer.__qualname__}")
+
+
+def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions) -> TextRows:
+    """Read a prompt as a text encoder does.
+
+    Args:
+        clip: ComfyUI's CLIP.
+        family: Of its text encoder.
+        text: The prompt.
+        options: How weights are written, and whether comments are taken out.
+
+    Returns:
+        The prompt and the token of each row.
+
+    Raises:
+        ValueError: If the rows of a word cannot be told.
+    """
+    prompt, characters = _stripped(text, options)
+    plain = "".join(character.text for character in characters)
+    host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))
+    (pairs,) = host_tokens[family.key]
+    ids = [pair[0] for pair in pairs]
+    if not all(isinstance(token_id, int) for token_id in ids):
+        raise ValueError("Weigh Attention does not take embeddings in this text encoder: take “embedding:…” out.")
+
+    tokenizer = clip.tokenizer
+    inner: Any = getattr(tokenizer, family.key, None) or getattr(tokenizer, f"clip_{family.key}")
+    template = getattr(tokenizer, "llama_template", "{}")
+    if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host takes it for a template of its own
+        template = "{}"
+    found = _offsets(inner, template.format(plain))
+    starts_at = len(template.split("{}")[0])
+    if ids[: len(found)] != [token_id for token_id, _, _ in found] or set(ids[len(found) :]) - {
+        inner.end_token,
+        inner.pad_token,
+    }:
+        raise ValueError(
+            f"Weigh Attention cannot tell which rows are a word's: ComfyUI's tokens of “{plain[:80]}” are not those "
+            "that its tokenizer gives for it. Embeddings and escaped brackets may be the reason."
+        )
+    issues: list[Issue] = []
+    tokens = [_token(*one, starts_at, characters, issues) for one in found]
+    tokens += [Token(token_id) for token_id in ids[len(found) :]]
+    read = _as_read(prompt, [token for token in tokens if token.span is not None], issues, options)
+    return TextRows(plain, tuple(tokens[family.num_left_out(ids) :]), read, host_tokens)
+
+
+class _Character(NamedTuple):
+    """A character of the text that the host is given."""
+
+    text: str
+    weight: float
+    fragment: int
+    place: int
+    """In the prompt as typed."""
+
+
+def _stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[_Character]]:
+    """A prompt, and its characters without syntax, comments and tags of extra networks; BREAK is a space."""
+    found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
+    prompt = parse(found.fragment.text, options.syntax)
+    plain = all(len(section.prompts) == 1 and section.weight == 1.0 for section in prompt.sections)
+    if len(prompt.sections) > 1 or not plain:
+        raise ValueError(
+            "Weigh Attention does not take .and and .blend, whose rows are several prompts: encode each prompt on its "
+            "own and join them with Conditioning (Combine)."
+        )
+    characters: list[_Character] = []
+    places = [*found.fragment.positions, len(text)]
+    for index, part in enumerate(prompt.parts):
+        if isinstance(part, Break):
+            characters.append(_Character(" ", 1.0, index, places[part.span.start]))
+            continue
+        for character, position in zip(part.text, part.positions, strict=True):
+            characters.append(_Character(character, part.weight, index, places[position]))
+    moved = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues]
+    issues = (*moved, *found.issues(text))
+    return replace(prompt, source=text, parts=(), marks=(), sections=(), issues=issues), characters
+
+
+def _offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
+    """Id, start and end in the text of each token but those that the tokenizer adds itself."""
+    try:
+        found = tokenizer.tokenizer(text, return_offsets_mapping=True)
+    except (NotImplementedError, TypeError) as error:
+        raise ValueError(
+            f"Weigh Attention needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that ComfyUI "
+            "has installed does not say where its tokens come from."
+        ) from error
+    stop = -1 if tokenizer.tokenizer_adds_end_token else None
+    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
+    return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
+
+
+def _token(
+    token_id: int, start: int, end: int, starts_at: int, characters: Sequence[_Character], issues: list[Issue]
+) -> Token:
+    """A token with the weight of its text, or without a place if it is the template's."""
+    own = characters[max(0, start - starts_at) : max(0, end - starts_at)]
+    own = [character for character in own if character.text.strip()] or own
+    if not own:
+        return Token(token_id)
+    first = own[0]
+    span = Span(first.place, own[-1].place + 1)
+    if any(character.weight != first.weight for character in own):
+        shown = "".join(character.text for character in own)
+        message = f"“{shown}” is one token of this text encoder: all of it gets the weight {first.weight:g}."
+        issues.append(Issue("one-token", message, span))
+    return Token(token_id, first.weight, first.fragment + 1, first.fragment, span)
+
+
+def _as_read(prompt: Prompt, tokens: Sequence[Token], issues: Sequence[Issue], options: EncodeOptions) -> ReadPrompt:
+    """The tokens of the prompt as one chunk that holds just them."""
+    chunk = TokenChunk((Token(0), *tokens, Token(0)), len(tokens))
+    layout = ChunkLayout(max(3, len(chunk.tokens)))
+    every = tuple(sorted([*prompt.issues, *issues], key=lambda issue: issue.span))
+    return ReadPrompt(prompt, (ChunkedSection(((chunk,),)),), every, options, layout)

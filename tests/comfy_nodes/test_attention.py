@@ -1,0 +1,212 @@
+"""Weights on their way into a model's attention, without a host: its wrappers, and the function round its attention.
+
+What real models draw with them is tested in tests/hosts.
+"""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from weighted_clip.hosts.comfy import attention, attention_layers
+from weighted_clip.hosts.comfy.attention import MARKER
+from weighted_clip.hosts.comfy.attention_layers import OVERRIDE, Weighing, family_of, in_cross_attention
+from weighted_clip.weighting.attention import RowEffect
+
+from .fake_comfy import install
+
+ROWS, QUERIES, DIM = 5, 4, 8
+BIAS = torch.tensor([[0.0, math.log(2), -math.inf, 0.0, 0.0]])
+FACTOR = torch.tensor([[1.0, -1.0, 1.0, 0.5, 1.0]])
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def attention_pytorch(q, k, v, heads, mask=None, skip_reshape=False, transformer_options=None):
+    """A host's attention function, one head, or with heads in front."""
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask if mask is None else mask[:, 0])
+
+
+def written_out(q, k, v, bias, factor, hidden=None):
+    logits = q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias[:, None].double()
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, -math.inf)
+    return (torch.softmax(logits, -1) @ (v * factor[..., None]).double()).float()
+
+
+def test_weights_act_on_the_first_keys_alone() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS + 3, DIM), random(1, ROWS + 3, DIM) + 1
+    weighing = Weighing(BIAS, FACTOR)
+    bias, factor = torch.cat([BIAS, torch.zeros(1, 3)], 1), torch.cat([FACTOR, torch.ones(1, 3)], 1)
+    torch.testing.assert_close(weighing.attend(attention_pytorch, q, k, v, 1), written_out(q, k, v, bias, factor))
+    assert weighing.num_layers == 1
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_what_the_host_hides_stays_hidden(kind) -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    hidden = torch.zeros(QUERIES, ROWS, dtype=torch.bool)
+    hidden[:, 1] = hidden[0, 3] = True
+    mask = ~hidden if kind == torch.bool else torch.zeros(QUERIES, ROWS).masked_fill(hidden, -math.inf)
+    for shaped in (mask, mask[None], mask[None, None]):
+        read = Weighing(BIAS, FACTOR).attend(attention_pytorch, q, k, v, 1, shaped)
+        torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR, hidden))
+
+
+def test_a_text_that_nothing_reads_gives_numbers_in_half_precision() -> None:
+    q, k, v = (random(1, count, DIM).half() for count in (QUERIES, ROWS, ROWS))
+    bias = torch.full((1, ROWS), -math.inf)
+    assert Weighing(bias, torch.ones(1, ROWS)).attend(attention_pytorch, q, k, v, 1).isfinite().all()
+
+
+def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    theirs = SimpleNamespace(patches=[lambda n, context, value, extra: (n, context, value)])
+    options = in_cross_attention(Weighing(BIAS, FACTOR), {"patches": {"attn2_patch": theirs.patches}})
+    assert len(theirs.patches) == 1
+    plain = attention_pytorch(q, k, v, 1)
+    assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
+    for patch in options["patches"]["attn2_patch"]:
+        patch(q, k, v, {})
+    expected = written_out(q, k, v, BIAS, FACTOR)
+    torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
+    assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
+
+
+def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:
+    import sys
+
+    layers = SimpleNamespace(attention_pytorch=attention_pytorch)
+    monkeypatch.setitem(sys.modules, "comfy.ldm.modules.attention", layers)
+    for name in ("comfy", "comfy.ldm", "comfy.ldm.modules"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(__path__=[]))
+
+    def attention_sage(q, k, v, heads, mask=None, **_):
+        assert mask is None
+        return attention_pytorch(q, k, v, heads)
+
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    weighing = Weighing(BIAS, FACTOR)
+    options = attention_layers.around_attention({}, lambda function, *inputs: weighing.attend(function, *inputs))
+    torch.testing.assert_close(options[OVERRIDE](attention_sage, q, k, v, 1), written_out(q, k, v, BIAS, FACTOR))
+
+
+class Network:
+    """A diffusion model of nobody's."""
+
+
+def test_an_unknown_model_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"this model \(SimpleNamespace, Network\)"):
+        family_of(SimpleNamespace(diffusion_model=Network()))
+
+
+# ---- the wrappers
+
+
+@pytest.fixture
+def known(monkeypatch) -> None:
+    """`Network` reads text in its cross attention."""
+    install(monkeypatch)
+    name = f"{Network.__module__}.{Network.__qualname__}"
+    monkeypatch.setattr(attention_layers, "FAMILIES", {name: in_cross_attention})
+
+
+def entry(num_rows, marker=None, **values):
+    """An entry of a conditioning in the host's sampler."""
+    inputs = {"c_crossattn": SimpleNamespace(cond=random(1, num_rows, DIM))}
+    if marker is not None:
+        inputs[MARKER] = SimpleNamespace(cond=torch.tensor([[e.bias for e in marker] + [e.factor for e in marker]]))
+    return {"model_conds": inputs, **values}
+
+
+def marked(num_rows, **effects):
+    return [effects.get(f"row{row}", RowEffect()) for row in range(num_rows)]
+
+
+@pytest.mark.usefixtures("known")
+def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
+    conds = [[entry(4, marked(4, row1=RowEffect(1.0)), hooks=attention._hooks())], None, [entry(6)]]
+    seen = []
+    attention._predict(lambda model, conds: seen.append(conds), "model", conds)
+    ((one,), none, (other,)) = seen[0]
+    assert none is None
+    assert one["hooks"] is None
+    assert conds[0][0]["hooks"] is attention._hooks()
+    markers = [each["model_conds"][MARKER].cond for each in (one, other)]
+    assert [marker.shape for marker in markers] == [(1, 8), (1, 8)]
+    assert markers[1].isnan().all()
+    attention._predict(lambda model, again: seen.append(again), "model", seen[0])  # our wrappers may be there twice
+    assert seen[1] is seen[0]
+    plain = [[entry(4)]]
+    attention._predict(lambda model, same: seen.append(same), "model", plain)
+    assert seen[2] is plain
+
+
+@pytest.mark.usefixtures("known")
+def test_rows_that_have_changed_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"weighed 4 rows of text, but the sampler got 8.*Concat"):
+        attention._predict(lambda *_: None, "model", [[entry(8, marked(4))]])
+
+
+@pytest.mark.usefixtures("known")
+def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
+    seen = {}
+
+    class Executor:
+        class_obj = SimpleNamespace(diffusion_model=Network())
+
+        def __call__(self, x, t, c_concat, c_crossattn, control, options, **inputs):
+            seen.update(options=options, inputs=inputs)
+            if OVERRIDE in options:
+                for patch in options["patches"]["attn2_patch"]:
+                    patch(x, c_crossattn, c_crossattn, {})
+                return options[OVERRIDE](attention_pytorch, x, c_crossattn, c_crossattn, 1)
+            return attention_pytorch(x, c_crossattn, c_crossattn, 1)
+
+    x, text, nan = random(2, QUERIES, DIM), random(2, 4, DIM), math.nan
+    # the first has two rows, which the host has repeated; the second has none of ours
+    marker = torch.tensor([[0.5, 0.0, nan, nan, 1.0, 2.0, nan, nan], [nan] * 8])
+    given = {"sigmas": 1}
+    read = attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: marker, "y": 1})
+    bias = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.0] * 4])
+    factor = torch.tensor([[1.0, 2.0, 1.0, 2.0], [1.0] * 4])
+    torch.testing.assert_close(read, written_out(x, text, text, bias, factor))
+    assert seen["inputs"] == {"y": 1}
+    assert given == {"sigmas": 1}
+    # nothing to do: the options stay as they are
+    plain = torch.tensor([[0.0] * 4 + [1.0] * 4, [nan] * 8])
+    attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: plain})
+    assert seen["options"] == {"sigmas": 1}
+    assert MARKER not in seen["inputs"]
+
+
+@pytest.mark.usefixtures("known")
+def test_a_model_in_which_nothing_acts_is_refused() -> None:
+    class Executor:
+        class_obj = SimpleNamespace(diffusion_model=Network())
+
+        def __call__(self, x, *_, **__):
+            return x
+
+    marker = torch.tensor([[0.5, 0.0, 1.0, 1.0]])
+    with pytest.raises(ValueError, match="found no attention layer"):
+        attention._apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
+
+
+def test_after_sampling_the_log_says_what_acted(caplog) -> None:
+    caplog.set_level("INFO")
+
+    def sampling(model, sigmas, extra_args):
+        seen = extra_args["model_options"]["transformer_options"][MARKER]
+        seen.num_rows, seen.num_layers, seen.has_control = 2, 16, True
+        return "latent"
+
+    arguments = {"model_options": {}}
+    twice = lambda *given: attention._sample(sampling, *given)  # noqa: E731 - our wrappers may be there twice
+    assert attention._sample(twice, "model", "sigmas", arguments) == "latent"
+    assert [record.getMessage() for record in caplog.records] == [
+        "Weigh Attention: 2 rows in 16 attention layers",
+        "Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention",
+    ]

@@ -1,0 +1,106 @@
+"""Which rows are a word's in text encoders that are no CLIP, on a tokenizer whose tokens are words.
+
+The host's own tokenizers are tested in tests/hosts.
+"""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from weighted_clip.hosts.comfy.text_rows import TextFamily, read_rows
+from weighted_clip.weighting.encode import EncodeOptions
+
+EOS, PAD = 1, 0
+FAMILY = TextFamily("Toy", "toy")
+VOCABULARY: dict[str, int] = {}
+
+
+def toy_tokenizer(text, return_offsets_mapping=False):
+    """Words with the space before them as tokens, then EOS."""
+    found = [(match.group().strip(), *match.span()) for match in re.finditer(r"\s*\S+", text)]
+    ids = [VOCABULARY.setdefault(word, len(VOCABULARY) + 2) for word, _, _ in found]
+    return {"input_ids": [*ids, EOS], "offset_mapping": [*((start, end) for _, start, end in found), (0, 0)]}
+
+
+class Clip:
+    """A CLIP of such an encoder; pads to 8 tokens."""
+
+    def __init__(self, template=None, change=lambda ids: ids) -> None:
+        inner = SimpleNamespace(
+            tokenizer=toy_tokenizer, tokenizer_adds_end_token=True, tokens_start=0, end_token=EOS, pad_token=PAD
+        )
+        self.tokenizer = SimpleNamespace(toy=inner, **({"llama_template": template} if template else {}))
+        self.template, self.change, self.texts = template or "{}", change, []
+
+    def tokenize(self, text, **options):
+        self.texts.append((text, options))
+        ids = self.change(toy_tokenizer(self.template.format(text))["input_ids"])
+        return {"toy": [[(token_id, 1.0) for token_id in [*ids, *[PAD] * (8 - len(ids))]]]}
+
+
+def weights(text, syntax="comfy", clip=None, family=FAMILY):
+    rows = read_rows(clip or Clip(), family, text, EncodeOptions(syntax=syntax))
+    return [token.weight for token in rows.tokens]
+
+
+def test_syntax_is_stripped_and_each_row_has_the_weight_of_its_text() -> None:
+    clip = Clip()
+    text = "a (red:1.4) cat (on a mat:0.5)"
+    assert weights(text, clip=clip) == [1, 1.4, 1, 0.5, 0.5, 0.5, 1, 1]
+    assert clip.texts == [("a red cat on a mat", {"disable_weights": True})]
+    tokens = read_rows(clip, FAMILY, text, EncodeOptions()).tokens
+    shown = [text[slice(*token.span)] for token in tokens if token.span]
+    assert shown == ["a", "red", "cat", "on", "a", "mat"]
+
+
+def test_a_template_and_what_the_host_leaves_out_count_for_nothing() -> None:
+    clip = Clip("system <user> {} <end>")
+    family = TextFamily("Toy", "toy", lambda ids: 2, has_weights=False)
+    assert weights("a (red:1.4) cat", clip=clip, family=family) == [1, 1.4, 1, 1, 1, 1]
+    assert clip.texts == [("a red cat", {})]
+
+
+def test_tags_are_left_out_and_break_is_a_space() -> None:
+    clip = Clip()
+    assert weights("a <lora:x:1>(cat:2) BREAK dog", "a1111", clip) == [1, 2, 1, 1, 1, 1, 1, 1]
+    assert [text.split() for text, _ in clip.texts] == [["a", "cat", "dog"]]
+
+
+def test_comments_are_left_out_and_named() -> None:
+    text = "a # (ugly:2)\n(cat:1.5"
+    rows = read_rows(Clip(), FAMILY, text, EncodeOptions(syntax="a1111"))
+    assert [token.weight for token in rows.tokens][:2] == [1, 1.1]
+    assert {issue.code for issue in rows.read.issues} >= {"comment", "unclosed-bracket"}
+    (unclosed,) = [issue for issue in rows.read.issues if issue.code == "unclosed-bracket"]
+    assert text[slice(*unclosed.span)] == "("
+
+
+def test_a_token_of_two_weights_has_the_first_and_a_note() -> None:
+    rows = read_rows(Clip(), FAMILY, "a (red:2)dish", EncodeOptions())
+    assert [token.weight for token in rows.tokens][:2] == [1, 2]
+    (issue,) = rows.read.issues
+    assert (issue.code, issue.span) == ("one-token", (3, 13))
+    assert "“reddish” is one token" in issue.message
+
+
+@pytest.mark.parametrize("change", [lambda ids: ids[1:], lambda ids: [*ids, 7], lambda ids: [5, *ids]])
+def test_other_tokens_than_the_tokenizers_are_refused(change) -> None:
+    with pytest.raises(ValueError, match="tokens of “a red cat” are not those"):
+        weights("a red cat", clip=Clip(change=change))
+
+
+def test_embeddings_and_several_prompts_are_refused() -> None:
+    with pytest.raises(ValueError, match="does not take embeddings"):
+        weights("a cat", clip=Clip(change=lambda ids: ["vector", *ids]))
+    with pytest.raises(ValueError, match=r"\.and and \.blend"):
+        weights('("a", "b").blend(1, 1)', "compel")
+
+
+def test_a_tokenizer_that_does_not_say_where_is_named() -> None:
+    def slow(text, **_):
+        raise NotImplementedError
+
+    clip = Clip()
+    clip.tokenizer.toy.tokenizer = slow
+    with pytest.raises(ValueError, match="needs a newer transformers: function"):
+        weights("a cat", clip=clip)

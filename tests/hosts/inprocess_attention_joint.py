@@ -1,0 +1,260 @@
+"""Checks of Weigh Attention where text and image share an attention: Flux, Chroma and Qwen-Image, small.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, refusal, run_ours, stock
+from inprocess_attention import NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, weighed
+
+LATENT = (14, 22)
+"""As in inprocess_attention.py: 7 by 11 patches."""
+CHANNELS = 16
+WORDS = {"red": 1.7, "mat": 0.4, "oil": -0.6, "painting": -0.6, "snow": 0.0}
+"""Of `TEXT`; each is one piece in the vocabularies of T5 and Qwen."""
+FAMILIES = ("Flux", "Chroma", "Qwen-Image")
+
+
+def make_text_encoder(family: str) -> Any:
+    """A small CLIP of a family with the host's own tokenizer."""
+    import comfy.sd
+    from comfy.text_encoders import pixart_t5, qwen_image, qwen_vl
+
+    if family == "Flux":
+        return make_clip("Flux")
+    qwen = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model, tokenizer = {
+        "Chroma": (pixart_t5.pixart_te(), pixart_t5.PixArtTokenizer),
+        "Qwen-Image": (qwen_image.te(), qwen_image.QwenImageTokenizer),
+    }[family]
+    sizes = {"t5xxl": T5_SIZES, "clip_t5xxl": T5_SIZES, "qwen25_7b": {**qwen, "num_key_value_heads": 2}}
+    # its eyes, which text has no use for, have half a billion weights
+    with patch.object(qwen_vl, "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()):
+        clip = comfy.sd.CLIP(
+            target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+            model_options={f"{name}_model_config": config for name, config in sizes.items()} | {"dtype": torch.float32},
+        )
+    draw(clip.cond_stage_model)
+    return clip
+
+
+def make_model(family: str) -> Any:
+    """A MODEL of a family with a few narrow layers."""
+    from comfy import model_patcher, supported_models
+
+    flux = {
+        "axes_dim": [4, 6, 6],
+        "num_heads": 2,
+        "hidden_size": 32,
+        "mlp_ratio": 2.0,
+        "theta": 10000,
+        "qkv_bias": True,
+        "txt_ids_dims": [],
+        "patch_size": 2,
+        "depth": 2,
+        "depth_single_blocks": 2,
+        "context_in_dim": 64,
+        "vec_in_dim": WIDTHS["l"],
+    }
+    chroma = {"in_dim": 64, "out_dim": 32, "hidden_dim": 48, "n_layers": 2, "in_channels": 64, "out_channels": 64}
+    config_class, sizes = {
+        "Flux": (supported_models.Flux, {**flux, "in_channels": 16, "out_channels": 16, "guidance_embed": True}),
+        "Chroma": (supported_models.Chroma, {**flux, **chroma}),
+        "Qwen-Image": (
+            supported_models.QwenImage,
+            {
+                "num_layers": 2,
+                "attention_head_dim": 16,
+                "num_attention_heads": 2,
+                "joint_attention_dim": 64,
+                "axes_dims_rope": (4, 6, 6),
+            },
+        ),
+    }[family]
+    config = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
+    cpu = torch.device("cpu")
+    model = config.get_model({}, device=cpu)
+    draw(model.diffusion_model)
+    return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
+
+
+def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int = 2) -> torch.Tensor:
+    """What the node KSampler draws."""
+    import nodes
+
+    shape = (batch, CHANNELS, *LATENT)
+    latent = {
+        "samples": torch.zeros(shape if model.model.latent_format.latent_dimensions == 2 else (*shape[:2], 1, *LATENT))
+    }
+    return nodes.KSampler().sample(model, 1, steps, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
+
+
+@contextmanager
+def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[None]:
+    """All attention of a MODEL written out, in float64, with weights for the rows of known encodings.
+
+    The text is taken to stand first wherever an attention has more keys than the text alone and the image alone.
+    """
+    from comfy.ldm.flux import math as flux_math
+    from comfy.ldm.qwen_image import model as qwen_model
+
+    network = model.model.diffusion_model
+    forward = network.forward
+    weights = torch.ones(1, 1)
+
+    def note(x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        nonlocal weights
+        weights = torch.ones(context.shape[:2], dtype=torch.float64)
+        for index, one in enumerate(context):
+            for conditioning, by_row in texts:
+                if torch.equal(one, conditioning[0][0][0]):
+                    for row, weight in by_row.items():
+                        weights[index, row] = weight
+        return forward(x, timestep, context, *rest, **named)
+
+    def attend(q: Any, k: Any, v: Any, heads: int, mask: Any = None, skip_reshape: bool = False, **_: Any) -> Any:
+        assert skip_reshape and mask is None
+        num_image = k.shape[2] - weights.shape[1]
+        assert num_image == math.prod(LATENT) // 4
+        ones = torch.ones(len(weights), num_image, dtype=torch.float64)
+        of_keys = torch.cat([weights, ones], 1)[:, None]
+        q, k, v = q.double(), k.double(), v.double()
+        logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        shares = torch.exp(logits - logits.amax(-1, keepdim=True))
+        if how == "bias":
+            shares = shares * of_keys.abs()[:, None]
+            v = v * of_keys.sign().masked_fill(of_keys == 0, 1)[..., None]
+        else:
+            v = v * of_keys[..., None]
+        read = (shares / shares.sum(-1, keepdim=True)) @ v
+        return read.transpose(1, 2).flatten(2).float()
+
+    with (
+        patch.object(flux_math, "optimized_attention", attend),
+        patch.object(qwen_model, "optimized_attention_masked", attend),
+        patch.object(network, "forward", note),
+    ):
+        yield
+
+
+def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
+    """Weight of each row of `TEXT`, from the pieces that the host's tokenizer names, in words of their own."""
+    tokenizer = clip.tokenizer
+    inner = getattr(tokenizer, "t5xxl", None) or getattr(tokenizer, "clip_t5xxl", None) or tokenizer.qwen25_7b
+    pairs = next(pairs for key, pairs in clip.tokenize(text).items() if key != "l")[0]
+    pieces = [inner.inv_vocab[pair[0]].replace("▁", "").replace("Ġ", "") for pair in pairs]
+    if family == "Qwen-Image":
+        # behind the second turn and its heading: <|im_start|> user \n
+        start = [place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3
+        pieces = pieces[start:]
+    found = {row: WORDS[piece] for row, piece in enumerate(pieces) if piece in WORDS}
+    assert len(found) == len(WORDS), (pieces, found)
+    return found
+
+
+def check_joint_families_at_weight_one_are_stock() -> float:
+    for family in FAMILIES:
+        clip, model = make_text_encoder(family), make_model(family)
+        expected = stock(clip, PLAIN)
+        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
+            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
+            assert same is model and "no word is weighed" in report
+            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
+            assert torch.equal(rows, stock_rows), family
+            assert values.keys() == stock_values.keys()
+            for key, value in values.items():
+                assert value is None or torch.equal(value, stock_values[key])
+    return 0.0
+
+
+def check_weighed_joint_attention_equals_one_written_out() -> float:
+    largest = 0.0
+    for family in FAMILIES:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+        rows = rows_by_hand(family, clip)
+        without = sampled(model, plain, negative)
+        for how in ("bias", "value"):
+            with written_out(model, how, (plain, rows)):
+                reference = sampled(model, plain, negative)
+            ours = sampled(model, weighed(clip, how=how), negative)
+            largest = max(largest, is_close(ours, reference, without, f"{family}, {how}"))
+        conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
+        largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without, family))
+        assert torch.equal(sampled(model, plain, negative), without)
+    return largest
+
+
+def check_joint_weights_stay_with_their_entry() -> float:
+    import nodes
+
+    largest = 0.0
+    for family in FAMILIES:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
+        rows = rows_by_hand(family, clip)
+        mask = torch.zeros(1, *(8 * size for size in LATENT))
+        mask[:, :, : 8 * 12] = 1
+
+        def masked(one: Any, two: Any, mask: torch.Tensor = mask) -> Any:
+            node = nodes.ConditioningSetMask()
+            return [*node.append(one, mask, "default", 1.0)[0], *node.append(two, 1 - mask, "default", 1.0)[0]]
+
+        def timed(one: Any, two: Any) -> Any:
+            node = nodes.ConditioningSetTimestepRange()
+            return [*node.set_range(one, 0.0, 0.3)[0], *node.set_range(two, 0.3, 1.0)[0]]
+
+        layouts: dict[str, Callable[[Any, Any], Any]] = {
+            "masks": masked,
+            "times": timed,
+            "two": lambda one, two: [*one, *two],
+        }
+        for name, layout in layouts.items():
+            for batch in (1, 2):
+                with written_out(model, "bias", (plain, rows)):
+                    reference = sampled(model, layout(plain, other), negative, batch=batch)
+                without = sampled(model, layout(plain, other), negative, batch=batch)
+                ours = sampled(model, layout(weighed(clip), other), negative, batch=batch)
+                largest = max(largest, is_close(ours, reference, without, f"{family}, {name}"))
+    return largest
+
+
+def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
+    for family in FAMILIES:
+        clip, model = make_text_encoder(family), make_model(family)
+        negative = stock(clip, NEGATIVE)
+        conditioning, report, _ = run_ours(NODE, clip=clip, text=TEXT)["result"]
+        rows = rows_by_hand(family, clip)
+        for word in ("red", "mat", "snow"):
+            (row,) = [row for row, weight in rows.items() if weight == WORDS[word]]
+            assert f"{word!r} {WORDS[word]:g}: row {row}" in report, report
+        layers = 2 if family == "Qwen-Image" else 4
+        assert logged(lambda m=model, c=conditioning, n=negative: sampled(m, c, n)) == [
+            f"Weigh Attention: {len(rows)} rows in {layers} attention layers"
+        ]
+        if family != "Chroma":  # which has no such patch
+            moving = model.clone()
+            moving.set_model_patch(lambda inputs: inputs, "post_input")
+            message = refusal(lambda m=moving, c=conditioning, n=negative: sampled(m, c, n))
+            assert "post_input" in message, message
+        view = run_ours(NODE, clip=clip, text="a pain(ting:2) BREAK cat", syntax="a1111")["ui"]["weighted_clip"][0]
+        assert [issue["code"] for issue in view["issues"]] == ["one-token"]
+        assert [chip["text"] for chip in view["chunks"][0]["chips"]][-2:] == ["pain(ting", "cat"]
+        if family != "Flux":  # its CLIP-L can be weighed by the other nodes
+            message = refusal(lambda clip=clip: run_ours("WeightedCLIPTextEncode", clip=clip, text="a cat"))
+            assert f"for weights in {family} the node Weigh Attention" in message
+
+
+if __name__ == "__main__":
+    main(globals())
