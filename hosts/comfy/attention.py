@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
-from .attention_layers import Weighing, family_of
+from .attention_layers import Call, Weighing, family_of
 from .types import Conditioning, ModelPatcher
 
 logger = logging.getLogger(__name__)
@@ -173,14 +173,15 @@ def _apply(
     num_rows = max(int((own != plain).any(0).sum()) for own in rows)
     if not num_rows:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    family = family_of(executor.class_obj)  # type: ignore[attr-defined]
+    model = executor.class_obj  # type: ignore[attr-defined]
+    family = family_of(model)
     assert c_crossattn is not None  # all families have the text there
     num_keys = c_crossattn.shape[1]
     # the host repeats shorter texts in a batch until all are equally long
     tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else plain.expand(2, num_keys) for own in rows]
     bias, factor = torch.stack(tiled, dim=1).to(x.device)
     weighing = Weighing(bias, factor)
-    options = family(weighing, options)
+    options = family(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     if not weighing.num_layers:
         raise ValueError(

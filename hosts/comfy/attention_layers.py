@@ -9,7 +9,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attentio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,19 @@ WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn of it at each call; PyTorch's takes their place."""
 
 
-Family = Callable[["Weighing", TransformerOptions], TransformerOptions]
-"""Options of a model for one call, to a copy of them by which weights act."""
+class Call(NamedTuple):
+    """What a model is called with."""
+
+    network: Any
+    """The model's ``diffusion_model``."""
+    options: TransformerOptions
+    """Its ``transformer_options``."""
+    inputs: Mapping[str, Any]
+    """What else it is given, by name."""
+
+
+Family = Callable[["Weighing", Call], TransformerOptions]
+"""From weights and a call of a model to a copy of its options by which they act."""
 
 
 class Weighing:
@@ -116,12 +127,13 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) ->
     return {**options, OVERRIDE: override}
 
 
-def in_cross_attention(weighing: Weighing, options: TransformerOptions) -> TransformerOptions:
+def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     """Options by which weights act in a U-Net's cross attention: in the next attention behind the host's own patch.
 
     Raises:
         ValueError: If another pack replaces that attention.
     """
+    options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node, such as IP-Adapter or Attention Couple, replaces "
@@ -154,13 +166,13 @@ def in_cross_attention(weighing: Weighing, options: TransformerOptions) -> Trans
     return around_attention({**options, "patches": patched}, act)
 
 
-def in_joint_attention(weighing: Weighing, options: TransformerOptions) -> TransformerOptions:
+def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     """Options by which weights act where text and image share an attention: in all blocks, the text standing first.
 
     Raises:
         ValueError: If another pack changes what stands there.
     """
-    if options.get("patches", {}).get("post_input"):
+    if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node's patch changes the rows of text and image before "
             "the first block (post_input), so that nobody can tell which are words. Take out that node or Weigh "
@@ -168,11 +180,44 @@ def in_joint_attention(weighing: Weighing, options: TransformerOptions) -> Trans
         )
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        if choices.get("transformer_options", {}).get("block_type") in ("double", "single"):
+        if _block_type(choices) in ("double", "single"):
             return weighing.attend(attention, *inputs, **choices)
         return attention(*inputs, **choices)
 
-    return around_attention(options, act)
+    return around_attention(call.options, act)
+
+
+def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
+    """As `in_joint_attention`, for models in which layers refine the text alone first, then the image alone.
+
+    A row that nothing reads is not read by the refined text either.
+
+    Raises:
+        ValueError: If reference images stand before the text.
+    """
+    if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
+        raise ValueError(
+            "Weigh Attention cannot act in this model beside reference images, as nobody can tell then which rows are "
+            "words. Take out the reference images or Weigh Attention."
+        )
+    hidden = Weighing(weighing.bias.masked_fill(weighing.bias != -torch.inf, 0.0), torch.ones_like(weighing.factor))
+    left = len(call.network.context_refiner)
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        nonlocal left
+        if _block_type(choices) == "double":
+            return weighing.attend(attention, *inputs, **choices)
+        if left:
+            left -= 1
+            return hidden.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    return around_attention(call.options, act)
+
+
+def _block_type(choices: Mapping[str, Any]) -> Any:
+    """Which kind of block an attention belongs to, as the host says it."""
+    return choices.get("transformer_options", {}).get("block_type")
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -180,6 +225,7 @@ FAMILIES: Mapping[str, Family] = {
     "comfy.ldm.flux.model.Flux": in_joint_attention,
     "comfy.ldm.chroma.model.Chroma": in_joint_attention,
     "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": in_joint_attention,
+    "comfy.ldm.lumina.model.NextDiT": behind_refiners,
 }
 """By the class of a diffusion model; of each a test has shown that weights act as written out."""
 
@@ -191,7 +237,7 @@ def family_of(model: Any) -> Family:
         model: The host's model (``comfy.model_base.BaseModel``).
 
     Returns:
-        A function from weights and a model's options for one call to a copy of the options by which they act.
+        A function from weights and a call of the model to a copy of its options by which they act.
 
     Raises:
         ValueError: If it is not known where this model reads text.

@@ -56,6 +56,7 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
     "comfy.text_encoders.qwen_image.QwenImageTokenizer": TextFamily(
         "Qwen-Image", "qwen25_7b", _qwen_image_prefix, has_weights=False
     ),
+    "comfy.text_encoders.z_image.ZImageTokenizer": TextFamily("Z-Image", "qwen3_4b", has_weights=False),
 }
 """By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
 

@@ -10,7 +10,15 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy import attention, attention_layers
 from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.attention_layers import OVERRIDE, Weighing, family_of, in_cross_attention
+from weighted_clip.hosts.comfy.attention_layers import (
+    OVERRIDE,
+    Call,
+    Weighing,
+    behind_refiners,
+    family_of,
+    in_cross_attention,
+    in_joint_attention,
+)
 from weighted_clip.weighting.attention import RowEffect
 
 from .fake_comfy import install
@@ -64,7 +72,7 @@ def test_a_text_that_nothing_reads_gives_numbers_in_half_precision() -> None:
 def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     theirs = SimpleNamespace(patches=[lambda n, context, value, extra: (n, context, value)])
-    options = in_cross_attention(Weighing(BIAS, FACTOR), {"patches": {"attn2_patch": theirs.patches}})
+    options = in_cross_attention(Weighing(BIAS, FACTOR), Call(None, {"patches": {"attn2_patch": theirs.patches}}, {}))
     assert len(theirs.patches) == 1
     plain = attention_pytorch(q, k, v, 1)
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
@@ -73,6 +81,28 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     expected = written_out(q, k, v, BIAS, FACTOR)
     torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
+
+
+def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothing() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    weighing = Weighing(BIAS, FACTOR)
+    options = behind_refiners(weighing, Call(SimpleNamespace(context_refiner=[None]), {}, {}))
+
+    def read(block_type):
+        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options={"block_type": block_type})
+
+    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
+    torch.testing.assert_close(read(None), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
+    assert torch.equal(read(None), attention_pytorch(q, k, v, 1))
+    torch.testing.assert_close(read("double"), written_out(q, k, v, BIAS, FACTOR))
+    assert weighing.num_layers == 1
+    with pytest.raises(ValueError, match="reference images"):
+        behind_refiners(weighing, Call(None, {}, {"ref_latents": ["one"]}))
+
+
+def test_where_another_patch_moves_rows_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="post_input"):
+        in_joint_attention(Weighing(BIAS, FACTOR), Call(None, {"patches": {"post_input": ["theirs"]}}, {}))
 
 
 def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:

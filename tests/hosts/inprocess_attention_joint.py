@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention where text and image share an attention: Flux, Chroma and Qwen-Image, small.
+"""Checks of Weigh Attention where text and image share an attention: Flux, Chroma, Qwen-Image and Z-Image, small.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -23,13 +23,16 @@ LATENT = (14, 22)
 CHANNELS = 16
 WORDS = {"red": 1.7, "mat": 0.4, "oil": -0.6, "painting": -0.6, "snow": 0.0}
 """Of `TEXT`; each is one piece in the vocabularies of T5 and Qwen."""
-FAMILIES = ("Flux", "Chroma", "Qwen-Image")
+FAMILIES = ("Flux", "Chroma", "Qwen-Image", "Z-Image")
+FILLED = ", and" * 32
+"""Makes a text of Z-Image 65 to 96 tokens long, which it pads to 96, as it does the 77 patches of an image: the layers
+that refine text alone and image alone then have the same shapes."""
 
 
 def make_text_encoder(family: str) -> Any:
     """A small CLIP of a family with the host's own tokenizer."""
     import comfy.sd
-    from comfy.text_encoders import pixart_t5, qwen_image, qwen_vl
+    from comfy.text_encoders import pixart_t5, qwen_image, qwen_vl, z_image
 
     if family == "Flux":
         return make_clip("Flux")
@@ -37,8 +40,10 @@ def make_text_encoder(family: str) -> Any:
     model, tokenizer = {
         "Chroma": (pixart_t5.pixart_te(), pixart_t5.PixArtTokenizer),
         "Qwen-Image": (qwen_image.te(), qwen_image.QwenImageTokenizer),
+        "Z-Image": (z_image.te(), z_image.ZImageTokenizer),
     }[family]
-    sizes = {"t5xxl": T5_SIZES, "clip_t5xxl": T5_SIZES, "qwen25_7b": {**qwen, "num_key_value_heads": 2}}
+    qwen["num_key_value_heads"] = 2
+    sizes = {"t5xxl": T5_SIZES, "clip_t5xxl": T5_SIZES, "qwen25_7b": qwen, "qwen3_4b": qwen | {"num_hidden_layers": 3}}
     # its eyes, which text has no use for, have half a billion weights
     with patch.object(qwen_vl, "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()):
         clip = comfy.sd.CLIP(
@@ -81,6 +86,24 @@ def make_model(family: str) -> Any:
                 "axes_dims_rope": (4, 6, 6),
             },
         ),
+        "Z-Image": (
+            supported_models.ZImage,
+            {
+                "in_channels": 16,
+                "dim": 256,  # no less, for the width of what the time step becomes
+                "n_layers": 2,
+                "n_refiner_layers": 2,
+                "n_heads": 2,
+                "n_kv_heads": 2,
+                "axes_dims": [32, 48, 48],
+                "axes_lens": [512, 64, 64],
+                "qk_norm": True,
+                "cap_feat_dim": 64,
+                "z_image_modulation": True,
+                "time_scale": 1000.0,
+                "pad_tokens_multiple": 32,
+            },
+        ),
     }[family]
     config = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
     cpu = torch.device("cpu")
@@ -104,17 +127,22 @@ def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: 
 def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[None]:
     """All attention of a MODEL written out, in float64, with weights for the rows of known encodings.
 
-    The text is taken to stand first wherever an attention has more keys than the text alone and the image alone.
+    The text stands first. A model with refiners asks for text alone first, then for the image alone, then for both; of
+    weights only 0 counts in the text alone.
     """
     from comfy.ldm.flux import math as flux_math
+    from comfy.ldm.lumina import model as lumina_model
     from comfy.ldm.qwen_image import model as qwen_model
 
     network = model.model.diffusion_model
     forward = network.forward
     weights = torch.ones(1, 1)
+    parts: list[str] = []
+    refined = [f"{part} alone" for part in ("text", "image") for _ in getattr(network, "context_refiner", ())]
 
     def note(x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         nonlocal weights
+        parts[:] = refined
         weights = torch.ones(context.shape[:2], dtype=torch.float64)
         for index, one in enumerate(context):
             for conditioning, by_row in texts:
@@ -125,10 +153,13 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[N
 
     def attend(q: Any, k: Any, v: Any, heads: int, mask: Any = None, skip_reshape: bool = False, **_: Any) -> Any:
         assert skip_reshape and mask is None
-        num_image = k.shape[2] - weights.shape[1]
-        assert num_image == math.prod(LATENT) // 4
-        ones = torch.ones(len(weights), num_image, dtype=torch.float64)
-        of_keys = torch.cat([weights, ones], 1)[:, None]
+        part = parts.pop(0) if parts else "both"
+        own = weights if part == "both" else torch.where(weights == 0, 0.0, 1.0).double()
+        if part == "image alone" or (part == "text alone" and how == "value"):
+            own = torch.ones_like(weights)[:, : k.shape[2]]
+        ones = torch.ones(len(own), k.shape[2] - own.shape[1], dtype=torch.float64)
+        assert part != "both" or ones.shape[1] >= math.prod(LATENT) // 4
+        of_keys = torch.cat([own, ones], 1)[:, None]
         q, k, v = q.double(), k.double(), v.double()
         logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         shares = torch.exp(logits - logits.amax(-1, keepdim=True))
@@ -143,6 +174,7 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[N
     with (
         patch.object(flux_math, "optimized_attention", attend),
         patch.object(qwen_model, "optimized_attention_masked", attend),
+        patch.object(lumina_model, "optimized_attention_masked", attend),
         patch.object(network, "forward", note),
     ):
         yield
@@ -151,7 +183,8 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[N
 def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
     """Weight of each row of `TEXT`, from the pieces that the host's tokenizer names, in words of their own."""
     tokenizer = clip.tokenizer
-    inner = getattr(tokenizer, "t5xxl", None) or getattr(tokenizer, "clip_t5xxl", None) or tokenizer.qwen25_7b
+    inner = getattr(tokenizer, "t5xxl", None) or getattr(tokenizer, "clip_t5xxl", None)
+    inner = inner or getattr(tokenizer, "qwen25_7b", None) or tokenizer.qwen3_4b
     pairs = next(pairs for key, pairs in clip.tokenize(text).items() if key != "l")[0]
     pieces = [inner.inv_vocab[pair[0]].replace("▁", "").replace("Ġ", "") for pair in pairs]
     if family == "Qwen-Image":
@@ -185,7 +218,7 @@ def check_weighed_joint_attention_equals_one_written_out() -> float:
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
         rows = rows_by_hand(family, clip)
         without = sampled(model, plain, negative)
-        for how in ("bias", "value"):
+        for how in ("value", "bias"):
             with written_out(model, how, (plain, rows)):
                 reference = sampled(model, plain, negative)
             ours = sampled(model, weighed(clip, how=how), negative)
@@ -194,6 +227,25 @@ def check_weighed_joint_attention_equals_one_written_out() -> float:
         largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without, family))
         assert torch.equal(sampled(model, plain, negative), without)
     return largest
+
+
+def check_refiners_of_equal_shapes_are_told_apart() -> float:
+    clip, model = make_text_encoder("Z-Image"), make_model("Z-Image")
+    plain, negative = stock(clip, PLAIN + FILLED), stock(clip, NEGATIVE)
+    assert 64 < plain[0][0].shape[1] <= 96
+    with written_out(model, "bias", (plain, rows_by_hand("Z-Image", clip))):
+        reference = sampled(model, plain, negative)
+    ours = sampled(model, weighed(clip, TEXT + FILLED), negative)
+    return is_close(ours, reference, sampled(model, plain, negative))
+
+
+def check_reference_images_are_refused_where_they_stand_before_the_text() -> None:
+    import node_helpers
+
+    clip, model = make_text_encoder("Z-Image"), make_model("Z-Image")
+    images = {"reference_latents": [torch.ones(1, 16, *LATENT)]}
+    positive = node_helpers.conditioning_set_values(weighed(clip), images)
+    assert "reference images" in refusal(lambda: sampled(model, positive, positive))
 
 
 def check_joint_weights_stay_with_their_entry() -> float:
@@ -239,11 +291,11 @@ def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
         for word in ("red", "mat", "snow"):
             (row,) = [row for row, weight in rows.items() if weight == WORDS[word]]
             assert f"{word!r} {WORDS[word]:g}: row {row}" in report, report
-        layers = 2 if family == "Qwen-Image" else 4
+        layers = 2 if family in ("Qwen-Image", "Z-Image") else 4
         assert logged(lambda m=model, c=conditioning, n=negative: sampled(m, c, n)) == [
             f"Weigh Attention: {len(rows)} rows in {layers} attention layers"
         ]
-        if family != "Chroma":  # which has no such patch
+        if family in ("Flux", "Qwen-Image"):  # the others have no such patch
             moving = model.clone()
             moving.set_model_patch(lambda inputs: inputs, "post_input")
             message = refusal(lambda m=moving, c=conditioning, n=negative: sampled(m, c, n))

@@ -106,11 +106,12 @@ SUBJECTS = {
     "check_a_compiled_model_is_weighed_as_well": "Weigh Attention in a compiled model, likewise",
     "check_two_nodes_on_one_model_both_act": "Weigh Attention twice, positive and negative, likewise",
     "check_joint_families_at_weight_one_are_stock": (
-        "Weigh Attention at weight 1, Flux, Chroma and Qwen-Image, small, with stock"
+        "Weigh Attention at weight 1, Flux, Chroma, Qwen-Image and Z-Image, small, with stock"
     ),
     "check_weighed_joint_attention_equals_one_written_out": (
-        "Weigh Attention on Flux, Chroma and Qwen-Image, small, KSampler, with a softmax written out, likewise"
+        "Weigh Attention on Flux, Chroma, Qwen-Image and Z-Image, small, KSampler, with a softmax written out, likewise"
     ),
+    "check_refiners_of_equal_shapes_are_told_apart": "The same on Z-Image with as many rows as patches, likewise",
     "check_joint_weights_stay_with_their_entry": (
         "The same in masks, two conditionings, time ranges and batches, likewise"
     ),
@@ -122,6 +123,7 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_weighed_attention_equals_one_written_out": "at most 1e-5",
     "check_weighed_joint_attention_equals_one_written_out": "at most 1e-5",
     "check_joint_weights_stay_with_their_entry": "at most 1e-5",
+    "check_refiners_of_equal_shapes_are_told_apart": "at most 1e-5",
     "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
     "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",
     "check_batches_and_texts_of_other_lengths_are_weighed_alike": "at most 1e-5",
