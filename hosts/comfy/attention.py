@@ -179,8 +179,8 @@ def _apply(
     num_keys = c_crossattn.shape[1]
     # the host repeats shorter texts in a batch until all are equally long
     tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else plain.expand(2, num_keys) for own in rows]
-    bias, factor = torch.stack(tiled, dim=1).to(x.device)
-    weighing = Weighing(bias, factor)
+    bias, factor = torch.stack(tiled, dim=1)
+    weighing = Weighing(bias, factor, x.device)
     options = family(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     if not weighing.num_layers:

@@ -40,17 +40,25 @@ Family = Callable[["Weighing", Call], TransformerOptions]
 class Weighing:
     """Weights of one call of a model, and the layers in which they acted."""
 
-    def __init__(self, bias: Tensor, factor: Tensor) -> None:
+    def __init__(self, bias: Tensor, factor: Tensor, device: torch.device | str = "cpu") -> None:
         """Hold what acts on each text key.
 
         Args:
             bias: ``[batch, keys]``, float32, added to logits; ``-inf`` for a key that nothing reads.
             factor: ``[batch, keys]``, float32, what values are multiplied by.
+            device: Where the model computes. Both should come from the CPU, so that asking them waits for no GPU.
         """
-        self.bias = bias
-        self.factor = factor
+        self._has_bias = bool((bias != 0).any())
+        self._has_factor = bool((factor != 1).any())
+        self.bias = bias.to(device)
+        self.factor = factor.to(device)
         self.num_layers = 0
         """Attention layers in which it acted so far."""
+
+    def of_hidden(self) -> Weighing:
+        """The same where of all weights only 0 acts: keys that nothing reads."""
+        bias = self.bias.cpu()
+        return Weighing(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
 
     def attend(
         self,
@@ -80,12 +88,12 @@ class Weighing:
         """
         self.num_layers += 1
         num_text, num_keys = self.bias.shape[1], key.shape[-2]
-        if bool((self.bias != 0).any()):
+        if self._has_bias:
             # as low as a bias can be without making a row of nothing but -inf, whose softmax is no number
             bias = self.bias.clamp(min=torch.finfo(query.dtype).min / 2).to(query.dtype)
             bias = torch.nn.functional.pad(bias, (0, num_keys - num_text))[:, None, None]  # [batch, 1, 1, keys]
             mask = bias if mask is None else _with_mask(bias, mask)
-        if bool((self.factor != 1).any()):
+        if self._has_factor:
             factor = torch.nn.functional.pad(self.factor, (0, num_keys - num_text), value=1.0)[..., None]
             value = value * (factor if value.dim() == 3 else factor[:, None]).to(value.dtype)
         return attention(query, key, value, heads, mask, *rest, **options)
@@ -200,7 +208,7 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
             "Weigh Attention cannot act in this model beside reference images, as nobody can tell then which rows are "
             "words. Take out the reference images or Weigh Attention."
         )
-    hidden = Weighing(weighing.bias.masked_fill(weighing.bias != -torch.inf, 0.0), torch.ones_like(weighing.factor))
+    hidden = weighing.of_hidden()
     left = len(call.network.context_refiner)
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:

@@ -93,7 +93,7 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
     for text, weight, rows in weighed.words:
         lines.append(f"  {text!r} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
     num_rows = sum(len(word.rows) for word in weighed.words)
-    lines.append(f"{counted(num_rows, 'row')}; how many attention layers read them is in ComfyUI's log after sampling")
+    lines.append(f"{counted(num_rows, 'row')}, counted from 0; after sampling ComfyUI's log says in how many layers")
     lines.append("not weighed: the pooled vector, and what a ControlNet reads")
     return lines
 

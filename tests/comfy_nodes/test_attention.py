@@ -198,17 +198,19 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     x, text, nan = random(2, QUERIES, DIM), random(2, 4, DIM), math.nan
     # the first has two rows, which the host has repeated; the second has none of ours
     marker = torch.tensor([[0.5, 0.0, nan, nan, 1.0, 2.0, nan, nan], [nan] * 8])
-    given = {"sigmas": 1}
-    read = attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: marker, "y": 1})
+    noted = attention._Seen()
+    given = {"sigmas": 1, MARKER: noted}
+    read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: marker, "y": 1})
+    assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
     bias = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.0] * 4])
     factor = torch.tensor([[1.0, 2.0, 1.0, 2.0], [1.0] * 4])
     torch.testing.assert_close(read, written_out(x, text, text, bias, factor))
     assert seen["inputs"] == {"y": 1}
-    assert given == {"sigmas": 1}
+    assert given == {"sigmas": 1, MARKER: noted}
     # nothing to do: the options stay as they are
     plain = torch.tensor([[0.0] * 4 + [1.0] * 4, [nan] * 8])
     attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: plain})
-    assert seen["options"] == {"sigmas": 1}
+    assert seen["options"] == given
     assert MARKER not in seen["inputs"]
 
 
