@@ -36,7 +36,7 @@ pytest.importorskip("gradio")
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "finest_step"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
 )
 """What handlers take behind the prompt, in their order."""
 SEED = 3
@@ -71,7 +71,8 @@ def draw_inputs(count: int) -> list[Input]:
     draw = random.Random(SEED)
     inputs: list[Input] = []
     for number in range(count):
-        fixed = {"finest_step": "auto", "hide": "", "hidden_from": "everything", "from_phrases": ""}
+        fixed = {"cleaning": "as Forge", "finest_step": "auto"}
+        fixed |= {"hide": "", "hidden_from": "everything", "from_phrases": ""}
         options = {**fixed, **draw_options(draw)}
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))
         schemes = ("masked_blend", "comfy") if number % 2 else ("a1111", "compel")

@@ -173,10 +173,18 @@ def test_towers_whose_rows_weigh_differently_are_refused_by_name() -> None:
     assert pair({"clip_l": "a (cat:1.5)", "clip_g": "a (dog:1.5)"}).hidden.shape == (1, 155, 64)
     assert pair({"clip_l": "a cat", "clip_g": "a red dog"}).hidden.shape == (1, 77, 64)
     assert pair({"clip_l": "a (cat:2)", "clip_g": f"a (cat:2) {LONG}"}, padding="drop").hidden.shape[1] > 78
-    with pytest.raises(RepeatError, match=r"clip_l and clip_g.*Row 2 of chunk 1 weighs 1.5 in clip_l and 1 in clip_g"):
+    with pytest.raises(RepeatError, match=r"clip_l and clip_g.*Row 2 weighs 1.5 in clip_l and 1 in clip_g"):
         pair({"clip_l": "a (cat:1.5)", "clip_g": "a cat"})
-    with pytest.raises(RepeatError, match=r"Row \d+ of chunk 2"):
+    with pytest.raises(RepeatError, match=r"Row 1\d\d weighs 1.5 in clip_l and 1 in clip_g"):
         pair({"clip_l": LONG + "castle (cat:1.5)", "clip_g": "a red dog"}, syntax="a1111")
+
+
+def test_towers_of_other_lengths_are_refused_where_there_are_weights() -> None:
+    readers = {"clip_l": Reader(default_tokenizer(), ChunkLayout(length=248)), "clip_g": TOWERS["clip_g"]}
+    encoders = Encoders(readers)
+    assert encoders.prepare(["a cat"], scheme="repeat").num_encodings == 2
+    with pytest.raises(RepeatError, match=r"There are 248 rows in clip_l and 77 in clip_g"):
+        encoders.prepare(["a (cat:1.5)"], scheme="repeat")
 
 
 def test_blends_are_repeated_where_their_weights_agree() -> None:

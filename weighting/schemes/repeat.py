@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ..chunking import ChunkedSection
@@ -108,7 +109,7 @@ def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str,
     """See whether a prompt can be weighted so.
 
     Args:
-        towers: The prompt as each tower reads it, by name, with the same number of chunks in the result.
+        towers: The prompt as each tower reads it, by name.
         finest_step: One of `FINEST_STEPS`.
         kept: How many rows are kept of each chunk; None: all.
 
@@ -117,17 +118,21 @@ def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str,
             rows; or as `copies_of`.
     """
     (first, sections), *others = towers.items()
-    weights = _row_weights(sections)
+    weights = list(chain.from_iterable(_row_weights(sections)))
     for name, its_sections in others:
-        for chunk, (row, its_row) in enumerate(zip(weights, _row_weights(its_sections), strict=True), 1):
-            if row != its_row:
-                position = next(place for place in range(len(row)) if row[place] != its_row[place])
-                raise RepeatError(
-                    f"The scheme repeat needs the same weights in the same rows of {first} and {name}, which stand "
-                    f"side by side. Row {position} of chunk {chunk} weighs {row[position]:g} in {first} and "
-                    f"{its_row[position]:g} in {name}: give both the same text, and no embedding that has more vectors "
-                    "for one than for the other."
-                )
+        its_weights = list(chain.from_iterable(_row_weights(its_sections)))
+        if its_weights == weights or {*weights, *its_weights} == {1.0}:
+            continue
+        if len(weights) != len(its_weights):
+            difference = f"There are {len(weights)} rows in {first} and {len(its_weights)} in {name}"
+        else:
+            row = next(row for row in range(len(weights)) if weights[row] != its_weights[row])
+            difference = f"Row {row} weighs {weights[row]:g} in {first} and {its_weights[row]:g} in {name}"
+        raise RepeatError(
+            f"The scheme repeat needs the same weights in the same rows of {first} and {name}, which stand side by "
+            f"side. {difference}: give both the same text, and no embedding that has more vectors for one than for the "
+            "other."
+        )
     if problem := _too_many(copies_of(sections, finest_step), kept):
         raise RepeatError(problem)
 
