@@ -36,7 +36,7 @@ pytest.importorskip("gradio")
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
-    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
+    *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step", "bind", "bind_rest"),
 )
 """What handlers take behind the prompt, in their order."""
 SEED = 3
@@ -71,7 +71,7 @@ def draw_inputs(count: int) -> list[Input]:
     draw = random.Random(SEED)
     inputs: list[Input] = []
     for number in range(count):
-        fixed = {"cleaning": "as Forge", "finest_step": "auto"}
+        fixed = {"cleaning": "as Forge", "finest_step": "auto", "bind": "", "bind_rest": "full"}
         fixed |= {"hide": "", "hidden_from": "everything", "from_phrases": ""}
         options = {**fixed, **draw_options(draw)}
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))

@@ -473,3 +473,11 @@ def test_only_this_computer_is_answered_and_only_our_files_are_served(address: s
     assert status("weighted-clip/javascript/..%2f..%2frun.py")[0] == 404
     assert status("", host="elsewhere.example")[0] == 400
     assert "default-src 'self'" in status("")[1]
+
+
+def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> None:
+    text, chosen = "a red cat and a blue dog", {"bind": "red cat\nblue dog", "scheme": "unweighted"}
+    masks = handlers.details("Masks", 1, "comfy", text, *values(**chosen))[2]
+    assert "all phrases hidden but one" in masks
+    assert strip_of(handlers.read(text, *values(**chosen))[1])["view"]["issues"] == []
+    assert "is not in the prompt" in handlers.read(text, *values(bind="bird"))[1]

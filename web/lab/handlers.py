@@ -34,6 +34,7 @@ from .model import LabError, LabModel, ModelSource
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
+    *("bind", "bind_rest"),
 )
 """Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
 
@@ -58,6 +59,7 @@ EXPLAINED = (LabError, EncoderError, ValueError)
 PROMPT_ID = "weighted_clip_prompt"
 HIDE_ID = "weighted_clip_hide"
 FROM_PHRASES_ID = "weighted_clip_from_phrases"
+BIND_ID = "weighted_clip_bind"
 
 Run = Callable[..., Any]
 """Calls a function with arguments, and gives what it returns."""
@@ -228,7 +230,8 @@ class Handlers:
 def _inputs(text: str, values: Sequence[str]) -> dict[str, str]:
     """The texts, by the id of their box."""
     given = dict(zip(OPTIONS, values, strict=True))
-    return {PROMPT_ID: text, HIDE_ID: given["hide"], FROM_PHRASES_ID: given["from_phrases"]}
+    boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind"}
+    return {PROMPT_ID: text, **{box: given[name] for box, name in boxes.items()}}
 
 
 def _token_table(read: ReadPrompt) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio as gr
 
+from ...weighting.binding import BIND_RESTS
 from ...weighting.convert import TARGETS
 from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
@@ -20,7 +21,7 @@ from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
-from .handlers import FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
+from .handlers import BIND_ID, FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
 from .markup import NOT_YET
 from .model import ModelSource
 
@@ -108,7 +109,7 @@ class _Page:
             choice("padding", "Padding", PADDINGS, "What becomes of it")
             choice("cleaning", "Cleaning", CLEANINGS, "a1111: comments, quotes")
         self.note = _html("scheme_note", "What the scheme does", note)
-        with gr.Accordion("Fading and hiding words", open=False, elem_id=_id("more")):
+        with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=_id("more")):
             with gr.Row():
                 choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
                 choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
@@ -118,6 +119,9 @@ class _Page:
                 choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")
                 is_seen = base.hidden_from == "the phrases below"
                 phrases("from_phrases", FROM_PHRASES_ID, "Hidden from these phrases", "One a line", is_seen=is_seen)
+            with gr.Row():
+                phrases("bind", BIND_ID, "Keep apart", "One phrase a line: none of them has read another")
+                choice("bind_rest", "All other words", BIND_RESTS, "full: have read all phrases; alone: none")
         return {name: made[name] for name in OPTIONS}
 
     def _tokens(self, table: str) -> None:
