@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -108,12 +109,22 @@ def _repaired(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]
 
     part = text[start:end]
     fixed = ftfy.fix_text(part)
-    config = ftfy.TextFixerConfig(unescape_html=False if "<" in part else "auto")
+    is_html = "<" in part
     words = [
-        (ftfy.fix_text(word[0], config), start + word.start(), start + word.end()) for word in _WORDS.finditer(part)
+        (_repaired_word(word[0], is_html), start + word.start(), start + word.end()) for word in _WORDS.finditer(part)
     ]
     is_same = "".join(word for word, _, _ in words) == fixed
     yield from words if is_same else [(fixed, start, end)]
+
+
+@lru_cache(maxsize=4096)
+def _repaired_word(word: str, is_html: bool) -> str:
+    """A word of a part as ftfy repairs it; entities are decoded only where the part is no HTML."""
+    import ftfy
+
+    if not may_change(word):
+        return word
+    return ftfy.fix_text(word, ftfy.TextFixerConfig(unescape_html=False if is_html else "auto"))
 
 
 def _spans(old: str, new: str, first: int) -> Iterator[tuple[int, int]]:
