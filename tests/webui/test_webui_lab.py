@@ -11,6 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
+from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.hosts.webui.swap import swapped
 from weighted_clip.weighting.encode import EncodeOptions
 
@@ -102,3 +103,15 @@ def test_page_reads_as_the_script_does(host_options: SimpleNamespace, monkeypatc
     assert (options.syntax, options.scheme, options.quirks, options.comma_backtrack) == ("a1111", "a1111", True, 5)
     monkeypatch.setattr("weighted_clip.hosts.webui.lab.find_spec", lambda name: object())
     assert base_options().comma_backtrack == 20
+
+
+def test_the_hosts_setting_says_whether_there_are_comments(host_options: SimpleNamespace) -> None:
+    assert base_options().cleaning == "none"  # an older host, which knows no comments
+    for is_on, cleaning in ((True, "as Forge"), (False, "none")):
+        host_options.enable_prompt_comments = is_on
+        assert base_options().cleaning == cleaning
+
+
+def test_the_script_reads_a_prompt_as_the_host_gave_it() -> None:
+    """The host has taken comments out by then, or its user wants them to be text."""
+    assert Settings().options().cleaning == "none"
