@@ -19,6 +19,7 @@ MODULES = {
     "safetensors": "safetensors",
     "tokenizers": "tokenizers",
     "pillow": "PIL",
+    "ftfy": "ftfy",
 }
 
 

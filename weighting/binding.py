@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar, get_args
 
-import torch
-
 from ..encoder.encoding import Encoding
 from .chunks import TokenChunk, Tokenize
 from .phrases import phrases_of
@@ -134,6 +132,8 @@ def _phrases_in(variant: Variant) -> list[int]:
 
 def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: BindRest) -> Encoding:
     """One encoding of a version out of those of its passes."""
+    import torch  # here, because the command line reads the options of this file without it
+
     if not passes:
         return plain
     phrase = torch.tensor([[token.phrase for token in chunk.tokens] for chunk in variant.chunks])

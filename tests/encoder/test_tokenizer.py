@@ -54,6 +54,7 @@ def test_ids_equal_transformers_on_every_prompt_of_the_case_files(reference) -> 
         case["prompt"]
         for path in CASES.glob("*.json")
         for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
+        if "prompt" in case
     }
     assert len(prompts) > 500
     for prompt in prompts:
