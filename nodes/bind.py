@@ -8,10 +8,10 @@ from ..hosts.comfy.clip import EitherClip, encode_text
 from ..weighting.binding import BIND_RESTS
 from ..weighting.encode import EncodeOptions
 from . import common
-from .results import encoded_result, to_image
+from .results import masked_result
 
 
-class WeightedCLIPBindPhrases(common.EncodeNode):
+class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
     """Encodes phrases so that none of them has read another."""
 
     DESCRIPTION = (
@@ -19,8 +19,6 @@ class WeightedCLIPBindPhrases(common.EncodeNode):
         "all others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives."
     )
     SEARCH_ALIASES = ["bind", "bleeding", "concept bleed", "colour bleed", "color leak", "cutoff", "attributes"]  # noqa: RUF012
-    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
-    RETURN_NAMES = ("CONDITIONING", "mask", "report")
     OUTPUT_TOOLTIPS = (
         common.CONDITIONING_TOOLTIP,
         "The masks of all passes over the first chunk: which token (row) may see which (column).",
@@ -60,11 +58,4 @@ class WeightedCLIPBindPhrases(common.EncodeNode):
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the phrases apart, and draw the masks; ``choices`` are the other inputs."""
-        from ..web.pictures import draw_encoding_masks
-
-        encoded = encode_text(clip, text, self.options(**choices))
-        prompt = next(iter(encoded.prompts.values()))
-        picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
-        result = encoded_result(encoded)
-        conditioning, report = result["result"]
-        return {**result, "result": (conditioning, picture, report)}
+        return masked_result(encode_text(clip, text, self.options(**choices)))

@@ -178,3 +178,10 @@ class EncodeNode:
     OUTPUT_TOOLTIPS = (CONDITIONING_TOOLTIP, REPORT_TOOLTIP)
     FUNCTION = "encode"
     CATEGORY = CATEGORY
+
+
+class MaskedEncodeNode(EncodeNode):
+    """Attributes of encode nodes that also draw their masks; each has its own words for the picture."""
+
+    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
+    RETURN_NAMES = ("CONDITIONING", "mask", "report")

@@ -8,12 +8,12 @@ from ..hosts.comfy.clip import EitherClip, encode_text
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
-from .results import encoded_result, to_image
+from .results import masked_result
 
 PHRASES: dict[str, Any] = {"multiline": True, "default": ""}
 
 
-class WeightedCLIPMaskControl(common.EncodeNode):
+class WeightedCLIPMaskControl(common.MaskedEncodeNode):
     """Hides phrases of a prompt from others, or lets tokens see what comes later."""
 
     DESCRIPTION = (
@@ -21,8 +21,6 @@ class WeightedCLIPMaskControl(common.EncodeNode):
         "the U-Net reads behind the prompt. Shows the mask. With nothing hidden it gives what the stock node gives."
     )
     SEARCH_ALIASES = ["mask", "attention mask", "hide", "causal", "bleeding", "concept bleed", "prompt"]  # noqa: RUF012
-    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
-    RETURN_NAMES = ("CONDITIONING", "mask", "report")
     OUTPUT_TOOLTIPS = (
         common.CONDITIONING_TOOLTIP,
         "The mask of the first chunk: which token (row) may see which (column).",
@@ -73,11 +71,4 @@ class WeightedCLIPMaskControl(common.EncodeNode):
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the mask, and draw it; ``choices`` are the other inputs."""
-        from ..web.pictures import draw_encoding_masks
-
-        encoded = encode_text(clip, text, self.options(**choices))
-        prompt = next(iter(encoded.prompts.values()))
-        picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
-        result = encoded_result(encoded)
-        conditioning, report = result["result"]
-        return {**result, "result": (conditioning, picture, report)}
+        return masked_result(encode_text(clip, text, self.options(**choices)))

@@ -39,6 +39,17 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     return _result((encoded.conditioning, "\n".join(lines)), views)
 
 
+def masked_result(encoded: Encoded) -> dict[str, Any]:
+    """As `encoded_result`, with a picture of the masks of the first tower between conditioning and report."""
+    from ..web.pictures import draw_encoding_masks
+
+    prompt = next(iter(encoded.prompts.values()))
+    picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
+    result = encoded_result(encoded)
+    conditioning, report = result["result"]
+    return {**result, "result": (conditioning, picture, report)}
+
+
 def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[str, Any]:
     """Outputs of a node, with the views and problems of its prompts for the front end."""
     return _result(result, [view(read) for read in reads])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..encoder.cleaning import CleaningTokenize, can_clean, clean, may_change
+from ..encoder.cleaning import CleaningTokenize, can_clean, clean
 from .bare import Bare, bare, comment_issues
 from .chunks import Token, Tokenize, tokens_by_part
 from .extra_networks import Tag, read_loras
@@ -98,7 +98,7 @@ class _Side:
 
     def cleaned(self, text: str) -> str:
         """What the program makes of a text before it is tokenized."""
-        found = clean(text) if self.is_cleaned and may_change(text) and can_clean() else None
+        found = clean(text) if self.is_cleaned and can_clean() else None
         return text if found is None else found.text
 
 
