@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 
 from ..encoder.encoding import Encoding
 from .chunks import TokenChunk, Tokenize
-from .phrases import phrases_of
+from .phrases import absent, phrases_of
 from .prompt import Issue, Span, shortened
 from .schemes.plan import Plan, Variant, Visible, both
 
@@ -62,12 +62,12 @@ def bound_issues(chunks: Sequence[TokenChunk], phrases: str, tokenize: Tokenize)
         return []
     found = phrases_of(phrases, tokenize)
     overlaps: dict[tuple[str, str], None] = {}
-    absent = dict.fromkeys(found.texts)
+    missing = dict.fromkeys(found.texts)
     for chunk in chunks:
         taken: dict[int, tuple[int, ...]] = {}
         for start, ids in _places(chunk, phrases, tokenize):
             for text in found.by_ids[ids]:
-                absent.pop(text, None)
+                missing.pop(text, None)
             for position in range(start, start + len(ids)):
                 other = taken.setdefault(position, ids)
                 if other != ids:
@@ -75,7 +75,7 @@ def bound_issues(chunks: Sequence[TokenChunk], phrases: str, tokenize: Tokenize)
     messages = [
         f"“{shortened(one)}” and “{shortened(two)}” overlap: a word can be in one phrase only." for one, two in overlaps
     ]
-    messages += [f"“{shortened(one)}” is not in the prompt, or is cut by the end of a chunk." for one in absent]
+    messages += [absent(one) for one in missing]
     return [Issue(UNBOUND, message, Span(0, 0)) for message in messages]
 
 

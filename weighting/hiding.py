@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from .chunks import Token, TokenChunk, Tokenize
 from .options import EncodeOptions
-from .phrases import Phrases, phrases_of
-from .prompt import Issue, Span, shortened
+from .phrases import Phrases, absent, phrases_of
+from .prompt import Issue, Span
 from .schemes.api import hide_nothing
 from .schemes.plan import Visible, VisibleFn, both
 
@@ -57,7 +57,7 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     issues: list[Issue] = []
     for text in (options.hide, options.from_phrases if is_partial else ""):
         for phrase in _missing_from(chunks, phrases_of(text, tokenize)):
-            message = f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
+            message = absent(phrase)
             issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
         issues.append(Issue("no-phrases", "No phrases are given from which to hide: nothing is hidden.", Span(0, 0)))

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 
 from .chunks import Tokenize
 from .embeddings import EMBEDDING_PREFIX
+from .prompt import shortened
 
 
 class Phrases:
@@ -61,6 +62,11 @@ class Phrases:
         for key in self.keys_at(position, ids):
             for text in self.by_ids[key]:
                 yield text, len(key)
+
+
+def absent(phrase: str) -> str:
+    """What is said of a phrase that stands in no chunk."""
+    return f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
 
 
 _kept = lru_cache(maxsize=8)(Phrases)
