@@ -19,6 +19,7 @@ from .machine import machine
 from .parsing import parse_block
 from .peak import peak_block
 from .reranking import image_block
+from .sampling import sampling_block
 from .scale import FULL, QUICK, Scale
 from .sharing import sharing_block
 from .tokenizing import token_block
@@ -33,6 +34,7 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "peak": peak_block,
     "images": image_block,
     "hosts": host_block,
+    "sampling": sampling_block,
     "gpu": gpu_section,
 }
 """What makes each section, as Markdown, in the order in which they are measured. Behind them comes ``goals``, which is
@@ -80,7 +82,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         if options.images < 1:
             raise ValueError(f"--images must be at least 1, got {options.images}")
         scale = replace(scale, num_images=options.images)
-    measures = MEASURES | {"hosts": partial(host_block, folder=options.hosts, say=say)}
+    in_hosts = {"hosts": host_block, "sampling": sampling_block}
+    measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
     blocks: dict[str, str] = {}
     for name in (name for name in measures if name in options.only):
         blocks[name] = measures[name](scale)

@@ -1,15 +1,20 @@
-"""Times ComfyUI's stock node, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
+"""Times ComfyUI's stock nodes, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
 
 Started by hosts.py as a program, with the checkout as working directory:
 
     python host_process.py JOB.json RESULT.json
 
-A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``adv`` (folder of ADV_CLIP_emb,
-or null), ``repetitions``, and ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it)
-and ``ours`` (name to ``way``, which is ``host``, ``memory`` or ``native``, and ``options``). The result holds the times
-of all, largest differences from the peer, and versions.
+A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``repetitions``, and what is
+timed, which is one of
 
-Every contestant gets the same sequence of texts, no two alike, and no two remember in the same place.
+- ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it) and ``ours`` (name to ``way``,
+  which is ``host``, ``memory`` or ``native``, and ``options``), with ``adv`` (folder of ADV_CLIP_emb, or null). Every
+  contestant gets the same sequence of texts, no two alike, and no two remember in the same place.
+- ``sampling``: name to ``node`` (of ours), its ``inputs`` and ``wired`` (whether it gets the MODEL too), with ``unet``
+  (sizes of the U-Net), ``side`` (of its latent) and ``stock`` (the prompt for the stock node). Encoding and a step of
+  sampling are timed apart.
+
+The result holds the times of all, versions, and largest differences from the peer or numbers of rows.
 """
 
 # pyright: reportMissingImports=false
@@ -42,30 +47,83 @@ def main(job_file: str, result_file: str) -> None:
     import torch
 
     runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
-    from weighted_clip.benchmarks.texts import fresh
-    from weighted_clip.benchmarks.timing import times_in_turn
-
-    clips = {"host": open_clip(job), "native": open_native(job)}
-    peer_of = adv_peer(job) if job["adv"] else stock_peer()
-    results: dict[str, Any] = {}
     with torch.inference_mode():
-        for name, prompt in job["prompts"].items():
-            runs = {
-                way: ours(new_memory(clips, how["way"]), fresh(prompt["template"], "comfy"), how["options"])
-                for way, how in prompt["ours"].items()
-            }
-            runs["peer"] = peer_of(clips["host"], fresh(prompt["template"], "comfy"), prompt["peer"])
-            expected = runs["peer"]()
-            differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
-            times = times_in_turn(runs, repetitions=job["repetitions"])
-            results[name] = {"times": times, "differences": differences}
+        result = {"sampling": sample(job)} if "sampling" in job else {"prompts": encode(job)}
     about = {
         "ComfyUI": comfyui_version.__version__,
         "torch": torch.__version__,
         "threads:": torch.get_num_threads(),
         "numpy": numpy.__version__,
     }
-    Path(result_file).write_text(json.dumps({"about": about, "prompts": results}), encoding="utf-8")
+    Path(result_file).write_text(json.dumps({"about": about, **result}), encoding="utf-8")
+
+
+def encode(job: dict[str, Any]) -> dict[str, Any]:
+    """For each prompt, seconds of the peer and of ours, and how far ours is from the peer."""
+    from weighted_clip.benchmarks.texts import fresh
+    from weighted_clip.benchmarks.timing import times_in_turn
+
+    clips = {"host": open_clip(job), "native": open_native(job)}
+    peer_of = adv_peer(job) if job["adv"] else stock_peer()
+    results: dict[str, Any] = {}
+    for name, prompt in job["prompts"].items():
+        runs = {
+            way: ours(new_memory(clips, how["way"]), fresh(prompt["template"], "comfy"), how["options"])
+            for way, how in prompt["ours"].items()
+        }
+        runs["peer"] = peer_of(clips["host"], fresh(prompt["template"], "comfy"), prompt["peer"])
+        expected = runs["peer"]()
+        differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
+        times = times_in_turn(runs, repetitions=job["repetitions"])
+        results[name] = {"times": times, "differences": differences}
+    return results
+
+
+def sample(job: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of encoding and of a step of KSampler, and numbers of rows, for the stock node and each of ours."""
+    import torch
+    from weighted_clip.benchmarks.timing import times_in_turn
+    from weighted_clip.nodes import NODE_CLASS_MAPPINGS
+
+    host = importlib.import_module("nodes")
+    clip, model = open_clip(job), open_unet(job["unet"])
+    (negative,) = host.CLIPTextEncode().encode(clip, "")
+    latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
+
+    def encoding(node: str, inputs: dict[str, Any], wired: bool) -> Callable[[], Any]:
+        given = {**inputs, "model": model} if wired else inputs
+        return lambda: NODE_CLASS_MAPPINGS[node]().encode(clip=clip, **given)["result"]
+
+    def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
+        settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
+        inputs = {"positive": conditioning, "negative": negative, "latent_image": latent, "model": model}
+        return lambda: host.KSampler().sample(**settings, **inputs)
+
+    ways = job["sampling"]
+    encodings = {name: encoding(**way) for name, way in ways.items()}
+    encodings["peer"] = lambda: host.CLIPTextEncode().encode(clip, job["stock"])
+    results = {name: run() for name, run in encodings.items()}
+    wired = {name for name, way in ways.items() if way["wired"]}
+    samplings = {name: sampling(found[0], found[-1] if name in wired else model) for name, found in results.items()}
+    return {
+        "rows": {name: found[0][0][0].shape[1] for name, found in results.items()},
+        "encoding": times_in_turn(encodings, repetitions=job["repetitions"]),
+        "sampling": times_in_turn(samplings, repetitions=job["repetitions"], warm_up=1),
+    }
+
+
+def open_unet(sizes: dict[str, Any]) -> Any:
+    """A MODEL of Stable Diffusion 1 with seeded random weights, in float32."""
+    import torch
+    from comfy import model_patcher, supported_models
+
+    config = supported_models.SD15({**sizes, "dtype": torch.float32})
+    cpu = torch.device("cpu")
+    model = config.get_model({}, device=cpu)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.diffusion_model.parameters():
+        parameter.normal_(std=0.02, generator=generator)
+    return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
 
 
 def open_clip(job: dict[str, Any]) -> Any:

@@ -32,9 +32,13 @@ def machine() -> str:
         f"{with_torch()}, float32, kernels for {torch.backends.cpu.get_cpu_capability()}",
         ", ".join(f"{package} {version(package)}" for package in ("tokenizers", "transformers", "compel")),
     ]
-    if hasattr(os, "getloadavg"):
-        lines.append(f"load average over the minute before the start: {os.getloadavg()[0]:.1f}")
+    lines += load("the minute before the start")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def load(when: str) -> list[str]:
+    """How busy the machine was in the last minute, in words, where the system says so."""
+    return [f"load average over {when}: {os.getloadavg()[0]:.1f}"] if hasattr(os, "getloadavg") else []
 
 
 def with_torch() -> str:

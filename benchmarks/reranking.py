@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..parity.transformers_reference import sizes_of
-from .machine import version, with_torch
+from .machine import load, version, with_torch
 from .page import NOT_FOUND, small, table, times
 from .scale import Scale
 from .timing import compare, times_in_turn
@@ -57,8 +57,7 @@ def image_block(scale: Scale) -> str:
 
     day = datetime.datetime.now(datetime.timezone.utc).date()
     about = f"Measured on {day} with {with_torch()} and transformers {version('transformers')}"
-    if hasattr(os, "getloadavg"):
-        about += f"; load average over the minute before: {os.getloadavg()[0]:.1f}"
+    about = "; ".join([about, *load("the minute before")])
     config = VisionConfig(**scale.vision_sizes)  # pyright: ignore[reportArgumentType]
     rows = memory_rows(config, scale.num_images, scale.image_side)
     model = seeded_vision_model(config)

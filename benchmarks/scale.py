@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
 
 SEED = 0
+UNET = {
+    "image_size": 32,
+    "in_channels": 4,
+    "out_channels": 4,
+    "model_channels": 320,
+    "num_res_blocks": [2, 2, 2, 2],
+    "channel_mult": [1, 2, 4, 4],
+    "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
+    "transformer_depth_middle": 1,
+    "transformer_depth_output": [1] * 9 + [0] * 3,
+    "num_heads": 8,
+    "use_spatial_transformer": True,
+    "use_linear_in_transformer": False,
+    "use_temporal_attention": False,
+    "adm_in_channels": None,
+    "legacy": False,
+}
+"""Sizes of Stable Diffusion 1.5's U-Net, by ComfyUI's names."""
+TINY_UNET = UNET | {
+    "model_channels": 32,
+    "num_res_blocks": [1, 1],
+    "channel_mult": [1, 2],
+    "transformer_depth": [1, 1],
+    "transformer_depth_output": [1, 1, 1, 1],
+}
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
 
@@ -47,6 +72,10 @@ class Scale:
     image_repetitions: int = 5
     vision_sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the image encoder where they are not CLIP-L's."""
+    sampling_repetitions: int = 7
+    latent_side: int = 32
+    """Of the latent that is sampled; a place is 8 x 8 pixels."""
+    unet_sizes: dict[str, Any] = field(default_factory=lambda: UNET)
 
     def model(self) -> TextModel:
         """A text tower of these sizes, in float32; the peers get its very tensors."""
@@ -75,4 +104,7 @@ QUICK = Scale(
     image_side=64,
     image_repetitions=2,
     vision_sizes={**TINY, "image_size": 56, "projection_dim": 32},
+    sampling_repetitions=1,
+    latent_side=8,
+    unet_sizes=TINY_UNET,
 )

@@ -17,6 +17,7 @@ from weighted_clip.benchmarks.page import NOT_FOUND
 from weighted_clip.benchmarks.parsing import SYNTAXES
 from weighted_clip.benchmarks.peak import BY_ONEDNN, BY_TORCH, chunk_flop, peak_block
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
+from weighted_clip.benchmarks.sampling import TIMED, WAYS
 from weighted_clip.benchmarks.scale import QUICK
 from weighted_clip.benchmarks.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
 from weighted_clip.benchmarks.texts import (
@@ -32,7 +33,20 @@ from .libraries import library
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SECTIONS = ["machine", "parse", "tokens", "encode", "sharing", "types", "peak", "images", "hosts", "gpu", "goals"]
+SECTIONS = [
+    "machine",
+    "parse",
+    "tokens",
+    "encode",
+    "sharing",
+    "types",
+    "peak",
+    "images",
+    "hosts",
+    "sampling",
+    "gpu",
+    "goals",
+]
 SHARING = [
     (TYPED, "remembering", "ours, nothing remembered"),
     (TYPED, "remembering", "transformers, a batch of 3"),
@@ -246,6 +260,9 @@ def test_without_hosts_their_rows_say_so(sections: dict[str, str]) -> None:
     assert sum("memory" in keys for keys in ways) == 3
     assert {row[2].split(":")[0] for row in rows} == {STOCK, ADV}
     assert {row[-1] for row in rows} == {"not found"}
+    rows = cells(sections["sampling"])
+    assert [tuple(row[:2]) for row in rows] == [*WAYS] * len(TIMED)
+    assert {row[-1] for row in rows} == {"not found"}
 
 
 def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,13 +279,33 @@ def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
 
 
-@pytest.mark.host
-def test_hosts_run_and_agree(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> str:
+    """The folder of hosts, in which there is a ComfyUI."""
     folder = request.config.getoption("--hosts")
-    places = find_places(None if folder is None else Path(folder))
-    if STOCK not in places:
+    if folder is None or STOCK not in find_places(Path(folder)):
         pytest.skip("no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)")
-    for row in cells(bench("--hosts", folder)["hosts"]):
+    return folder
+
+
+@pytest.mark.host
+def test_sampling_runs_with_the_rows_of_each_way(hosts: str) -> None:
+    rows = cells(bench("--only", "sampling", "--hosts", hosts)["sampling"])
+    assert [(row[1], row[2]) for row in rows] == [
+        ("comfy", "77"),
+        ("repeat, steps of 1/2", "155"),
+        ("repeat, steps of 1/10", "773"),
+        ("Weigh Attention", "77"),
+        ("Weigh Attention, with MODEL", "77"),
+        ("Bind Phrases", "77"),
+    ] * len(TIMED)
+    assert all(float(cell) > 0 for row in rows for cell in row[4:6])
+
+
+@pytest.mark.host
+def test_hosts_run_and_agree(hosts: str) -> None:
+    places = find_places(Path(hosts))
+    for row in cells(bench("--only", "hosts", "--hosts", hosts)["hosts"]):
         if row[2].split(":")[0] in places:
             assert row[-1] == "other rule" or float(row[-1]) <= 1e-5, row
         else:
