@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from inprocess import difference, issues_in, main, make_clip, ours, run_ours, stock
+from inprocess import difference, draw, issues_in, main, make_clip, ours, run_ours, stock
 from inprocess_padding import CLOSE, SDXL_OURS, distance, predicted, sampled
 from inprocess_sampling import make_model
+from make_checkpoint import VAE
 
 UP, DOWN = "a (red:1.5) cat on a (mat:3)", "a (red:0.25) cat on a (mat:0.5), (oil:2) painting"
 LONG = "a photo of a (red:1.5) cat on a (mat:0.5), oil painting, " * 14
@@ -87,6 +88,34 @@ def check_repeated_rows_equal_a_bias_through_the_sampler() -> float:
         found = distance(measured / scale, expected / scale)
         assert found <= CLOSE, (texts, found)
         largest = max(largest, found)
+    return largest
+
+
+def picture_of(latent: torch.Tensor) -> torch.Tensor:
+    """A latent as the nodes VAE Decode and Save Image show it, in 8 bits, with a narrow autoencoder."""
+    from comfy.ldm.models.autoencoder import AutoencoderKL
+
+    decoder = AutoencoderKL(ddconfig=VAE | {"ch": 32, "ch_mult": [1, 1, 1, 1]}, embed_dim=4)
+    draw(decoder)
+    with torch.inference_mode():
+        pixels = decoder.decode(latent)
+    return (255 * ((pixels + 1) / 2).clamp(0, 1)).to(torch.uint8)
+
+
+def check_pictures_with_repeated_rows_are_those_of_a_bias() -> float:
+    clip, model = make_clip("SD1"), make_model()
+    largest = 0.0
+    for text in (UP, DOWN, "a (red:2.7) cat"):
+        positive = ours(clip, text, scheme="unweighted")
+        expected, _ = sampled(biased(model, weights_of(clip, text)), positive, stock(clip, ""))
+        measured, _ = sampled(model, ours(clip, text, scheme="repeat"), stock(clip, ""))
+        plain, _ = sampled(model, positive, stock(clip, ""))
+        shown, other, unweighted = (picture_of(latent).int() for latent in (measured, expected, plain))
+        off = (shown - other).abs()
+        assert off.max() <= 1, (text, int(off.max()))
+        assert (off > 0).float().mean() <= 0.01, text
+        assert ((unweighted - other).abs() > 1).float().mean() > 0.1, text  # else the weights cannot be seen
+        largest = max(largest, float(off.max()))
     return largest
 
 

@@ -78,6 +78,9 @@ SUBJECTS = {
         "Dropped rows, KSampler with a small U-Net, with masked keys, relative to the largest"
     ),
     "check_repeated_rows_equal_a_bias_in_one_call_of_the_unet": "Scheme repeat, a call of a U-Net, with ln w as a bias",
+    "check_pictures_with_repeated_rows_are_those_of_a_bias": (
+        "Scheme repeat, KSampler and a small autoencoder, 8-bit values off from those with ln w as a bias, at most"
+    ),
     "check_repeated_rows_equal_a_bias_through_the_sampler": (
         "Scheme repeat, KSampler with a small U-Net, with ln w as a bias, relative to the largest"
     ),
