@@ -6,16 +6,16 @@ With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.parity.find_hosts import Host, find_hosts
+from weighted_clip.parity.find_hosts import Host, find_hosts, find_packs
 
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
-from .parity import Figures, write_parity
+from .parity import Figures, revision_of, write_parity
 from .stock import StockOutputs, run_stock
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
@@ -108,11 +108,29 @@ def stock_before(fresh_server: tuple[ComfyServer, StockOutputs]) -> StockOutputs
 
 @pytest.fixture(scope="session")
 def figures(host: Host, request: pytest.FixtureRequest) -> Figures:
-    """Collects what was measured."""
-    stash = request.config.stash
-    if FIGURES not in stash:
-        stash[FIGURES] = Figures()
-    return stash[FIGURES].of(host.version)
+    """Collects what was measured in a ComfyUI."""
+    return request.config.stash.setdefault(FIGURES, Figures()).of(f"ComfyUI {host.version}")
+
+
+@pytest.fixture(scope="session")
+def webui_figures(webui_host: Host, request: pytest.FixtureRequest) -> Figures:
+    """Collects what was measured in a WebUI."""
+    return request.config.stash.setdefault(FIGURES, Figures()).of(f"{webui_host.kind} {webui_host.version}")
+
+
+@pytest.fixture(scope="session")
+def other_pack(request: pytest.FixtureRequest) -> Callable[[str, Figures], Path]:
+    """Finds the checkout of another pack in --hosts by its name, and notes its revision; skips if it is not there."""
+
+    def find(name: str, figures: Figures) -> Path:
+        folder = Path(request.config.getoption("--hosts"))
+        packs = find_packs(folder, find_hosts(folder, "ComfyUI"), name)
+        if not packs:
+            pytest.skip(f"there is no {name} in --hosts")
+        figures.about[name] = revision_of(packs[0])
+        return packs[0]
+
+    return find
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

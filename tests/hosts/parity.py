@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,15 +28,15 @@ class Figures:
     """What was measured in each host."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """Versions, in words."""
+    """Versions and revisions, in words."""
     rows: dict[str, Row] = field(default_factory=dict)
     """By what is compared, in the order of the tests."""
     hosts: dict[str, Figures] = field(default_factory=dict)
-    """By host version."""
+    """By name and version of the host."""
 
-    def of(self, version: str) -> Figures:
+    def of(self, host: str) -> Figures:
         """The figures of one host."""
-        return self.hosts.setdefault(version, Figures())
+        return self.hosts.setdefault(host, Figures())
 
     def add(
         self, subject: str, difference: float, *, required: str = "equal, bit for bit", comparisons: int = 1
@@ -48,11 +49,11 @@ class Figures:
 
 
 HEAD = """\
-# Parity with ComfyUI, measured
+# Parity with real hosts, measured
 
-Every number on this page was written by the tests in `tests/hosts` as they ran. They start a real ComfyUI, send it
-workflows as a browser would, and compare what comes out. To run them again, with a folder that holds a ComfyUI checkout
-and its virtual environment:
+Every number on this page was written by the tests in `tests/hosts` as they ran. They start a real ComfyUI or Forge and
+send it what a browser would, or work in a process of the host's own Python, and compare what comes out. To run them
+again, with a folder that holds the hosts, each with its virtual environment, and the other packs that are named below:
 
     python run.py test --hosts DIR -m host
 
@@ -81,13 +82,20 @@ With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests
 """
 
 
+def revision_of(checkout: Path) -> str:
+    """The commit of a checkout, short, or that it is not known."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 and (checkout / ".git").exists() else "of unknown revision"
+
+
 def write_parity(figures: Figures) -> None:
     """Write the page."""
     parts = [HEAD]
-    for version, measured in figures.hosts.items():
+    for host, measured in figures.hosts.items():
         about = ", ".join(f"{name} {value}" for name, value in measured.about.items())
         lines = [
-            f"## ComfyUI {version}\n",
+            f"## {host}\n",
             f"{about}.\n",
             "| Compared | Comparisons | Required | Largest difference |",
             "| --- | ---: | --- | ---: |",
