@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.clip import EitherClip, encode_text
+from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
@@ -71,4 +71,5 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the mask, and draw it; ``choices`` are the other inputs."""
+        towers_of(clip)  # says so where there is nothing to mask
         return masked_result(encode_text(clip, text, self.options(**choices)))

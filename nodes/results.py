@@ -93,10 +93,11 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
 
 
 def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
-    """What a run adds to the view of a text: what it took, and what was left to the host."""
+    """What a run adds to the view of a text: what it took, what was left to the host, and what else to say of it."""
     tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in places of the whole prompt
     encodings = encodings_text(encoded.prompts[tower].num_encodings, len(read.chunks))
-    return {"encodings": encodings, "left_to_host": list(encoded.left_to_host)}
+    notes = [encoded.note] if encoded.note else []
+    return {"encodings": encodings, "left_to_host": list(encoded.left_to_host), "notes": notes}
 
 
 def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:
@@ -119,6 +120,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
         lines.append(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}")
     if encoded.left_to_host:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
+    if encoded.note:
+        lines.append(encoded.note)
     return lines
 
 

@@ -54,6 +54,8 @@ class ChunkLayout:
     """Id that fills the rest; EOS again for CLIP-L, 0 for OpenCLIP encoders."""
     comma_id: int = 267
     """Id of the token ``,``, at which A1111 likes to cut."""
+    is_open: bool = False
+    """Whether it has room for any text, as encoders without chunks have; the length is then this text's."""
 
     def __post_init__(self) -> None:
         if self.length < 3:

@@ -41,7 +41,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
         ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and given by `encodings_text` where
         they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end``; and ``chunks``, each with
-        ``num_tokens``, ``capacity``, ``has_break`` (a BREAK ends it) and ``chips``. A chip has
+        ``num_tokens``, ``capacity`` (None: any number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
 
         - ``text``: what stands on it, on one line: as typed, else an embedding's name or ``#`` and the id;
         - ``note``: small text behind it, such as ``×3 1.4``: number of tokens and weight, if not 1. Of neighbours in
@@ -65,7 +65,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     chunks: list[dict[str, Any]] = [
         {
             "num_tokens": chunk.num_content,
-            "capacity": read.layout.capacity,
+            "capacity": None if read.layout.is_open else read.layout.capacity,
             "has_break": False,
             "chips": _chips(chunk.content, text, offset, hides=hides),
         }
@@ -104,7 +104,10 @@ def token_table(read: ReadPrompt) -> str:
     lines: list[str] = []
     chunks = read.chunks  # gathered anew each time it is asked for
     for number, chunk in enumerate(chunks, 1):
-        lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
+        if read.layout.is_open:
+            lines.append(counted(chunk.num_content, "token"))
+        else:
+            lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
         for position, token in enumerate(chunk.content, 1):
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"
             text = text_of(token, read.prompt.source)

@@ -24,10 +24,11 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.towers import Reader
+from .by_host import encode_by_host
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
 from .repeat import check_repeat
-from .towers import encode_fn, host_id, reader_of, tokenizers_of
+from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class Encoded(NamedTuple):
     """For each text tower that was ours to run, by name (``clip_l``), what became of the prompt."""
     left_to_host: tuple[str, ...]
     """Text encoders of other families in the same CLIP, which the host ran on the plain text."""
+    note: str = ""
+    """What the host's own node does with weights in this CLIP, where it is not one of CLIP text towers."""
 
 
 def encode_text(
@@ -70,10 +73,11 @@ def encode_text(
         values: What to add to the conditioning's dictionary, such as sizes.
 
     Returns:
-        The conditioning and what became of the prompt.
+        The conditioning and what became of the prompt. A CLIP without a CLIP text tower is left to the host, as far as
+        it can do what is asked for.
 
     Raises:
-        ValueError: If there is no CLIP text tower in ``clip``; the message names what was found.
+        ValueError: If that is not so; the message names the option.
         RepeatError: If the scheme ``repeat`` cannot weight the prompt, or not for this model.
         PromptError: In strict mode, where the reference raises.
     """
@@ -100,7 +104,9 @@ def encode_texts(
             Encoded([[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]], one.prompts, ())
             for one in encode_native(clip, texts, options)
         ]
-    towers_of(clip)  # raises where there are none
+    if clip is not None and not has_towers(clip):
+        return [_encoded_by_host(clip, text, options, values) for text in texts]
+    towers_of(clip)  # says what None is
     is_remembering = memory_of(clip) is not None
     window = WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
@@ -148,13 +154,23 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
     if isinstance(clip, NativeClip):
         return True
     known = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
-    return not others_in(clip) and known <= set(TOWERS)
+    return has_towers(clip) and not others_in(clip) and known <= set(TOWERS)
 
 
 def others_in(clip: Clip) -> tuple[str, ...]:
     """Names of the text encoders of other families beside the CLIP towers: ``t5xxl``, ..."""
     children = dict(clip.cond_stage_model.named_children())
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
+
+
+def _encoded_by_host(
+    clip: Clip, text: str | Mapping[str, str], options: EncodeOptions, values: Mapping[str, Any]
+) -> Encoded:
+    """A prompt on a CLIP without a CLIP text tower."""
+    assert isinstance(text, str)  # texts for towers are for towers that are there
+    found = encode_by_host(clip, text, options, values)
+    others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
+    return Encoded(found.conditioning, {found.encoder: found.prompt}, tuple(sorted(others)), found.note)
 
 
 def _encode_host(

@@ -80,6 +80,11 @@ def text_family(clip: Clip) -> TextFamily | None:
     return TEXT_FAMILIES.get(f"{tokenizer.__module__}.{tokenizer.__qualname__}")
 
 
+def inner_tokenizer(clip: Clip, key: str) -> Any:
+    """The host's tokenizer of one encoder, by its name among the host's tokens; None if there is none."""
+    return getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}", None)
+
+
 def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions) -> TextRows:
     """Read a prompt as a text encoder does.
 
@@ -95,7 +100,7 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
     Raises:
         ValueError: If the rows of a word cannot be told.
     """
-    prompt, characters = _stripped(text, options)
+    prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))
     (pairs,) = host_tokens[family.key]
@@ -104,11 +109,11 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
         raise ValueError("Weigh Attention does not take embeddings in this text encoder: take “embedding:…” out.")
 
     tokenizer = clip.tokenizer
-    inner: Any = getattr(tokenizer, family.key, None) or getattr(tokenizer, f"clip_{family.key}")
+    inner = inner_tokenizer(clip, family.key)
     template = getattr(tokenizer, "llama_template", "{}")
     if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host takes it for a template of its own
         template = "{}"
-    found = _offsets(inner, template.format(plain))
+    found = offsets(inner, template.format(plain))
     starts_at = len(template.split("{}")[0])
     if ids[: len(found)] != [token_id for token_id, _, _ in found] or set(ids[len(found) :]) - {
         inner.end_token,
@@ -119,13 +124,13 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
             "that its tokenizer gives for it. Embeddings and escaped brackets may be the reason."
         )
     issues: list[Issue] = []
-    tokens = [_token(*one, starts_at, characters, issues) for one in found]
+    tokens = [token_of(*one, starts_at, characters, issues) for one in found]
     tokens += [Token(token_id) for token_id in ids[len(found) :]]
-    read = _as_read(prompt, [token for token in tokens if token.span is not None], issues, options)
+    read = as_read(prompt, [token for token in tokens if token.span is not None], issues, options)
     return TextRows(plain, tuple(tokens[family.num_left_out(ids) :]), read, host_tokens)
 
 
-class _Character(NamedTuple):
+class Character(NamedTuple):
     """A character of the text that the host is given."""
 
     text: str
@@ -133,32 +138,40 @@ class _Character(NamedTuple):
     fragment: int
     place: int
     """In the prompt as typed."""
+    is_break: bool = False
+    """Whether it stands for a BREAK."""
 
 
-def _stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[_Character]]:
+def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]]:
     """A prompt, and its characters without syntax, comments and tags of extra networks; BREAK is a space."""
     found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
     prompt = parse(found.fragment.text, options.syntax)
     plain = all(len(section.prompts) == 1 and section.weight == 1.0 for section in prompt.sections)
     if len(prompt.sections) > 1 or not plain:
         raise ValueError(
-            "Weigh Attention does not take .and and .blend, whose rows are several prompts: encode each prompt on its "
-            "own and join them with Conditioning (Combine)."
+            "This text encoder does not take .and and .blend, whose rows are several prompts: encode each prompt on "
+            "its own and join them with Conditioning (Combine)."
         )
-    characters: list[_Character] = []
+    is_spaced = syntax_of(options.syntax).is_spaced  # a space that its parser takes for the end of a fragment
+    characters: list[Character] = []
     places = [*found.fragment.positions, len(text)]
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):
-            characters.append(_Character(" ", 1.0, index, places[part.span.start]))
+            characters.append(Character(" ", 1.0, index, places[part.span.start], is_break=True))
             continue
+        if is_spaced and characters and part.text:
+            place = places[part.positions[0]]
+            between = text[characters[-1].place + 1 : place]
+            if part.text[0].isalnum() or any(character.isspace() for character in between):
+                characters.append(Character(" ", part.weight, index, place))
         for character, position in zip(part.text, part.positions, strict=True):
-            characters.append(_Character(character, part.weight, index, places[position]))
+            characters.append(Character(character, part.weight, index, places[position]))
     moved = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues]
     issues = (*moved, *found.issues(text))
     return replace(prompt, source=text, parts=(), marks=(), sections=(), issues=issues), characters
 
 
-def _offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
+def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     """Id, start and end in the text of each token but those that the tokenizer adds itself."""
     try:
         found = tokenizer.tokenizer(text, return_offsets_mapping=True)
@@ -172,8 +185,8 @@ def _offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
 
 
-def _token(
-    token_id: int, start: int, end: int, starts_at: int, characters: Sequence[_Character], issues: list[Issue]
+def token_of(
+    token_id: int, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
 ) -> Token:
     """A token with the weight of its text, or without a place if it is the template's."""
     own = characters[max(0, start - starts_at) : max(0, end - starts_at)]
@@ -189,9 +202,9 @@ def _token(
     return Token(token_id, first.weight, first.fragment + 1, first.fragment, span)
 
 
-def _as_read(prompt: Prompt, tokens: Sequence[Token], issues: Sequence[Issue], options: EncodeOptions) -> ReadPrompt:
+def as_read(prompt: Prompt, tokens: Sequence[Token], issues: Sequence[Issue], options: EncodeOptions) -> ReadPrompt:
     """The tokens of the prompt as one chunk that holds just them."""
     chunk = TokenChunk((Token(0), *tokens, Token(0)), len(tokens))
-    layout = ChunkLayout(max(3, len(chunk.tokens)))
+    layout = ChunkLayout(max(3, len(chunk.tokens)), is_open=True)
     every = tuple(sorted([*prompt.issues, *issues], key=lambda issue: issue.span))
     return ReadPrompt(prompt, (ChunkedSection(((chunk,),)),), every, options, layout)

@@ -28,21 +28,29 @@ def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
     Raises:
         ValueError: If there is none.
     """
-    children = dict(clip.cond_stage_model.named_children())
-    tokenizers = {
-        name: getattr(clip.tokenizer, name)
-        for name, module in children.items()
-        if hasattr(getattr(module, "transformer", None), "text_model") and hasattr(clip.tokenizer, name)
-    }
+    tokenizers = _tokenizers_in(clip)
     if not tokenizers:
-        found = ", ".join(children) or "nothing"
+        found = ", ".join(dict(clip.cond_stage_model.named_children())) or "nothing"
         family = text_family(clip)
         way = "" if family is None else f", or for weights in {family.title} the node Weigh Attention"
         raise ValueError(
-            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. Weighted "
-            f"CLIP works on CLIP-L, CLIP-G and CLIP-H; use the host's own encode node for this model{way}."
+            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. This node "
+            f"works on CLIP-L, CLIP-G and CLIP-H; take CLIP Text Encode (Weighted) for this model{way}."
         )
     return tokenizers
+
+
+def has_towers(clip: Clip) -> bool:
+    """Whether there is a CLIP text tower in a host's CLIP."""
+    return bool(_tokenizers_in(clip))
+
+
+def _tokenizers_in(clip: Clip) -> dict[str, Tokenizer]:
+    return {
+        name: getattr(clip.tokenizer, name)
+        for name, module in clip.cond_stage_model.named_children()
+        if hasattr(getattr(module, "transformer", None), "text_model") and hasattr(clip.tokenizer, name)
+    }
 
 
 def reader_of(tokenizer: Tokenizer) -> Reader:

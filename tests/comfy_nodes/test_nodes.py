@@ -223,7 +223,9 @@ def test_a_clip_of_another_family_is_refused_by_name() -> None:
     model = torch.nn.Module()
     model.t5xxl = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match=r"holds no CLIP text encoder, only: t5xxl"):
-        node("TextEncode").encode(FakeClip(model), "a", **BASE)
+        node("MaskControl").encode(
+            FakeClip(model), "a", hide="", hidden_from="everything", from_phrases="", causal=True, padding="attend"
+        )
     with pytest.raises(ValueError, match="clip input is None"):
         node("TextEncode").encode(None, "a", **BASE)
 

@@ -60,6 +60,12 @@ def test_a_template_and_what_the_host_leaves_out_count_for_nothing() -> None:
     assert clip.texts == [("a red cat", {})]
 
 
+def test_words_that_a_syntax_keeps_apart_stay_apart() -> None:
+    clip = Clip()
+    assert weights("a (red)1.5 cat++, dog", "compel", clip) == [1, 1.5, pytest.approx(1.21), 1, 1, 1, 1, 1]
+    assert [text for text, _ in clip.texts] == ["a red cat, dog"]
+
+
 def test_tags_are_left_out_and_break_is_a_space() -> None:
     clip = Clip()
     assert weights("a <lora:x:1>(cat:2) BREAK dog", "a1111", clip) == [1, 2, 1, 1, 1, 1, 1, 1]

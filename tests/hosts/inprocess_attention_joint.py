@@ -304,7 +304,7 @@ def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
         assert [issue["code"] for issue in view["issues"]] == ["one-token"]
         assert [chip["text"] for chip in view["chunks"][0]["chips"]][-2:] == ["pain(ting", "cat"]
         if family != "Flux":  # its CLIP-L can be weighed by the other nodes
-            message = refusal(lambda clip=clip: run_ours("WeightedCLIPTextEncode", clip=clip, text="a cat"))
+            message = refusal(lambda clip=clip: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
             assert f"for weights in {family} the node Weigh Attention" in message
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint"),
+    *("levels", "remember", "attention", "attention_joint", "beyond"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -118,6 +118,15 @@ SUBJECTS = {
     "check_joint_weights_stay_with_their_entry": (
         "The same in masks, two conditionings, time ranges and batches, likewise"
     ),
+    "check_encoders_that_weigh_rows_equal_stock": "T5 alone, Chroma's and SD3's, small, with stock",
+    "check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys": (
+        "T5 alone, prompts in A1111's and compel's syntax, with stock and the same weights in its own"
+    ),
+    "check_encoders_that_read_weights_as_text_get_the_prompt_without_them": (
+        "Qwen-Image's and Z-Image's Qwen, small, with stock and the prompt without its syntax"
+    ),
+    "check_prompts_that_change_are_encoded_text_by_text": "T5 and Qwen, timed prompts, with stock and each text",
+    "check_unknown_encoders_are_left_to_comfyui": "Mochi's T5 and Ovis's Qwen, small, with stock",
     "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }

@@ -207,6 +207,7 @@ function countLine({ sections, hasScheme, notes = [], message }) {
   const texts = [
     ...(numHidden ? [`${counted(numHidden, "token")} hidden`] : []),
     ...[...others].map((name) => `${name} is encoded by ComfyUI itself`),
+    ...new Set(views.flatMap((view) => view.notes ?? [])),
     ...notes,
   ];
   bar.append(...texts.map((text) => make("span", "wcr-extra", text)));
@@ -216,7 +217,8 @@ function countLine({ sections, hasScheme, notes = [], message }) {
 /** How full the last chunk is, and how many encodings the text takes if that is more than usual. */
 function counts(view) {
   const encodings = view.encodings ? [make("span", "wcr-extra", view.encodings)] : [];
-  return [meter(view), make("span", "wcr-count", countText(view)), ...encodings];
+  const meters = view.chunks.at(-1).capacity === null ? [] : [meter(view)];
+  return [...meters, make("span", "wcr-count", countText(view)), ...encodings];
 }
 
 function meter(view) {

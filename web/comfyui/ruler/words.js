@@ -6,10 +6,11 @@ const MAX_RUNS = 4;
 /** A number with its noun: "1 token", "2 tokens", "4,400 tokens". */
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-/** How full the last chunk of a view is: "17 / 75", "11 / 75 in chunk 2 of 2". */
+/** How full the last chunk of a view is: "17 / 75", "11 / 75 in chunk 2 of 2"; "17 tokens" where there are none. */
 export function countText(view) {
   const { num_tokens: count, capacity } = view.chunks.at(-1);
   const number = view.chunks.length;
+  if (capacity === null) return counted(count, "token");
   return `${count} / ${capacity}${number > 1 ? ` in chunk ${number} of ${number}` : ""}`;
 }
 

@@ -1,0 +1,203 @@
+"""Prompts for CLIPs without a CLIP text tower: T5, Qwen, Gemma and other encoders, which the host runs itself.
+
+What the host's own node does with a prompt is what can be done here: it weighs rows, as in the scheme ``comfy``, or it
+reads weights as text. A prompt in another syntax is written anew in the host's, and one whose weights would be read as
+text is stripped of them. Whatever else is asked for is refused by name.
+
+Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Text encoders other than CLIP".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
+
+from ...weighting.chunks import Token
+from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.prompt import Issue, Span
+from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
+from .types import Clip, Conditioning
+
+SCHEMES_OF_HOST = ("comfy", "unweighted")
+"""Schemes that the host can carry out for prompts with weights."""
+_DEFAULTS = EncodeOptions()
+_OF_CLIP = {
+    "normalization": "normalization",
+    "padding": "padding",
+    "pooled": "pooled",
+    "eos_rows": "eos_rows",
+    "hide": "hide",
+    "is_causal": "causal",
+    "bind": "phrases",
+}
+"""Options that take a CLIP text tower, and how nodes call them."""
+
+WEIGHS_ROWS = "ComfyUI's own node weighs rows here"
+READS_AS_TEXT = "ComfyUI's own node reads weights as text here"
+UNKNOWN = "encoded as by ComfyUI's own node"
+
+
+class HostEncoded(NamedTuple):
+    """A prompt that the host encoded itself."""
+
+    conditioning: Conditioning
+    """For the sampler."""
+    encoder: str
+    """Name of the text encoder among the host's tokens: ``t5xxl``, ..."""
+    prompt: EncodedPrompt
+    """What was read."""
+    note: str
+    """What the host does with weights here, in words."""
+
+
+def reads_weights(clip: Clip) -> bool:
+    """Whether the host's own node takes ``(word:2)`` for a weight in a CLIP; where it does not, it is text."""
+    return any(weight != 1.0 for tokens in clip.tokenize("(a:2)").values() for _, weight in _pairs(tokens))
+
+
+def stock_note(clip: Clip) -> str:
+    """What the host's own node does with weights in a CLIP, in words."""
+    if text_family(clip) is None:
+        return UNKNOWN
+    return WEIGHS_ROWS if reads_weights(clip) else READS_AS_TEXT
+
+
+def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mapping[str, Any]) -> HostEncoded:
+    """Have the host encode a prompt as far as it can do what is asked for.
+
+    Args:
+        clip: ComfyUI's CLIP, without a CLIP text tower.
+        text: The prompt.
+        options: How to read and weight it.
+        values: What to add to the conditioning's dictionary.
+
+    Returns:
+        The conditioning and what was read, with an issue for weights that are left out.
+
+    Raises:
+        ValueError: If an option takes a CLIP text tower, or a scheme does and the prompt has weights.
+    """
+    _check_options(clip, options)
+    prompt, characters = stripped(text, options)
+    has_weights = any(character.weight != 1.0 for character in characters)
+    is_weighing = reads_weights(clip)
+    if has_weights and options.scheme not in SCHEMES_OF_HOST:
+        what = "weighs rows" if is_weighing else "encodes without weights"
+        raise ValueError(
+            f"The scheme {options.scheme} takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none. On it "
+            f"choose comfy, by which ComfyUI {what}, or unweighted{_way(clip)}."
+        )
+    issues = [
+        Issue("break-is-a-space", "This text encoder has no chunks: BREAK is a space here.", _place(character))
+        for character in characters
+        if character.is_break
+    ]
+    if has_weights and options.scheme == "comfy" and not is_weighing:
+        issues.append(_left_out(clip, characters))
+    if not is_weighing or options.scheme != "comfy":
+        characters = [character._replace(weight=1.0) for character in characters]
+    if not is_weighing:
+        written = _plain(characters)
+    elif (options.syntax, options.scheme) == ("comfy", "comfy"):
+        written = text
+    else:
+        written = _in_comfy_syntax(characters)
+    host_tokens = clip.tokenize(written)
+    conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
+    name = _encoder_of(clip, host_tokens)
+    tokens = _tokens(clip, name, host_tokens, characters, issues)
+    hidden, more = conditioning[0]
+    pooled = more.get("pooled_output")
+    read = as_read(prompt, tokens, issues, options)
+    encoded = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
+    return HostEncoded(conditioning, name, encoded, stock_note(clip))
+
+
+def _check_options(clip: Clip, options: EncodeOptions) -> None:
+    """Refuse what takes a CLIP text tower."""
+    for field, name in _OF_CLIP.items():
+        value = getattr(options, field)
+        if value != getattr(_DEFAULTS, field):
+            shown = f"{name} {value}" if isinstance(value, str) and "\n" not in value else name
+            raise ValueError(
+                f"“{shown}” takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none: set {name} back"
+                f"{_way(clip)}."
+            )
+
+
+def _name(clip: Clip) -> str:
+    family = text_family(clip)
+    return type(clip.cond_stage_model).__name__ if family is None else f"{family.title}’s"
+
+
+def _way(clip: Clip) -> str:
+    """What to take for weights."""
+    return "" if text_family(clip) is None else ", or take the node Weigh Attention, which weighs words in any encoder"
+
+
+def _left_out(clip: Clip, characters: Sequence[Character]) -> Issue:
+    """That weights are not encoded; at the first of them."""
+    index, first = next((index, one) for index, one in enumerate(characters) if one.weight != 1.0)
+    rest = takewhile(lambda one: (one.fragment, one.weight) == (first.fragment, first.weight), characters[index:])
+    span = Span(first.place, [*rest][-1].place + 1)
+    way = "Weigh Attention applies them." if text_family(clip) else "Weigh Attention does not know this encoder."
+    message = (
+        f"This text encoder has no weights, ComfyUI gives it brackets and numbers as text: they are left out. {way}"
+    )
+    return Issue("weights-left-out", message, span)
+
+
+def _place(character: Character) -> Span:
+    return Span(character.place, character.place + len("BREAK"))
+
+
+def _plain(characters: Iterable[Character]) -> str:
+    return "".join(character.text for character in characters)
+
+
+def _runs(characters: Sequence[Character]) -> list[list[Character]]:
+    """Stretches that the host tokenizes apart: those between weights, and all of it where there are none."""
+    if all(character.weight == 1.0 for character in characters):
+        return [[*characters]] if characters else []
+    return [[*run] for _, run in groupby(characters, lambda character: (character.fragment, character.weight))]
+
+
+def _in_comfy_syntax(characters: Sequence[Character]) -> str:
+    """Text and weights as ComfyUI's own node reads them."""
+    runs = [(_plain(run).replace("(", r"\(").replace(")", r"\)"), run[0].weight) for run in _runs(characters)]
+    if len(runs) == 1 and runs[0][1] == 1.0:
+        return runs[0][0]
+    return "".join(f"({text}:{float(weight)!r})" for text, weight in runs)
+
+
+def _pairs(tokens: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+    """Token and weight of everything that the host's tokenizer gave for an encoder."""
+    for chunk in tokens:
+        for pair in chunk if isinstance(chunk, list) else ():
+            yield pair[0], pair[1]
+
+
+def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
+    """Which of the host's tokens are shown: those of the first encoder that is loaded."""
+    loaded = {name for name, _ in clip.cond_stage_model.named_children()}
+    family = text_family(clip)
+    names = [name for name in host_tokens if {name, f"clip_{name}"} & loaded] or [*host_tokens]
+    return family.key if family is not None and family.key in names else names[0]
+
+
+def _tokens(
+    clip: Clip, name: str, host_tokens: Mapping[str, Any], characters: Sequence[Character], issues: list[Issue]
+) -> tuple[Token, ...]:
+    """The tokens with their places in the prompt; none where the host's tokenizer does not tell them."""
+    inner = inner_tokenizer(clip, name)
+    ids = [token_id for token_id, _ in _pairs(host_tokens[name])]
+    found: list[Token] = []
+    try:
+        for run in _runs(characters):
+            found += [token_of(*one, 0, run, issues) for one in offsets(inner, _plain(run))]
+    except (AttributeError, ValueError):
+        return ()
+    own = [token.id for token in found]
+    starts = range(len(ids) - len(own) + 1)
+    return tuple(found) if any(ids[start : start + len(own)] == own for start in starts) else ()

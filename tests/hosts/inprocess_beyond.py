@@ -1,0 +1,167 @@
+"""Checks of our nodes on CLIPs without a CLIP text tower: T5 and Qwen, small, with the host's own tokenizers.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from inprocess import T5_SIZES, TEXTS, difference, draw, issues_in, main, make_clip, ours, refusal, run_ours, stock
+from inprocess_attention_joint import make_text_encoder
+
+NODE = "WeightedCLIPTextEncode"
+WEIGHING = ("Chroma", "SD3 with T5 alone")
+READING = ("Qwen-Image", "Z-Image")
+PHRASES = {
+    "WeightedCLIPMaskControl": {"hidden_from": "everything"},
+    "WeightedCLIPBindPhrases": {"rest": "full"},
+}
+"""Inputs without a default."""
+TEXT = r"a (red:1.3) cat, (photo:1.2)graph of \(it\), embedding:nothing"
+PLAIN = "a red cat, photograph of (it), embedding:nothing"
+
+
+def make(family: str) -> Any:
+    return make_clip(family) if "SD3" in family else make_text_encoder(family)
+
+
+def make_unknown() -> list[Any]:
+    """Two small text encoders that have no table of rows: Mochi's T5 and Ovis's Qwen."""
+    import comfy.sd
+    from comfy.text_encoders import genmo, ovis
+
+    qwen = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {"t5xxl_model_config": T5_SIZES, "qwen3_2b_model_config": qwen | {"num_key_value_heads": 2}}
+    clips = [
+        comfy.sd.CLIP(
+            target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+            model_options={**sizes, "dtype": torch.float32},
+        )
+        for model, tokenizer in (
+            (genmo.mochi_te(), genmo.MochiT5Tokenizer),
+            (ovis.te(), ovis.OvisTokenizer),
+        )
+    ]
+    for clip in clips:
+        draw(clip.cond_stage_model)
+    return clips
+
+
+def chips(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(chip["text"], chip["note"]) for chip in result["ui"]["weighted_clip"][0]["chunks"][0]["chips"]]
+
+
+def check_encoders_that_weigh_rows_equal_stock() -> float:
+    largest = 0.0
+    for family in WEIGHING:
+        clip = make(family)
+        for text in TEXTS if "SD3" in family else (*TEXTS, TEXT):  # which has a small vocabulary
+            largest = max(largest, difference(ours(clip, text), stock(clip, text)))
+        for scheme in ("unweighted", "comfy") if family == "Chroma" else ():
+            expected = stock(clip, r"a cat \(on a mat:0.4\)")
+            largest = max(
+                largest, difference(ours(clip, "a cat (on a mat:0.4)", syntax="none", scheme=scheme), expected)
+            )
+        largest = max(largest, difference(ours(clip, "a (cat:0.4)", scheme="unweighted"), stock(clip, "a cat")))
+    return largest
+
+
+def check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys() -> float:
+    largest = 0.0
+    for family in WEIGHING:
+        clip = make(family)
+        for syntax, text, same in (
+            ("a1111", "a ((red)) [cat] on <lora:x:1>", f"a (red:{1.1 * 1.1!r}) (cat:{1 / 1.1!r}) on "),
+            ("compel", "a (red)1.5 cat++", f"a (red:1.5) (cat:{1.1**2!r})"),
+        ):
+            largest = max(largest, difference(ours(clip, text, syntax=syntax), stock(clip, same)))
+    return largest
+
+
+def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> float:
+    largest = 0.0
+    for family in READING:
+        clip = make(family)
+        for scheme in ("comfy", "unweighted"):
+            result = run_ours(NODE, clip=clip, text=TEXT, scheme=scheme)
+            largest = max(largest, difference(result["result"][0], stock(clip, PLAIN)))
+            codes = [issue["code"] for issue in issues_in(result)]
+            assert codes == ["weights-left-out"] * (scheme == "comfy"), codes
+        assert "Weigh Attention applies them" in run_ours(NODE, clip=clip, text=TEXT)["result"][1]
+        for text in ("a red cat", "", "a (red:1) cat, [dog]"):
+            result = run_ours(NODE, clip=clip, text=text)
+            assert not issues_in(result)
+            expected = stock(clip, text.replace("(red:1)", "red"))
+            largest = max(largest, difference(result["result"][0], expected))
+        # as typed
+        largest = max(largest, difference(ours(clip, TEXT, syntax="none"), stock(clip, TEXT)))
+    return largest
+
+
+def check_prompts_that_change_are_encoded_text_by_text() -> float:
+    largest = 0.0
+    for family in (*WEIGHING, *READING):
+        clip = make(family)
+        conditioning = run_ours("WeightedCLIPA1111Encode", clip=clip, text="a [cat:dog:0.5]")["result"][0]
+        assert len(conditioning) == 2
+        for (rows, values), text in zip(conditioning, ("a cat", "a dog"), strict=True):
+            ((expected, stock_values),) = stock(clip, text)
+            assert rows.shape == expected.shape
+            assert values.keys() == {*stock_values, "start_percent", "end_percent"}
+            largest = max(largest, float((rows - expected).abs().max()))
+    return largest
+
+
+def check_unknown_encoders_are_left_to_comfyui() -> float:
+    largest = 0.0
+    for clip, is_weighing in zip(make_unknown(), (True, False), strict=True):
+        result = run_ours(NODE, clip=clip, text=TEXT)
+        largest = max(largest, difference(result["result"][0], stock(clip, TEXT if is_weighing else PLAIN)))
+        assert result["ui"]["weighted_clip"][0]["notes"] == ["encoded as by ComfyUI's own node"]
+        assert "encoded as by ComfyUI's own node" in result["result"][1]
+        assert [issue["code"] for issue in issues_in(result)] == ["weights-left-out"] * (not is_weighing)
+    return largest
+
+
+def check_the_encoders_own_tokens_are_shown() -> None:
+    chroma = run_ours(NODE, clip=make("Chroma"), text="a (photo:1.2)graph BREAK of it")
+    assert chips(chroma)[:3] == [("a", "×2"), ("photo", "1.2"), ("graph", "")]
+    (view,) = chroma["ui"]["weighted_clip"]
+    assert view["notes"] == ["ComfyUI's own node weighs rows here"]
+    assert view["chunks"][0]["capacity"] is None
+    qwen = run_ours(NODE, clip=make("Qwen-Image"), text="a photo BREAK of it", syntax="a1111")
+    assert chips(qwen) == [("a", ""), ("photo", ""), ("of", ""), ("it", "")]
+    assert [issue["code"] for issue in issues_in(qwen)] == ["break-is-a-space"]
+    assert qwen["ui"]["weighted_clip"][0]["notes"] == ["ComfyUI's own node reads weights as text here"]
+    assert "4 tokens" in qwen["result"][1]
+
+
+def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:
+    for family in (*WEIGHING, *READING):
+        clip = make(family)
+
+        def message(node: str = NODE, clip: Any = clip, **inputs: Any) -> str:
+            return refusal(lambda: run_ours(node, **{"clip": clip, "text": "a (cat:0.5)", **inputs}))
+
+        assert "The scheme masked_blend takes a CLIP text encoder" in message(scheme="masked_blend")
+        assert "The scheme masked_blend" in message("WeightedCLIPMaskedBlend", text="a (cat:0.5)")
+        assert "The scheme a1111" in message("WeightedCLIPA1111Encode")
+        for name, value in (
+            ("padding", "mask"),
+            ("padding", "clean"),
+            ("normalization", "mean"),
+            ("pooled", "weighted"),
+        ):
+            assert f"“{name} {value}”" in message(**{name: value}, text="a cat")
+        for node in ("WeightedCLIPMaskControl", "WeightedCLIPBindPhrases"):
+            assert "holds no CLIP text encoder, only: " in message(node, text="a cat", **PHRASES[node])
+        run_ours(NODE, clip=clip, text="a cat", scheme="masked_blend")  # without weights all schemes are one
+
+
+if __name__ == "__main__":
+    main(globals())
