@@ -20,6 +20,7 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
 from .attention_layers import Call, Weighing, family_of
+from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,9 @@ def with_effects(
     marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
     marked: Conditioning = []
     for rows, values in conditioning:
-        if rows.shape[1] != len(effects):
-            raise ValueError(f"the text encoder gave {rows.shape[1]} rows, but the prompt was read as {len(effects)}")
+        num_rows = num_rows_read(rows, values)
+        if num_rows != len(effects):
+            raise ValueError(f"the text encoder gave {num_rows} rows, but the prompt was read as {len(effects)}")
         inputs = {**values.get("model_conds", {}), MARKER: comfy.conds.CONDRegular(marker)}
         marked.append([rows, {**values, "model_conds": inputs}])
     if model is None:

@@ -136,7 +136,7 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) ->
 
 
 def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act in a U-Net's cross attention: in the next attention behind the host's own patch.
+    """Options by which weights act in a cross attention that the host can patch: in the next one behind its patch.
 
     Raises:
         ValueError: If another pack replaces that attention.
@@ -151,7 +151,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     num_keys = weighing.bias.shape[1]
     is_next = False
 
-    def before(query: Tensor, key: Tensor, value: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def before(query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> Any:
         nonlocal is_next
         if key.shape[1] != num_keys:
             raise ValueError(
@@ -160,7 +160,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
                 "as NegPip, or Weigh Attention."
             )
         is_next = True
-        return query, key, value
+        return {} if named else (query, key, value)  # Anima's gives the rest by name, and takes what has changed
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
         nonlocal is_next
@@ -223,6 +223,55 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     return around_attention(call.options, act)
 
 
+def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
+    """As `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers row by row, then refine rows.
+
+    A row that nothing reads is not read by the refined ones either.
+
+    Raises:
+        ValueError: As `in_joint_attention`.
+    """
+    options = in_joint_attention(weighing, call)
+    hidden, fusion = weighing.of_hidden(), call.network.txtfusion
+    reads_rows = [False for _ in fusion.layerwise_blocks] + [True for _ in fusion.refiner_blocks]
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        if reads_rows and reads_rows.pop(0):
+            return hidden.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    return around_attention(options, act)
+
+
+def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options by which weights act in Wan's cross attention: behind the self attention, which the host can patch.
+
+    Raises:
+        ValueError: If another pack replaces that attention.
+    """
+    if any("forward" in vars(block.cross_attn) for block in call.network.blocks):
+        raise ValueError(
+            "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
+            "attention, so that nobody can tell which rows are words. Take out that node or Weigh Attention."
+        )
+    # image-to-video reads an image first; where it has none, the host lets it read the text there as well
+    first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
+    reads_text: list[bool] = []
+
+    def behind_self_attention(values: Mapping[str, Any]) -> Tensor:
+        reads_text[:] = [*first, True]
+        return values["x"]
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        if reads_text and reads_text.pop(0):
+            return weighing.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    patches = call.options.get("patches", {})
+    patched = {**patches, "attn1_patch": [*patches.get("attn1_patch", ()), behind_self_attention]}
+    return around_attention({**call.options, "patches": patched}, act)
+
+
 def _block_type(choices: Mapping[str, Any]) -> Any:
     """Which kind of block an attention belongs to, as the host says it."""
     return choices.get("transformer_options", {}).get("block_type")
@@ -234,6 +283,11 @@ FAMILIES: Mapping[str, Family] = {
     "comfy.ldm.chroma.model.Chroma": in_joint_attention,
     "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": in_joint_attention,
     "comfy.ldm.lumina.model.NextDiT": behind_refiners,
+    "comfy.ldm.krea2.model.SingleStreamDiT": behind_text_fusion,
+    "comfy.ldm.anima.model.Anima": in_cross_attention,
+    "comfy.ldm.wan.model.WanModel": in_wan_cross_attention,
+    "comfy.ldm.wan.model.VaceWanModel": in_wan_cross_attention,
+    "comfy.ldm.wan.model.CameraWanModel": in_wan_cross_attention,
 }
 """By the class of a diffusion model; of each a test has shown that weights act as written out."""
 

@@ -1,4 +1,4 @@
-"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP: T5 and Qwen.
+"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP: T5, UMT5 and Qwen.
 
 A prompt is parsed, its syntax stripped, and what is left encoded by the host. The host's own tokenizer says from where
 in that text each token comes. Its ids have to be those that the host encodes, and the rows as many: tokens are never
@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from ...weighting.bare import bare
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import ChunkLayout, Token, TokenChunk
@@ -23,6 +25,8 @@ from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
 """Ids of Qwen's tokenizer, by which the host finds the end of the template."""
+ANIMA_ROWS = 512
+"""Rows that Anima's model reads at least: those that it makes of T5's ids, then zeros."""
 
 
 def _all_rows(ids: Sequence[int]) -> int:
@@ -48,6 +52,8 @@ class TextFamily:
     """From its ids to the number of first rows that the host leaves out."""
     has_weights: bool = True
     """Whether its stock tokenizer reads weights, and has to be told not to."""
+    min_rows: int = 0
+    """Rows that its model fills it up to, with rows that are no word's."""
 
 
 TEXT_FAMILIES: Mapping[str, TextFamily] = {
@@ -57,6 +63,11 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
         "Qwen-Image", "qwen25_7b", _qwen_image_prefix, has_weights=False
     ),
     "comfy.text_encoders.z_image.ZImageTokenizer": TextFamily("Z-Image", "qwen3_4b", has_weights=False),
+    "comfy.text_encoders.krea2.Krea2Tokenizer": TextFamily(
+        "Krea 2", "qwen3vl_4b", _qwen_image_prefix, has_weights=False
+    ),
+    "comfy.text_encoders.anima.AnimaTokenizer": TextFamily("Anima", "t5xxl", min_rows=ANIMA_ROWS),
+    "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
 }
 """By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
 
@@ -83,6 +94,20 @@ def text_family(clip: Clip) -> TextFamily | None:
 def inner_tokenizer(clip: Clip, key: str) -> Any:
     """The host's tokenizer of one encoder, by its name among the host's tokens; None if there is none."""
     return getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}", None)
+
+
+def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
+    """How many rows of text a model reads of an entry of a conditioning.
+
+    Args:
+        rows: ``[1, rows, dim]``, what the text encoder gave.
+        values: What the entry holds beside them.
+
+    Returns:
+        As many as there are, except for Anima, whose model makes others of them and of T5's ids.
+    """
+    ids = values.get("t5xxl_ids")
+    return rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
 
 
 def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions) -> TextRows:
@@ -126,6 +151,7 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
     issues: list[Issue] = []
     tokens = [token_of(*one, starts_at, characters, issues) for one in found]
     tokens += [Token(token_id) for token_id in ids[len(found) :]]
+    tokens += [Token(inner.pad_token)] * (family.min_rows - len(tokens))
     read = as_read(prompt, [token for token in tokens if token.span is not None], issues, options)
     return TextRows(plain, tuple(tokens[family.num_left_out(ids) :]), read, host_tokens)
 
@@ -173,6 +199,8 @@ def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]
 
 def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     """Id, start and end in the text of each token but those that the tokenizer adds itself."""
+    if hasattr(tokenizer.tokenizer, "serialize_model"):  # sentencepiece, as the host wraps it
+        return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
     try:
         found = tokenizer.tokenizer(text, return_offsets_mapping=True)
     except (NotImplementedError, TypeError) as error:
@@ -183,6 +211,23 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
+
+
+def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, int]]:
+    """The same from sentencepiece itself (``SentencePieceProcessor``)."""
+    alone = {"add_bos": False, "add_eos": False}
+    if hasattr(processor, "EncodeAsOffsetMapping"):
+        found = processor.encode(text, return_type="offset_mapping", **alone)
+        pieces = [(piece_id, *place) for piece_id, place in zip(found["ids"], found["offsets"], strict=True)]
+    else:  # before 0.2.2
+        found = processor.encode(text, out_type="immutable_proto", **alone).pieces
+        pieces = [(piece.id, piece.begin, piece.end) for piece in found]
+    # of the pieces of one character, such as its bytes, only the last has a place
+    for index in reversed(range(len(pieces) - 1)):
+        piece_id, start, end = pieces[index]
+        if start == end:
+            pieces[index] = (piece_id, *pieces[index + 1][1:])
+    return pieces
 
 
 def token_of(

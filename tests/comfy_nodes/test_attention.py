@@ -15,9 +15,11 @@ from weighted_clip.hosts.comfy.attention_layers import (
     Call,
     Weighing,
     behind_refiners,
+    behind_text_fusion,
     family_of,
     in_cross_attention,
     in_joint_attention,
+    in_wan_cross_attention,
 )
 from weighted_clip.weighting.attention import RowEffect
 
@@ -98,6 +100,68 @@ def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothi
     assert weighing.num_layers == 1
     with pytest.raises(ValueError, match="reference images"):
         behind_refiners(weighing, Call(None, {}, {"ref_latents": ["one"]}))
+
+
+def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    options = in_cross_attention(Weighing(BIAS, FACTOR), Call(None, {}, {}))
+    (patch,) = options["patches"]["attn2_patch"]
+    assert patch(q, k, v, pe=None, attn_mask=None, extra_options={}) == {}
+    expected = written_out(q, k, v, BIAS, FACTOR)
+    torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
+
+
+def test_text_fusion_joins_layers_as_ever_and_leaves_out_what_nothing_reads() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    fusion = SimpleNamespace(layerwise_blocks=[None, None], refiner_blocks=[None])
+    weighing = Weighing(BIAS, FACTOR)
+    options = behind_text_fusion(weighing, Call(SimpleNamespace(txtfusion=fusion), {}, {}))
+
+    def read(**block):
+        return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options=block)
+
+    plain = attention_pytorch(q, k, v, 1)
+    assert torch.equal(read(), plain)
+    assert torch.equal(read(), plain)
+    hidden = torch.zeros(1, ROWS).masked_fill(-math.inf == BIAS, -math.inf)
+    torch.testing.assert_close(read(), written_out(q, k, v, hidden, torch.ones(1, ROWS)))
+    for _ in range(2):
+        torch.testing.assert_close(read(block_type="single"), written_out(q, k, v, BIAS, FACTOR))
+    assert weighing.num_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "weighed"),
+    [
+        ("t2v", {}, [True, False]),
+        ("t2v", {"clip_fea": "an image"}, [True, False]),
+        ("i2v", {"clip_fea": "an image"}, [False, True, False]),
+        ("i2v", {}, [True, True, False]),
+    ],
+)
+def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    network = SimpleNamespace(model_type=kind, blocks=[SimpleNamespace(cross_attn=torch.nn.Identity())])
+    theirs = [lambda values: values["x"]]
+    call = Call(network, {"patches": {"attn1_patch": theirs}}, inputs)
+    options = in_wan_cross_attention(Weighing(BIAS, FACTOR), call)
+    assert len(theirs) == 1
+    plain, expected = attention_pytorch(q, k, v, 1), written_out(q, k, v, BIAS, FACTOR)
+    for _ in range(2):
+        assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
+        for patch in options["patches"]["attn1_patch"]:
+            assert patch({"x": q, "q": q, "k": k, "transformer_options": options}) is q
+        for is_weighed in weighed:
+            read = options[OVERRIDE](attention_pytorch, q, k, v, 1)
+            torch.testing.assert_close(read, expected if is_weighed else plain)
+
+
+def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
+    layer = torch.nn.Identity()
+    layer.forward = lambda x: x
+    network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
+    with pytest.raises(ValueError, match="such as WanVideoNAG"):
+        in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
 
 
 def test_where_another_patch_moves_rows_it_is_refused() -> None:

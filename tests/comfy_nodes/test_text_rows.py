@@ -7,7 +7,8 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from weighted_clip.hosts.comfy.text_rows import TextFamily, read_rows
+import torch
+from weighted_clip.hosts.comfy.text_rows import TextFamily, num_rows_read, read_rows
 from weighted_clip.weighting.encode import EncodeOptions
 
 EOS, PAD = 1, 0
@@ -110,3 +111,59 @@ def test_a_tokenizer_that_does_not_say_where_is_named() -> None:
     clip.tokenizer.toy.tokenizer = slow
     with pytest.raises(ValueError, match="needs a newer transformers: function"):
         weights("a cat", clip=clip)
+
+
+def test_a_model_that_makes_more_rows_gets_as_many() -> None:
+    family = TextFamily("Toy", "toy", min_rows=12)
+    assert weights("a (red:1.4) cat", family=family) == [1, 1.4] + [1] * 10
+    rows = torch.zeros(1, 5, 4)
+    assert num_rows_read(rows, {}) == 5
+    assert [num_rows_read(rows, {"t5xxl_ids": torch.zeros(count)}) for count in (9, 512, 600)] == [512, 512, 600]
+
+
+class Sentencepiece:
+    """The host's wrapper, with words as pieces; its processor says where by what its version has."""
+
+    def __init__(self, processor) -> None:
+        self.tokenizer = processor
+
+    def serialize_model(self):
+        return b""
+
+
+def in_bytes(text):
+    """The words of a text, of which 猫 is spelled in three bytes: only the last of them has a place."""
+    found = toy_tokenizer(text)
+    for piece_id, place in list(zip(found["input_ids"], found["offset_mapping"], strict=True))[:-1]:
+        first, end = place
+        yield from [(piece_id, (first, first))] * (2 if "猫" in text[first:end] else 0)
+        yield piece_id, place
+
+
+class Processor:
+    """sentencepiece from 0.2.2 on; it refuses to say where its BOS and EOS come from."""
+
+    def encode(self, text, *, return_type, add_bos, add_eos):
+        assert (return_type, add_bos, add_eos) == ("offset_mapping", False, False)
+        ids, offsets = zip(*in_bytes(text), strict=True)
+        return {"ids": list(ids), "offsets": list(offsets)}
+
+    EncodeAsOffsetMapping = None
+
+
+class OldProcessor:
+    """sentencepiece before that."""
+
+    def encode(self, text, *, out_type, add_bos, add_eos):
+        assert (out_type, add_bos, add_eos) == ("immutable_proto", False, False)
+        pieces = [SimpleNamespace(id=piece_id, begin=start, end=end) for piece_id, (start, end) in in_bytes(text)]
+        return SimpleNamespace(pieces=pieces)
+
+
+@pytest.mark.parametrize("processor", [Processor, OldProcessor])
+def test_sentencepiece_says_itself_where_its_pieces_come_from(processor) -> None:
+    clip = Clip()
+    clip.tokenizer.toy.tokenizer = Sentencepiece(processor())
+    assert weights("a (red:1.4) cat (on a mat:0.5)", clip=clip) == [1, 1.4, 1, 0.5, 0.5, 0.5, 1, 1]
+    clip.change = lambda ids: [*ids[:1], *ids[1:2] * 3, *ids[2:]]
+    assert weights("a (猫:1.4) cat", clip=clip) == [1, 1.4, 1.4, 1.4, 1, 1, 1, 1]

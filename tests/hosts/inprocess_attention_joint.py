@@ -112,14 +112,20 @@ def make_model(family: str) -> Any:
     return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
 
 
-def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int = 2) -> torch.Tensor:
+def sampled(
+    model: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    batch: int = 1,
+    steps: int = 2,
+    size: tuple[int, int] = LATENT,
+) -> torch.Tensor:
     """What the node KSampler draws."""
     import nodes
 
-    shape = (batch, CHANNELS, *LATENT)
-    latent = {
-        "samples": torch.zeros(shape if model.model.latent_format.latent_dimensions == 2 else (*shape[:2], 1, *LATENT))
-    }
+    frames = () if model.model.latent_format.latent_dimensions == 2 else (1,)
+    latent = {"samples": torch.zeros(batch, CHANNELS, *frames, *size)}
     return nodes.KSampler().sample(model, 1, steps, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
 
 

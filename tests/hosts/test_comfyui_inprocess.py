@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint", "beyond"),
+    *("levels", "remember", "attention", "attention_joint", "attention_cross", "beyond"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -127,6 +127,20 @@ SUBJECTS = {
     ),
     "check_prompts_that_change_are_encoded_text_by_text": "T5 and Qwen, timed prompts, with stock and each text",
     "check_unknown_encoders_are_left_to_comfyui": "Mochi's T5 and Ovis's Qwen, small, with stock",
+    "check_cross_families_at_weight_one_are_stock": (
+        "Weigh Attention at weight 1, Krea 2, Anima and Wan, small, with stock"
+    ),
+    "check_weighed_cross_families_equal_one_written_out": (
+        "Weigh Attention on Krea 2, Anima and Wan (text, image, VACE and Camera to video), small, KSampler, with a "
+        "softmax written out, likewise"
+    ),
+    "check_an_image_to_be_moved_is_read_without_weights": "The same on Wan with an image that CLIP saw, likewise",
+    "check_reference_images_behind_the_text_are_none_of_it": "The same on Krea 2 with a reference image, likewise",
+    "check_cross_weights_stay_with_their_entry": (
+        "Krea 2, Anima and Wan in masks, two conditionings, time ranges and batches, likewise"
+    ),
+    "check_cross_weights_and_lora_hooks_act_together": "Krea 2, Anima and Wan with LoRA hooks, likewise",
+    "check_compiled_cross_families_are_weighed_as_well": "Krea 2, Anima and Wan compiled, likewise",
     "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
@@ -136,6 +150,12 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_weighed_joint_attention_equals_one_written_out": "at most 1e-5",
     "check_joint_weights_stay_with_their_entry": "at most 1e-5",
     "check_refiners_of_equal_shapes_are_told_apart": "at most 1e-5",
+    "check_weighed_cross_families_equal_one_written_out": "at most 1e-5",
+    "check_an_image_to_be_moved_is_read_without_weights": "at most 1e-5",
+    "check_reference_images_behind_the_text_are_none_of_it": "at most 1e-5",
+    "check_cross_weights_stay_with_their_entry": "at most 1e-5",
+    "check_cross_weights_and_lora_hooks_act_together": "at most 1e-5",
+    "check_compiled_cross_families_are_weighed_as_well": "at most 1e-5",
     "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
     "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",
     "check_batches_and_texts_of_other_lengths_are_weighed_alike": "at most 1e-5",
@@ -174,7 +194,7 @@ def outcomes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 def test_with_the_hosts_objects(
     outcomes: Callable[[Path], dict[str, dict[str, Any]]], figures: Figures, host: Host, script: Path, check: str
 ) -> None:
-    if script.stem == "inprocess_attention_joint":
+    if script.stem in ("inprocess_attention_joint", "inprocess_attention_cross"):
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")
