@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, is_stable_diffusion
+from ..hosts.comfy.live import as_by_host
 from ..hosts.comfy.timed import encode_timed
 from ..hosts.comfy.timing import timing_of, uniform_timing
 from ..hosts.comfy.types import ModelPatcher
@@ -82,6 +83,9 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
                 **common.inputs("cleaning"),
             },
         }
+
+    reads_as = staticmethod(as_by_host)
+    """What it makes of a prompt for T5, Qwen and others."""
 
     @staticmethod
     def options(emphasis: str, **choices: Any) -> EncodeOptions:

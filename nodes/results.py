@@ -97,7 +97,8 @@ def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
     tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in places of the whole prompt
     encodings = encodings_text(encoded.prompts[tower].num_encodings, len(read.chunks))
     notes = [encoded.note] if encoded.note else []
-    return {"encodings": encodings, "left_to_host": list(encoded.left_to_host), "notes": notes}
+    left = list(encoded.left_to_host)
+    return {"encodings": encodings, "left_to_host": left, "notes": notes, "encoder": encoded.tokenizer}
 
 
 def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:

@@ -1,7 +1,8 @@
 """What the token ruler asks of the nodes: how each reads its prompts.
 
 A node with a ruler marks its prompt boxes and the inputs that count (`common.MARK`), which the page finds in the node's
-description. From the values of those inputs its ``options`` makes `EncodeOptions`, for itself and for the ruler.
+description. From the values of those inputs its ``options`` makes `EncodeOptions`, for itself and for the ruler. Where
+it takes text encoders other than CLIP, its ``reads_as`` says what it makes of a prompt there (hosts/comfy/live.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..web.inspection import RulerNode
+from ..web.inspection import RulerNode, TextReader
 from . import common
 
 TIMES = ("steps", "counter")
@@ -22,7 +23,8 @@ def ruler_nodes(classes: Mapping[str, Any]) -> dict[str, RulerNode]:
 
 
 def _ruler_node(node: Any) -> RulerNode:
-    inputs = {name: spec for some in node.INPUT_TYPES().values() for name, spec in some.items()}
+    types = node.INPUT_TYPES()
+    inputs = {**types.get("required", {}), **types.get("optional", {})}
     marked = {name: spec[1] for name, spec in inputs.items() if spec[1:] and spec[1].get(common.MARK) == common.COUNTS}
     defaults = {name: options["default"] for name, options in marked.items() if "default" in options}
 
@@ -30,4 +32,12 @@ def _ruler_node(node: Any) -> RulerNode:
         options = node.options(**{name: value for name, value in values.items() if name not in TIMES})
         return {**vars(options), **{name: values[name] for name in TIMES if name in values}}
 
-    return RulerNode(defaults, fields)
+    def reader(encoder: str) -> TextReader | None:
+        reads_as = getattr(node, "reads_as", None)
+        if reads_as is None:
+            return None
+        from ..hosts.comfy.live import live_reader
+
+        return live_reader(encoder, reads_as)
+
+    return RulerNode(defaults, fields, reader)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text
+from ..hosts.comfy.live import as_by_host
 from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
@@ -37,6 +38,8 @@ class WeightedCLIPTextEncode(common.EncodeNode):
 
     options = EncodeOptions
     """What the menus mean: they are named as its fields."""
+    reads_as = staticmethod(as_by_host)
+    """What it makes of a prompt for T5, Qwen and others."""
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode; ``choices`` are the menus."""
@@ -64,6 +67,9 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
             # optional, so that requests saved before it existed stay valid
             "optional": common.inputs("cleaning"),
         }
+
+    reads_as = staticmethod(as_by_host)
+    """What it makes of a prompt for T5, Qwen and others."""
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip
+from ..hosts.comfy.live import as_weighed
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
 from ..weighting.attention import HOWS, How
@@ -61,6 +62,9 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
                 **common.inputs("cleaning"),
             },
         }
+
+    reads_as = staticmethod(as_weighed)
+    """What it makes of a prompt for T5, Qwen and others."""
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:

@@ -1,6 +1,7 @@
 """What a prompt becomes, for a front end that asks while its user types: a request as plain data in, views out.
 
-Nothing is encoded and no file is read. Of embeddings only the names are known, so each stands for one vector.
+Nothing is encoded, and no file is read but the vocabulary of a text encoder, once. Of embeddings only the names are
+known, so each stands for one vector.
 
 Source: the views are weighting/view.py's. What the page asks is a node and its inputs, which the node itself translates
 (nodes/ruler.py).
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import accumulate, islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
@@ -66,6 +67,24 @@ class KnownNames:
         return [None] if name in self.known else None
 
 
+class TextReader(Protocol):
+    """What reads prompts as a text encoder does that is no CLIP, as `hosts.comfy.live.LiveReader` does."""
+
+    @property
+    def name(self) -> str:
+        """The name by which it is asked for."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What there is to say of it beside each prompt."""
+        ...
+
+    def read(self, text: str, options: EncodeOptions, /) -> ReadPrompt:
+        """Read a prompt."""
+        ...
+
+
 class RulerNode(NamedTuple):
     """A node that the ruler may ask for."""
 
@@ -73,18 +92,21 @@ class RulerNode(NamedTuple):
     """Inputs whose values may come with a request, and what they are where they do not."""
     fields: Callable[[Mapping[str, Any]], dict[str, Any]]
     """From those values to the fields of a request to `inspect`, but for the text."""
+    reader: Callable[[str], TextReader | None] = lambda name: None
+    """From the name of a text encoder to what reads as it does; None where that is CLIP's tokenizer."""
 
 
 def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
     """What is asked of `inspect` for a prompt box of a node; the types of its fields are not looked at yet.
 
-    Asked is an object with ``node``, the node's id; ``text``; and ``values``, an object with the node's inputs.
+    Asked is an object with ``node``, the node's id; ``text``; ``values``, an object with the node's inputs; and, where
+    it is known, ``encoder``, the name of a text encoder, which `reader_of` looks at.
 
     Raises:
         RequestError: If it is not of this form, there is no such node, or an input of it cannot have that value.
     """
-    if not isinstance(asked, dict) or asked.keys() != {"node", "text", "values"}:
-        raise RequestError('a request is an object with "node", a string "text" and "values"')
+    if not isinstance(asked, dict) or asked.keys() - {"encoder"} != {"node", "text", "values"}:
+        raise RequestError('a request is an object with "node", a string "text", "values" and perhaps "encoder"')
     name, values = asked["node"], asked["values"]
     if not isinstance(values, dict):
         raise RequestError(f"values must be an object with the node's inputs, got {values!r:.80}")
@@ -100,13 +122,29 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
         raise RequestError(str(error)) from error
 
 
-def inspect(request: object, embedding_names: Sequence[str] | None = None) -> dict[str, Any]:
+def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextReader | None:
+    """What reads the prompt of a request that `request_of` has taken; None: CLIP's tokenizer.
+
+    Raises:
+        RequestError: If ``encoder`` is no string.
+    """
+    encoder = asked.get("encoder", "")
+    if not isinstance(encoder, str):
+        raise RequestError(f"encoder must be a string, got {encoder!r:.80}")
+    return nodes[asked["node"]].reader(encoder) if encoder else None
+
+
+def inspect(
+    request: object, embedding_names: Sequence[str] | None = None, reader: TextReader | None = None
+) -> dict[str, Any]:
     """Answer a request.
 
     Args:
         request: An object with ``text`` and, as the nodes have them, any field of `EncodeOptions`; with ``steps``, and
             perhaps ``counter``, the text is a timed prompt.
         embedding_names: What ``embedding:name`` or a bare name can mean; None where there are no embeddings.
+        reader: What reads the prompt in place of CLIP's tokenizer; each view then has its name, ``encoder``, and
+            ``notes``.
 
     Returns:
         ``views``: one for each text, as `weighting.view.view` gives it; of a timed prompt each with ``branch``,
@@ -125,12 +163,19 @@ def inspect(request: object, embedding_names: Sequence[str] | None = None) -> di
         options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
 
         def read(text: str) -> ReadPrompt:
+            if reader is not None:
+                return reader.read(text, options)
             return read_prompt(text, options, default_tokenizer(), embeddings=embeddings)
+
+        def shown(read: ReadPrompt, as_view: dict[str, Any]) -> dict[str, Any]:
+            if reader is not None:
+                return {**as_view, "notes": [reader.note], "encoder": reader.name}
+            return {**as_view, "encodings": _encodings_of(read)}
 
         if "steps" not in data:
             prompt = read(data["text"])
-            return {"views": [{**view(prompt), "encodings": _encodings_of(prompt)}]}
-        return {"views": _timed_views(data, read, has_comments=options.is_cleaned)}
+            return {"views": [shown(prompt, view(prompt))]}
+        return {"views": _timed_views(data, read, shown, has_comments=options.is_cleaned)}
     except ValueError as error:
         raise RequestError(str(error)) from error
 
@@ -170,7 +215,11 @@ def as_json(answer: Mapping[str, Any]) -> str:
 
 
 def _timed_views(
-    data: Mapping[str, Any], read: Callable[[str], ReadPrompt], *, has_comments: bool
+    data: Mapping[str, Any],
+    read: Callable[[str], ReadPrompt],
+    shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
+    *,
+    has_comments: bool,
 ) -> list[dict[str, Any]]:
     counter = data.get("counter", COUNTERS[0])
     if counter not in COUNTERS:
@@ -181,7 +230,7 @@ def _timed_views(
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
     reads = read_standing(prompt, texts[:count], read)
-    shown = [{**timed_view(timed), "encodings": _encodings_of(timed.read)} for timed in reads]
+    shown = [shown_as(timed.read, timed_view(timed)) for timed in reads]
     if len(texts) > count:
         shown[-1]["num_more"] = len(texts) - count
     return shown

@@ -69,9 +69,11 @@ def _start(body: bytes, nodes: Mapping[str, RulerNode]) -> asyncio.Future[str]:
 
 
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from .inspection import as_json, inspect, request_of
+    from .inspection import as_json, inspect, reader_of, request_of
 
-    return as_json(inspect(request_of(json.loads(body), nodes), embedding_names()))
+    asked = json.loads(body)
+    request = request_of(asked, nodes)
+    return as_json(inspect(request, embedding_names(), reader_of(asked, nodes)))
 
 
 def embedding_names() -> list[str]:

@@ -14,7 +14,7 @@ from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 from ...weighting.chunks import Token
-from ...weighting.encode import EncodedPrompt, EncodeOptions
+from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.prompt import Issue, Span
 from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
 from .types import Clip, Conditioning
@@ -38,17 +38,26 @@ READS_AS_TEXT = "ComfyUI's own node reads weights as text here"
 UNKNOWN = "encoded as by ComfyUI's own node"
 
 
+class HostRead(NamedTuple):
+    """A prompt for the host to encode."""
+
+    encoder: str
+    """Name of the text encoder among the host's tokens: ``t5xxl``, ..."""
+    host_tokens: dict[str, Any]
+    """The tokens as the host has them."""
+    read: ReadPrompt
+    """What was read, for views and reports."""
+
+
 class HostEncoded(NamedTuple):
     """A prompt that the host encoded itself."""
 
     conditioning: Conditioning
     """For the sampler."""
     encoder: str
-    """Name of the text encoder among the host's tokens: ``t5xxl``, ..."""
+    """As in `HostRead`."""
     prompt: EncodedPrompt
     """What was read."""
-    note: str
-    """What the host does with weights here, in words."""
 
 
 def reads_weights(clip: Clip) -> bool:
@@ -64,7 +73,7 @@ def stock_note(clip: Clip) -> str:
 
 
 def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mapping[str, Any]) -> HostEncoded:
-    """Have the host encode a prompt as far as it can do what is asked for.
+    """Have the host encode a prompt as far as it can do what is asked for, which `read_for_host` says.
 
     Args:
         clip: ComfyUI's CLIP, without a CLIP text tower.
@@ -73,7 +82,25 @@ def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mappin
         values: What to add to the conditioning's dictionary.
 
     Returns:
-        The conditioning and what was read, with an issue for weights that are left out.
+        The conditioning and what was read.
+    """
+    name, host_tokens, read = read_for_host(clip, text, options)
+    conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
+    hidden, more = conditioning[0]
+    pooled = more.get("pooled_output")
+    return HostEncoded(conditioning, name, EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1))
+
+
+def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
+    """Read a prompt that the host is to encode.
+
+    Args:
+        clip: ComfyUI's CLIP, without a CLIP text tower.
+        text: The prompt.
+        options: How to read and weight it.
+
+    Returns:
+        What the host is given, and what was read, with an issue for weights that are left out.
 
     Raises:
         ValueError: If an option takes a CLIP text tower, or a scheme does and the prompt has weights.
@@ -104,14 +131,9 @@ def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mappin
     else:
         written = _in_comfy_syntax(characters)
     host_tokens = clip.tokenize(written)
-    conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
     name = _encoder_of(clip, host_tokens)
     tokens = _tokens(clip, name, host_tokens, characters, issues)
-    hidden, more = conditioning[0]
-    pooled = more.get("pooled_output")
-    read = as_read(prompt, tokens, issues, options)
-    encoded = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
-    return HostEncoded(conditioning, name, encoded, stock_note(clip))
+    return HostRead(name, host_tokens, as_read(prompt, tokens, issues, options))
 
 
 def _check_options(clip: Clip, options: EncodeOptions) -> None:
@@ -180,10 +202,11 @@ def _pairs(tokens: Iterable[Any]) -> Iterator[tuple[Any, float]]:
 
 def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
     """Which of the host's tokens are shown: those of the first encoder that is loaded."""
-    loaded = {name for name, _ in clip.cond_stage_model.named_children()}
     family = text_family(clip)
-    names = [name for name in host_tokens if {name, f"clip_{name}"} & loaded] or [*host_tokens]
-    return family.key if family is not None and family.key in names else names[0]
+    if family is not None:
+        return family.key
+    loaded = {name for name, _ in clip.cond_stage_model.named_children()}
+    return next((name for name in host_tokens if {name, f"clip_{name}"} & loaded), next(iter(host_tokens)))
 
 
 def _tokens(

@@ -24,10 +24,11 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.towers import Reader
-from .by_host import encode_by_host
+from .by_host import encode_by_host, stock_note
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
 from .repeat import check_repeat
+from .text_rows import class_of
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
 
@@ -55,7 +56,9 @@ class Encoded(NamedTuple):
     left_to_host: tuple[str, ...]
     """Text encoders of other families in the same CLIP, which the host ran on the plain text."""
     note: str = ""
-    """What the host's own node does with weights in this CLIP, where it is not one of CLIP text towers."""
+    """What the host's own node does with weights in this CLIP, where its tokens are not those of CLIP."""
+    tokenizer: str = ""
+    """The class of the host's tokenizer that read the prompt, where its tokens are not those of CLIP."""
 
 
 def encode_text(
@@ -170,7 +173,8 @@ def _encoded_by_host(
     assert isinstance(text, str)  # texts for towers are for towers that are there
     found = encode_by_host(clip, text, options, values)
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
-    return Encoded(found.conditioning, {found.encoder: found.prompt}, tuple(sorted(others)), found.note)
+    prompts = {found.encoder: found.prompt}
+    return Encoded(found.conditioning, prompts, tuple(sorted(others)), stock_note(clip), class_of(clip.tokenizer))
 
 
 def _encode_host(

@@ -87,8 +87,12 @@ class TextRows(NamedTuple):
 
 def text_family(clip: Clip) -> TextFamily | None:
     """The family of a CLIP's text encoder, if its rows are known."""
-    tokenizer = type(clip.tokenizer)
-    return TEXT_FAMILIES.get(f"{tokenizer.__module__}.{tokenizer.__qualname__}")
+    return TEXT_FAMILIES.get(class_of(clip.tokenizer))
+
+
+def class_of(tokenizer: object) -> str:
+    """The class of one of the host's tokenizers, with its module."""
+    return f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
 
 
 def inner_tokenizer(clip: Clip, key: str) -> Any:

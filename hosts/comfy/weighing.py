@@ -20,7 +20,7 @@ from .attention import with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_text, is_stable_diffusion, others_in, towers_of
 from .native import NativeClip
-from .text_rows import TEXT_FAMILIES, TextFamily, read_rows, text_family
+from .text_rows import TEXT_FAMILIES, TextFamily, class_of, read_rows, text_family
 from .types import Clip, ModelPatcher
 
 KNOWN_MODELS = ", ".join(["Stable Diffusion 1, 2 and XL", *(family.title for family in TEXT_FAMILIES.values())])
@@ -120,7 +120,7 @@ def _encode_by_host(
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
     prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
-    return Encoded(conditioning, {family.key: prompt}, (), stock_note(clip)), rows.tokens
+    return Encoded(conditioning, {family.key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
 
 
 def _rows_of(encoded: Encoded) -> tuple[Token, ...]:

@@ -7,6 +7,7 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from inprocess import T5_SIZES, TEXTS, difference, draw, issues_in, main, make_c
 from inprocess_attention_joint import make_text_encoder
 
 NODE = "WeightedCLIPTextEncode"
+WEIGH = "WeightedCLIPWeighAttention"
 WEIGHING = ("Chroma", "SD3 with T5 alone")
 READING = ("Qwen-Image", "Z-Image")
 PHRASES = {
@@ -139,6 +141,25 @@ def check_the_encoders_own_tokens_are_shown() -> None:
     assert [issue["code"] for issue in issues_in(qwen)] == ["break-is-a-space"]
     assert qwen["ui"]["weighted_clip"][0]["notes"] == ["ComfyUI's own node reads weights as text here"]
     assert "4 tokens" in qwen["result"][1]
+
+
+def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
+    import nodes
+
+    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.ruler")
+    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.ruler')}.web.inspection")
+    ruler_nodes = ruler.ruler_nodes({name: nodes.NODE_CLASS_MAPPINGS[name] for name in (NODE, WEIGH)})
+    for family in ("Flux", "Chroma", *READING):
+        clip = make(family)
+        for node in (NODE, WEIGH) if family != "Flux" else (WEIGH,):
+            bracketed = TEXT.partition(", embedding")[0]
+            for text, syntax in ((bracketed, "comfy"), ("a ((red)) [cat] BREAK", "a1111"), ("", "compel")):
+                (run,) = run_ours(node, clip=clip, text=text, syntax=syntax)["ui"]["weighted_clip"]
+                asked = {"node": node, "text": text, "values": {"syntax": syntax}, "encoder": run["encoder"]}
+                reader = inspection.reader_of(asked, ruler_nodes)
+                (typed,) = inspection.inspect(inspection.request_of(asked, ruler_nodes), [], reader)["views"]
+                assert typed == {key: run[key] for key in typed}, (family, typed, run)
+                assert typed["encoder"].endswith("Tokenizer") and typed["notes"]
 
 
 def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:

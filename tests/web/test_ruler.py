@@ -446,8 +446,20 @@ def test_what_each_node_asks(served: dict[str, Any]) -> None:
 
 def test_a_clip_of_another_family_is_named_before_the_run(served: dict[str, Any]) -> None:
     bars = served["node"]["clip"]
-    assert "This CLIP is of type wan: Weighted CLIP works on CLIP-L, CLIP-G and CLIP-H" in bars["wan"]
-    assert not any("This CLIP" in bar for type_, bar in bars.items() if type_ != "wan")
+    assert "These are CLIP's tokens; those of a CLIP of type wan come with a run" in bars["wan"]
+    assert not any("CLIP's tokens" in bar for type_, bar in bars.items() if type_ != "wan")
+
+
+def test_the_text_encoder_is_asked_for_that_a_run_has_told(served: dict[str, Any]) -> None:
+    found = served["node"]["encoders"]
+    assert (found["before"]["encoder"], found["numAsked"]) == ("CLIPLoader lumina2", 1)
+    assert "These are CLIP's tokens" in found["before"]["bar"]
+    assert found["after"]["encoder"] == "a.Tokenizer"
+    assert found["after"]["bar"].startswith("2 tokens")
+    assert "weighs rows" in found["after"]["bar"]
+    assert "CLIP's tokens" not in found["after"]["bar"]
+    assert found["other"]["encoder"] == "CLIPLoader lumina2"  # another file: what the run told is of no use
+    assert found["told"]["encoder"] is None  # a run with CLIP's tokens
 
 
 def test_views_of_a_run_have_what_the_ruler_reads() -> None:

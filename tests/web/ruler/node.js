@@ -147,7 +147,40 @@ export async function nodeResults() {
   const stock = { name: "CLIPTextEncode", input: { required: { text: ["STRING", { multiline: true }] } } };
   results.foreign = [ruleOf(stock), ruleOf({ name: "Reroute" })];
   results.clip = await clipNotes();
+  results.encoders = await encodersAsked();
   return results;
+}
+
+/** The text encoders that are asked for: by a loader's type, as a run has told, and when another file is loaded. */
+async function encodersAsked() {
+  const file = { name: "clip_name", value: "one" };
+  const loader = { id: 1, comfyClass: "CLIPLoader", widgets: [file, { name: "type", value: "lumina2" }] };
+  const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
+  const node = makeNode("WeightedCLIPWeighAttention", { text: "a", syntax: "comfy" }, inputs);
+  Object.assign(node.graph, { links: { 4: { origin_id: 1 } }, getNodeById: () => loader });
+  const { ruler, asked, type, shown } = follow(node);
+  const answered = async (view) => {
+    await wait(150);
+    asked.at(-1).answer([view]);
+    await wait(1);
+    return { encoder: asked.at(-1).body.encoder ?? null, bar: shown().bar };
+  };
+  ruler.check();
+  const before = await answered(viewOf("a"));
+  const own = { encoder: "a.Tokenizer", notes: ["weighs rows"] };
+  const open = (text) => ({ ...viewOf(text), ...own, chunks: [{ ...viewOf(text).chunks[0], capacity: null }] });
+  ruler.executed([open("a")]);
+  await wait(150);
+  const numAsked = asked.length;
+  type("a b");
+  const after = await answered(open("a b"));
+  file.value = "another";
+  ruler.check();
+  const other = await answered(viewOf("a b"));
+  ruler.executed([viewOf("a b")]);
+  type("a");
+  const told = await answered(viewOf("a"));
+  return { before, numAsked, after, other, told };
 }
 
 /** What is said of CLIPs of several kinds, through a reroute and a LoRA, and around a circle. */

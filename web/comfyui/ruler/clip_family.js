@@ -1,4 +1,7 @@
-/** Tells before a run that a linked CLIP is not one of ours: by the type that a loader of ComfyUI was set to. */
+/**
+ * Which text encoder a node is linked to, as far as the page can know: the type that a loader of ComfyUI was set to. What
+ * is in the loader's file only a run tells.
+ */
 
 /** Loaders with a widget `type`. */
 const LOADERS = ["CLIPLoader", "DualCLIPLoader"];
@@ -10,19 +13,28 @@ const CLIP_TYPES = new Set([
 /** Links that are followed. */
 const MAX_HOPS = 30;
 
-/** A sentence on the CLIP that a node is linked to, or "" where there is nothing to say or nothing known. */
-export function clipNoteOf(node) {
-  let current = node;
-  for (let hop = 0; hop < MAX_HOPS; hop++) {
-    current = sourceOf(current);
-    if (!current) return "";
-    if (!LOADERS.includes(current.comfyClass ?? current.type)) continue;
-    const type = current.widgets?.find((widget) => widget.name === "type")?.value;
-    if (typeof type !== "string" || CLIP_TYPES.has(type)) return "";
-    return `This CLIP is of type ${type}: Weighted CLIP works on CLIP-L, CLIP-G and CLIP-H`;
+/**
+ * The CLIP that a node is linked to.
+ * @param {object} node The node.
+ * @returns {{key: string, encoder: string, note: string}} What changes when the CLIP may be another one; the loader and its
+ *   type, such as "CLIPLoader wan", or ""; and a sentence where CLIP's tokens are not its own, or "".
+ */
+export function clipOf(node) {
+  const ids = [];
+  let source = null;
+  let type = null;
+  for (let next = sourceOf(node); next && ids.length < MAX_HOPS && !type; next = sourceOf(next)) {
+    source = next;
+    ids.push(next.id);
+    type = LOADERS.includes(nameOf(next)) ? next.widgets?.find((widget) => widget.name === "type")?.value : null;
   }
-  return "";
+  const key = JSON.stringify([ids, source?.widgets?.map((widget) => widget.value)]);
+  if (typeof type !== "string") return { key, encoder: "", note: "" };
+  const note = CLIP_TYPES.has(type) ? "" : `These are CLIP's tokens; those of a CLIP of type ${type} come with a run`;
+  return { key, encoder: `${nameOf(source)} ${type}`, note };
 }
+
+const nameOf = (node) => node.comfyClass ?? node.type;
 
 /** The node that a node has its CLIP from: by the input of that type or, as a reroute has, the only one. */
 function sourceOf(node) {

@@ -1,6 +1,6 @@
 /** The ruler of one node: when to ask, what to show. */
 
-import { clipNoteOf } from "./clip_family.js";
+import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
@@ -21,6 +21,8 @@ export class NodeRuler {
   #host;
   /** What was last read from the node, and the same as text. */
   #read = { boxes: [], hasChoice: false, notes: [], obstacle: "", clipNote: "" };
+  /** The text encoder that a run has told, and the CLIP that it was. */
+  #told = { encoder: "", key: "" };
   #key = "";
   #timer = 0;
   #asked = new AbortController();
@@ -51,6 +53,7 @@ export class NodeRuler {
 
   /** Show the views that a run brought, unless the text has changed since it was queued. */
   executed(views) {
+    this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
     this.check();
     const { hasChoice, obstacle } = this.#read;
     if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(views);
@@ -58,6 +61,7 @@ export class NodeRuler {
 
   /** Show the views of an earlier run, which the page has kept, if it was of the same text. */
   restored(views) {
+    if (this.#isOfThisText(views)) this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
     this.check();
     if (this.#isOfThisText(views)) this.#showRun(views, true);
   }
@@ -78,7 +82,9 @@ export class NodeRuler {
 
   /** Read the node; whether it is other than before. */
   #hasChanged() {
-    this.#read = { ...requestsOf(this.#node, this.#rule), clipNote: clipNoteOf(this.#node) };
+    const clip = clipOf(this.#node);
+    const encoder = clip.key === this.#told.key ? this.#told.encoder : clip.encoder;
+    this.#read = { ...requestsOf(this.#node, this.#rule, encoder), clipNote: clip.note };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
     return this.#key !== before;
@@ -131,7 +137,7 @@ export class NodeRuler {
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
       notes: !isOn ? [] : isFromRun ? ofRun : ofNode,
-      message: message || (isOn && !isFromRun ? clipNote : ""),
+      message: message || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
       isStale,
       isSilent,
     });

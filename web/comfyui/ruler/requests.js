@@ -39,11 +39,12 @@ export function ruleOf(definition) {
  * What to ask for a node as it stands.
  * @param {object} node The node.
  * @param {Rule} rule The rule for its class.
+ * @param {string} encoder The text encoder that it is linked to, as a view of a run or a loader names it, or "".
  * @returns {{boxes: {name: string, text: string, body: string}[], hasChoice: boolean, notes: string[],
  *   obstacle: string}} A request for each prompt box; whether a run may read another text; what to say beside; and why
  *   nothing can be asked.
  */
-export function requestsOf(node, rule) {
+export function requestsOf(node, rule, encoder = "") {
   const widgets = rule.counts.map((name) => widgetOf(node, name)).filter(Boolean);
   const values = Object.fromEntries(widgets.map(({ name, value }) => [name, value]));
   let hasChoice = false;
@@ -52,7 +53,8 @@ export function requestsOf(node, rule) {
     const typed = String(widget.value ?? "");
     const read = widget.dynamicPrompts ? hostText(typed) : { text: typed, hasChoice: false };
     hasChoice ||= read.hasChoice;
-    return { name, text: read.text, body: JSON.stringify({ node: rule.id, text: read.text, values }) };
+    const asked = { node: rule.id, text: read.text, values, ...(encoder && { encoder }) };
+    return { name, text: read.text, body: JSON.stringify(asked) };
   });
   const linked = rule.counts.filter((name) => isLinked(node, name));
   const notes = [
