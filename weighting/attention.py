@@ -2,7 +2,8 @@
 
 Pure arithmetic on floats; who applies it to tensors is in ``hosts/comfy/attention.py``.
 
-Source: docs/weighting.md, "Weights in the attention".
+Source: docs/weighting.md, "Weights in the attention"; for ``krea2`` the node Krea2PromptWeight of ComfyUI-KJNodes,
+revision 3f20054.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, get_args
 
-How = Literal["bias", "value"]
+How = Literal["bias", "value", "krea2"]
 HOWS: tuple[How, ...] = get_args(How)
 """Every way of weighing a row, default first."""
 
@@ -33,7 +34,8 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
 
     ``bias``: every query gives the row ``weight`` times the share, before shares are normalised; below zero the share
     of the absolute weight, and the value with the other sign. ``value``: shares stay as they are, and what is read is
-    multiplied by the weight.
+    multiplied by the weight. ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to the
+    logit.
 
     Args:
         weight: 1.0 is neutral.
@@ -58,6 +60,8 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
     if weight == 1.0:
         return PLAIN
     taken = 1.0 + strength * (weight - 1.0)
-    if how == "value":
+    if how == "krea2" and weight > 1.0:
+        return RowEffect(2.0 * strength * (weight - 1.0), 1.0)
+    if how in ("value", "krea2"):
         return RowEffect(0.0, taken)
     return RowEffect(math.log(abs(taken)) if taken else -math.inf, -1.0 if taken < 0 else 1.0)

@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention on Krea 2, Anima and Wan, small: they draw what a softmax written out draws.
+"""Checks of Weigh Attention on Krea 2, Anima and Wan, small, and of its way ``krea2`` beside ComfyUI-KJNodes.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -7,11 +7,13 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +28,8 @@ FAMILIES = ("Krea 2", "Anima", "Wan", "Wan image to video", "Wan VACE", "Wan Cam
 LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
 WIDTH = 64
+KJNODES = "ComfyUI-KJNodes"
+"""A checkout beside ComfyUI's."""
 
 sampled = partial(sampled_at, size=LATENT)
 
@@ -146,6 +150,7 @@ def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weight
     times, factor = {
         "bias": (weights.abs(), weights.sign().masked_fill(weights == 0, 1)),
         "value": (torch.ones_like(weights), weights),
+        "krea2": (torch.exp(2 * (weights - 1).clamp(min=0)), weights.clamp(max=1)),
     }[how]
     shares = shares * times[:, None]
     shares = shares / shares.sum(-1, keepdim=True)
@@ -282,7 +287,7 @@ def check_weighed_cross_families_equal_one_written_out() -> float:
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
         rows = rows_by_hand(family, clip)
         without = sampled(model, plain, negative)
-        for how in ("value", "bias"):
+        for how in ("value", "krea2", "bias"):
             with written_out(model, how, (plain, rows)):
                 reference = sampled(model, plain, negative)
             ours = sampled(model, weighed(clip, how=how), negative)
@@ -397,6 +402,37 @@ def check_compiled_cross_families_are_weighed_as_well() -> float:
             set_torch_compile_wrapper(compiled, backend="eager", keys=keys)
             largest = max(largest, is_close(sampled(compiled, weighed(clip), negative), reference, without, family))
     return largest
+
+
+def check_krea2_equals_the_node_of_kjnodes() -> float:
+    place = Path.cwd().parent / KJNODES / "nodes" / "model_optimization_nodes.py"
+    described = importlib.util.spec_from_file_location("kjnodes_model_optimization", place)
+    assert described is not None and described.loader is not None
+    theirs = importlib.util.module_from_spec(described)
+    described.loader.exec_module(theirs)
+    clip, model = make_text_encoder("Krea 2"), make_model("Krea 2")
+    plain, largest = stock(clip, PLAIN), 0.0
+    without = forward(model, plain)
+    for text in (
+        "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in (snow:0)",
+        "a (red:0.5) cat on a mat, oil (painting:-1) in snow",
+        "a red (cat:1.2) on a mat, oil painting in (snow:2.5)",
+    ):
+        for strength in (1.0, 0.5, 1.6):
+            reference_model, conditioning = theirs.Krea2PromptWeight().encode(clip, model, text, strength)
+            assert torch.equal(conditioning[0][0], plain[0][0])
+            ours = forward(model, weighed(clip, text, how="krea2", strength=strength))
+            largest = max(largest, is_close(ours, forward(reference_model, conditioning), without, text))
+    assert torch.equal(forward(model, plain), without)
+    return largest
+
+
+def forward(model: Any, positive: Any) -> torch.Tensor:
+    """One pass: theirs weighs the negative as well, so there is none."""
+    import nodes
+
+    latent = {"samples": torch.zeros(1, 16, 1, *LATENT)}
+    return nodes.KSampler().sample(model, 1, 1, 1.0, "euler", "simple", positive, positive, latent)[0]["samples"]
 
 
 def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:

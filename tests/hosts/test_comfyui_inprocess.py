@@ -21,6 +21,8 @@ NAMES = (
     *("levels", "remember", "attention", "attention_joint", "attention_cross", "beyond"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
+KJNODES = "ComfyUI-KJNodes"
+"""The folder of a peer's checkout; what of it is run needs no libraries of its own."""
 CHECKS = [
     pytest.param(script, check, id=check)
     for script in SCRIPTS
@@ -141,6 +143,9 @@ SUBJECTS = {
     ),
     "check_cross_weights_and_lora_hooks_act_together": "Krea 2, Anima and Wan with LoRA hooks, likewise",
     "check_compiled_cross_families_are_weighed_as_well": "Krea 2, Anima and Wan compiled, likewise",
+    "check_krea2_equals_the_node_of_kjnodes": (
+        "Weigh Attention at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise"
+    ),
     "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
@@ -156,6 +161,7 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_cross_weights_stay_with_their_entry": "at most 1e-5",
     "check_cross_weights_and_lora_hooks_act_together": "at most 1e-5",
     "check_compiled_cross_families_are_weighed_as_well": "at most 1e-5",
+    "check_krea2_equals_the_node_of_kjnodes": "at most 1e-5",
     "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
     "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",
     "check_batches_and_texts_of_other_lengths_are_weighed_alike": "at most 1e-5",
@@ -198,6 +204,8 @@ def test_with_the_hosts_objects(
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")
+    if check.endswith("kjnodes") and not (host.folder.parent / KJNODES).is_dir():
+        pytest.skip(f"no {KJNODES} beside {host.folder.name} in --hosts")
     found = outcomes(script)[check]
     assert "error" not in found, found["error"]
     if check in SUBJECTS:

@@ -49,6 +49,15 @@ def test_value_leaves_shares_alone(strength: float) -> None:
     torch.testing.assert_close(read([effect_of(weight, "value", strength) for weight in WEIGHTS]), expected)
 
 
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0, 2.0])
+def test_krea2_multiplies_values_up_to_weight_one_and_shares_above(strength: float) -> None:
+    shares = [math.exp(2 * strength * max(weight - 1, 0)) for weight in WEIGHTS]
+    values = [1 + strength * min(weight - 1, 0) for weight in WEIGHTS]
+    torch.testing.assert_close(
+        read([effect_of(weight, "krea2", strength) for weight in WEIGHTS]), written_out(shares, values)
+    )
+
+
 def test_a_bias_is_the_same_as_a_row_that_stands_several_times() -> None:
     logits, values = random(QUERIES, ROWS), random(ROWS, DIM)
     times = torch.tensor([1, 3, 1, 2, 1, 1, 4])
@@ -74,5 +83,5 @@ def test_what_is_no_number_is_refused(weight: float, strength: float) -> None:
 
 
 def test_an_unknown_way_is_quoted_beside_those_allowed() -> None:
-    with pytest.raises(ValueError, match=r"bias, value; got 'louder'"):
+    with pytest.raises(ValueError, match=r"bias, value, krea2; got 'louder'"):
         effect_of(1.2, "louder")  # type: ignore[arg-type]
