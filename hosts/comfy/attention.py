@@ -185,12 +185,12 @@ def _apply(
     weighing = Weighing(bias, factor, x.device)
     options = family(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    if not weighing.num_layers:
+    seen = options.get(MARKER)
+    if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer for later steps
         raise ValueError(
             "Weigh Attention found no attention layer of this model in which text is read: another node replaces them, "
             "or this ComfyUI is too old to tell."
         )
-    seen = options.get(MARKER)
     if seen is not None:
         seen.num_rows = max(seen.num_rows, num_rows)
         seen.num_layers = max(seen.num_layers, weighing.num_layers)

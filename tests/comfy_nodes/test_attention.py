@@ -291,6 +291,22 @@ def test_a_model_in_which_nothing_acts_is_refused() -> None:
         attention._apply(Executor(), random(1, 2, DIM), "t", None, random(1, 2, DIM), None, {}, **{MARKER: marker})
 
 
+@pytest.mark.usefixtures("known")
+def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
+    class Executor:
+        class_obj = SimpleNamespace(diffusion_model=Network())
+
+        def __call__(self, x, *_, **__):
+            return x
+
+    x, noted = random(1, 2, DIM), attention._Seen()
+    marker = torch.tensor([[0.5, 0.0, 1.0, 1.0]])
+    with pytest.raises(ValueError, match="found no attention layer"):
+        attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})
+    noted.num_rows, noted.num_layers = 1, 16  # an earlier step's
+    assert attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker}) is x
+
+
 def test_after_sampling_the_log_says_what_acted(caplog) -> None:
     caplog.set_level("INFO")
 

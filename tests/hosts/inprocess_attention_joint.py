@@ -288,6 +288,19 @@ def check_joint_weights_stay_with_their_entry() -> float:
     return largest
 
 
+def check_a_cache_that_answers_for_steps_is_let_be() -> float:
+    from comfy_extras.nodes_easycache import EasyCacheNode
+
+    clip, model = make_text_encoder("Flux"), make_model("Flux")
+    (cached,) = EasyCacheNode.execute(model, 3.0, 0.1, 0.95, False).args
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    with written_out(model, "bias", (plain, rows_by_hand("Flux", clip))):
+        reference = sampled(cached, plain, negative, steps=6)
+        assert not torch.equal(sampled(model, plain, negative, steps=6), reference)  # it did answer
+    ours = sampled(cached, weighed(clip), negative, steps=6)
+    return is_close(ours, reference, sampled(cached, plain, negative, steps=6))
+
+
 def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
     for family in FAMILIES:
         clip, model = make_text_encoder(family), make_model(family)

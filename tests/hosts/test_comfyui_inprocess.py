@@ -129,6 +129,7 @@ SUBJECTS = {
     ),
     "check_prompts_that_change_are_encoded_text_by_text": "T5 and Qwen, timed prompts, with stock and each text",
     "check_unknown_encoders_are_left_to_comfyui": "Mochi's T5 and Ovis's Qwen, small, with stock",
+    "check_a_cache_that_answers_for_steps_is_let_be": "The same on Flux with EasyCache, likewise",
     "check_cross_families_at_weight_one_are_stock": (
         "Weigh Attention at weight 1, Krea 2, Anima and Wan, small, with stock"
     ),
@@ -155,6 +156,7 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_weighed_joint_attention_equals_one_written_out": "at most 1e-5",
     "check_joint_weights_stay_with_their_entry": "at most 1e-5",
     "check_refiners_of_equal_shapes_are_told_apart": "at most 1e-5",
+    "check_a_cache_that_answers_for_steps_is_let_be": "at most 1e-5",
     "check_weighed_cross_families_equal_one_written_out": "at most 1e-5",
     "check_an_image_to_be_moved_is_read_without_weights": "at most 1e-5",
     "check_reference_images_behind_the_text_are_none_of_it": "at most 1e-5",
