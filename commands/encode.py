@@ -70,7 +70,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     from ..output.export import write_conditioning
     from ..output.files import written_whole
     from ..weighting.encoders import Encoders
-    from ..weighting.view import counted, token_table
+    from ..weighting.view import bound_text, counted, token_table
 
     towers, source = encoders_of(arguments)
     readers = readers_of(arguments, towers)
@@ -89,7 +89,8 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
         count = counted(prompt.num_encodings, "encoding")
-        show(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}, weights: {source}")
+        told = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
+        show(f"{name}: {told} -> {rows} rows of {dim}, weights: {source}")
 
     drawn = _pictures(read, encoded.prompts[first].variants()) if arguments.pictures else {}
     if arguments.figures:

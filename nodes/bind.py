@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
-from ..weighting.binding import BIND_RESTS
 from ..weighting.encode import EncodeOptions
+from ..weighting.options import BIND_HIDES, BIND_RESTS
 from . import common
 from .results import masked_result
 
@@ -48,13 +48,29 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
                     {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.05},
                 ),
                 **common.inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
+                "hide": common.menu(
+                    BIND_HIDES,
+                    "What phrases hide from each other. whole phrases: all of their words. these words: only those of "
+                    "the words below that are in them. cutoff: as the extension Cutoff; phrases are then the parts "
+                    "between commas, and _ stands in the place of the words below. Its own strength is 0.5.",
+                    counts=True,
+                ),
+                "words": common.make_input(
+                    "STRING",
+                    "With hide at these words or cutoff: the words to hide, one a line or between commas, such as red.",
+                    {"multiline": True, "default": ""},
+                    counts=True,
+                ),
             }
         }
 
     @staticmethod
-    def options(phrases: str, rest: str, strength: float = 1.0, **choices: Any) -> EncodeOptions:
+    def options(
+        phrases: str, rest: str, strength: float = 1.0, hide: str = BIND_HIDES[0], words: str = "", **choices: Any
+    ) -> EncodeOptions:
         """What the inputs mean."""
-        return EncodeOptions(bind=phrases, bind_rest=rest, bind_strength=strength, **choices)  # pyright: ignore[reportArgumentType]
+        binding: dict[str, Any] = {"bind": phrases, "bind_rest": rest, "bind_strength": strength}
+        return EncodeOptions(**binding, bind_hide=hide, bind_words=words, **choices)  # pyright: ignore[reportArgumentType]
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the phrases apart, and draw the masks; ``choices`` are the other inputs."""

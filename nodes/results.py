@@ -19,7 +19,7 @@ from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import TimedRead, read_standing, standing_texts, timed_view
-from ..weighting.view import counted, encodings_text, token_table, view
+from ..weighting.view import bound_text, counted, encodings_text, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -118,7 +118,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
         count = counted(prompt.num_encodings, "encoding")
-        lines.append(f"{name}: {prompt.read.options.scheme}, {count} -> {rows} rows of {dim}")
+        told = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
+        lines.append(f"{name}: {told} -> {rows} rows of {dim}")
     if encoded.left_to_host:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
     if encoded.note:

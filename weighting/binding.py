@@ -10,73 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 from ..encoder.encoding import Encoding
-from .chunks import TokenChunk, Tokenize
-from .phrases import absent, phrases_of
-from .prompt import Issue, Span, shortened
+from .bound import ABSENT, UNBOUND, Bound, bind_issue
+from .chunks import Apart, TokenChunk, Tokenize
+from .cutoff import marked_as_cutoff, words_of
+from .options import BindRest, EncodeOptions
+from .phrases import Phrases, absent, phrases_of
+from .prompt import Issue, shortened
 from .schemes.plan import Plan, Variant, Visible, both
 
 T = TypeVar("T")
 
-BindRest = Literal["full", "alone"]
-BIND_RESTS: tuple[BindRest, ...] = get_args(BindRest)
-"""Where the rows of all other tokens come from, default first: the plain pass, or one with all phrases hidden."""
 
+def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
+    """Mark the tokens of each phrase with its number, and those that it hides from others.
 
-UNBOUND = "unbound-phrase"
-"""Code of what is said of phrases that cannot be bound."""
-
-
-def mark_bound(chunks: Sequence[TokenChunk], phrases: str, tokenize: Tokenize) -> tuple[TokenChunk, ...]:
-    """Mark the tokens of each phrase with its number, counted from 1 in the order of the phrases.
-
-    A phrase is found by its token ids, within a chunk and in any case, whatever its weight. It takes all its places; of
-    two phrases that overlap, the later one takes what they share, which `bound_issues` names.
+    A phrase is found by its token ids, within a chunk and in any case, whatever its weight; likewise the words that it
+    hides. It takes all its places. Under ``cutoff`` the parts between commas are numbered, words are found as whole
+    words of the text, and parts with none of them are no phrases.
 
     Args:
         chunks: A prompt.
-        phrases: One a line.
+        text: The text that its spans are of.
+        options: What is bound.
         tokenize: The encoder's tokenizer.
 
     Returns:
-        The chunks with ``phrase`` set.
+        The chunks, and what is to be said of them. Of two phrases that overlap the later one takes what they share.
     """
-    if not phrases.strip():
-        return tuple(chunks)
-    numbers = _numbers(phrases, tokenize)
-    result: list[TokenChunk] = []
-    for chunk in chunks:
-        tokens = list(chunk.tokens)
-        for start, ids in _places(chunk, phrases, tokenize):
-            for position in range(start, start + len(ids)):
-                tokens[position] = tokens[position]._replace(phrase=numbers[ids])
-        result.append(replace(chunk, tokens=tuple(tokens)))
-    return tuple(result)
-
-
-def bound_issues(chunks: Sequence[TokenChunk], phrases: str, tokenize: Tokenize) -> list[Issue]:
-    """Phrases that cannot be bound: absent ones and those that overlap; otherwise as `mark_bound`."""
-    if not phrases.strip():
-        return []
-    found = phrases_of(phrases, tokenize)
-    overlaps: dict[tuple[str, str], None] = {}
-    missing = dict.fromkeys(found.texts)
-    for chunk in chunks:
-        taken: dict[int, tuple[int, ...]] = {}
-        for start, ids in _places(chunk, phrases, tokenize):
-            for text in found.by_ids[ids]:
-                missing.pop(text, None)
-            for position in range(start, start + len(ids)):
-                other = taken.setdefault(position, ids)
-                if other != ids:
-                    overlaps[found.by_ids[other][0], found.by_ids[ids][0]] = None
-    messages = [
-        f"“{shortened(one)}” and “{shortened(two)}” overlap: a word can be in one phrase only." for one, two in overlaps
-    ]
-    messages += [absent(one) for one in missing]
-    return [Issue(UNBOUND, message, Span(0, 0)) for message in messages]
+    if not options.binds:
+        return Bound(tuple(chunks), ())
+    if options.bind_hide == "cutoff":
+        return marked_as_cutoff(chunks, text, words_of(options), tokenize)
+    return _marked_phrases(chunks, options, tokenize)
 
 
 def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
@@ -105,56 +73,124 @@ def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
     return Plan(variants, lambda rows: plan.combine(folded(rows)))
 
 
+# Passes
+
+
 def _passes(variant: Variant, rest: BindRest) -> list[Variant]:
     """The variant, a pass for each phrase in it, and with ``alone`` one with no phrase."""
     # the host makes no such call, so there is none to be made just so
     plain = replace(variant, call=None)
-    seen = [(number, f"bound: phrase {number}") for number in _phrases_in(variant)]
+    seen = [(number, f"bound: phrase {number}") for number in _phrases_in(variant.chunks, variant)]
     if seen and rest == "alone":
         seen.append((0, "bound: the rest"))
-    return [plain, *(replace(plain, visible=_visible(variant, number), title=title) for number, title in seen)]
+    return [plain, *(_pass(plain, number, title) for number, title in seen)]
 
 
-def _visible(variant: Variant, number: int) -> tuple[Visible, ...]:
-    """What a pass shows of each chunk: of the phrases only one."""
-    return tuple(
-        both(visible, bytes(token.phrase in (0, number) for token in chunk.tokens))
-        for chunk, visible in zip(variant.chunks, variant.visible, strict=True)
-    )
+def _pass(plain: Variant, number: int, title: str) -> Variant:
+    """The pass of one phrase. Chunks that do not have it stay plain, as nothing is taken from them."""
+    chunks, visible = list(plain.chunks), list(plain.visible)
+    for index, chunk in enumerate(plain.chunks):
+        if any(token.phrase if number == 0 else token.phrase == number for token in chunk.tokens):
+            chunks[index], shown = _apart(chunk, number)
+            visible[index] = both(visible[index], shown)
+    return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
 
-def _phrases_in(variant: Variant) -> list[int]:
+def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
+    """A chunk with what other phrases hide replaced, and what is shown of it."""
+    tokens, shown = list(chunk.tokens), bytearray(b"\1" * len(chunk.tokens))
+    for position, token in enumerate(tokens):
+        if token.apart is not None and token.apart.phrase != number:
+            if token.apart.stand_in is None:
+                shown[position] = 0
+            else:
+                tokens[position] = token._replace(id=token.apart.stand_in)
+    return replace(chunk, tokens=tuple(tokens)), bytes(shown)
+
+
+def _phrases_in(chunks: Sequence[TokenChunk], variant: Variant) -> list[int]:
     """The phrases of a version, in order; none of what is no version of the prompt."""
     if variant.is_aside:
         return []
-    return sorted({token.phrase for chunk in variant.chunks for token in chunk.tokens} - {0})
+    return sorted({token.phrase for chunk in chunks for token in chunk.tokens} - {0})
 
 
 def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: BindRest) -> Encoding:
     """One encoding of a version out of those of its passes."""
-    import torch  # here, because the command line reads the options of this file without it
+    import torch  # here, because the command line marks phrases without it
 
     if not passes:
         return plain
     phrase = torch.tensor([[token.phrase for token in chunk.tokens] for chunk in variant.chunks])
     phrase = phrase.to(plain.hidden.device)
     hidden = (passes[-1] if rest == "alone" else plain).hidden.clone()
-    for number, one in zip(_phrases_in(variant), passes, strict=False):
+    for number, one in zip(_phrases_in(variant.chunks, variant), passes, strict=False):
         hidden[phrase == number] = one.hidden[phrase == number]
     if strength != 1.0:
         hidden = (1.0 - strength) * plain.hidden + strength * hidden
     return Encoding(hidden, plain.pooled)
 
 
-def _numbers(phrases: str, tokenize: Tokenize) -> dict[tuple[int, ...], int]:
-    """The number of each phrase by its ids; phrases that differ in letter case only are one."""
-    return {ids: number for number, ids in enumerate(phrases_of(phrases, tokenize).by_ids, 1)}
+# Phrases that are given
 
 
-def _places(chunk: TokenChunk, phrases: str, tokenize: Tokenize) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> Bound:
+    found = phrases_of(options.bind, tokenize)
+    numbers = {ids: number for number, ids in enumerate(found.by_ids, 1)}
+    is_whole = options.bind_hide == "whole phrases"
+    missing = dict.fromkeys(found.texts)
+    overlaps: dict[tuple[str, str], None] = {}
+    result: list[TokenChunk] = []
+    for chunk in chunks:
+        tokens = list(chunk.tokens)
+        taken: dict[int, tuple[int, ...]] = {}
+        for start, ids in _places(chunk, found):
+            for text in found.by_ids[ids]:
+                missing.pop(text, None)
+            for position in range(start, start + len(ids)):
+                other = taken.setdefault(position, ids)
+                if other != ids:
+                    overlaps[found.by_ids[other][0], found.by_ids[ids][0]] = None
+                number = numbers[ids]
+                tokens[position] = tokens[position]._replace(phrase=number, apart=Apart(number) if is_whole else None)
+        result.append(replace(chunk, tokens=tuple(tokens)))
+    issues = [
+        bind_issue(UNBOUND, f"“{shortened(one)}” and “{shortened(two)}” overlap: a word can be in one phrase only.")
+        for one, two in overlaps
+    ]
+    issues += [bind_issue(ABSENT, absent(one)) for one in missing]
+    if is_whole:
+        return Bound(tuple(result), tuple(issues))
+    marked, of_words = _with_hidden_words(result, options, tokenize)
+    return Bound(marked, (*issues, *of_words))
+
+
+def _with_hidden_words(
+    chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize
+) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
+    """The chunks with those words marked that phrases hide from each other, wherever they are in a phrase."""
+    words = words_of(options)
+    if not words:
+        return tuple(chunks), [bind_issue(UNBOUND, "No words are given for the phrases to hide from each other.")]
+    found = phrases_of(words, tokenize)
+    missing = dict.fromkeys(words)
+    result: list[TokenChunk] = []
+    for chunk in chunks:
+        tokens = list(chunk.tokens)
+        for start, ids in _places(chunk, found):
+            places = range(start, start + len(ids))
+            if tokens[start].phrase and len({tokens[position].phrase for position in places}) == 1:
+                for one in found.by_ids[ids]:
+                    missing.pop(one, None)
+                for position in places:
+                    tokens[position] = tokens[position]._replace(apart=Apart(tokens[start].phrase))
+        result.append(replace(chunk, tokens=tuple(tokens)))
+    return tuple(result), [bind_issue(ABSENT, f"“{shortened(one)}” is in none of the phrases.") for one in missing]
+
+
+def _places(chunk: TokenChunk, found: Phrases) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Where phrases stand in a chunk: the position of the first token, and the phrase's ids."""
     ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-    found = phrases_of(phrases, tokenize)
     for position, token_id in enumerate(ids):
         if token_id >= 0:
             yield from ((position + 1, key) for key in found.keys_at(position, ids))

@@ -10,6 +10,15 @@ from .embeddings import Embeddings, EmbeddingVector, TokenId, plain_id
 from .prompt import Break, Issue, Prompt, Span
 
 
+class Apart(NamedTuple):
+    """How a token is kept from bound phrases."""
+
+    phrase: int
+    """The only phrase whose pass has it as it is."""
+    stand_in: int | None = None
+    """The id of what stands in its place in all other passes; None: it stays, but nobody sees it there."""
+
+
 class Token(NamedTuple):
     """One position of a chunk."""
 
@@ -29,6 +38,8 @@ class Token(NamedTuple):
     """Whether it shall not see what is hidden from some only."""
     phrase: int = 0
     """Which bound phrase it belongs to, counted from 1; 0: none."""
+    apart: Apart | None = None
+    """Where it is not to be seen, if bound phrases hide it from each other."""
 
     @property
     def at(self) -> Span:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..encoder.encoding import Encoding
-from .binding import UNBOUND, bound
+from .binding import bound
+from .bound import refusal
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
@@ -105,10 +106,33 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
     """The plan of some prompts with what their options ask of every encoding: bound phrases, and no causality."""
     options = reads[0].options
     if options.binds:
-        for issue in (issue for read in reads for issue in read.issues if issue.code == UNBOUND):
-            raise ValueError(f"These phrases cannot be bound: {issue.line}")
+        for read in reads:
+            check_bound(read)
         plan = bound(plan, options.bind_strength, options.bind_rest)
     return plan if options.is_causal else uncausal(plan)
+
+
+_CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
+"""Schemes to which it is all the same whether rows are mixed before them, as here, or after them, as in Cutoff."""
+
+
+def check_bound(read: ReadPrompt) -> None:
+    """See whether the phrases of a prompt can be bound.
+
+    Raises:
+        ValueError: If they cannot: the message names the phrase, or the schemes that go with Cutoff.
+    """
+    options = read.options
+    if not options.binds:
+        return
+    if message := refusal(read.issues, options):
+        raise ValueError(message)
+    is_weighted = any(token.weight != 1.0 for chunk in read.chunks for token in chunk.tokens)
+    if options.bind_hide == "cutoff" and is_weighted and options.scheme not in _CUTOFF_SCHEMES:
+        raise ValueError(
+            f"With weights, cutoff goes with the schemes {', '.join(_CUTOFF_SCHEMES)}; under {options.scheme} it would "
+            "not give what Cutoff gives, which mixes rows after they are weighted."
+        )
 
 
 def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .binding import BIND_RESTS, BindRest
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
@@ -23,6 +22,16 @@ HiddenFrom = Literal["everything", "the phrases below", "padding rows only"]
 HIDDEN_FROM: tuple[HiddenFrom, ...] = get_args(HiddenFrom)
 """Who shall not see a hidden phrase, default first: all tokens, itself included; other phrases; what stands behind the
 prompt, which the U-Net reads too."""
+
+BindRest = Literal["full", "alone"]
+BIND_RESTS: tuple[BindRest, ...] = get_args(BindRest)
+"""Where the rows of tokens in no bound phrase come from, default first: the plain pass, or one that hides of all
+phrases what they hide from each other."""
+
+BindHide = Literal["whole phrases", "these words", "cutoff"]
+BIND_HIDES: tuple[BindHide, ...] = get_args(BindHide)
+"""What bound phrases hide from each other, default first: all of their words; some words of theirs; or as Cutoff does,
+whose phrases are the parts between commas, and whose words have ``_`` in their places."""
 
 CLEANINGS = ("as Forge", "none")
 """Whether text in the A1111 syntax is cleaned before it is tokenized, default first."""
@@ -79,6 +88,12 @@ class EncodeOptions:
     """Where the rows of all other tokens come from; one of `BIND_RESTS`."""
     bind_strength: float = 1.0
     """How much of the bound encoding there is, 0 to 1."""
+    bind_hide: BindHide = "whole phrases"
+    """What they hide from each other; one of `BIND_HIDES`."""
+    bind_words: str = ""
+    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one a line or between commas."""
+    binds_some: bool = False
+    """Bind those phrases that are in the text, and say which are not, instead of refusing it."""
     cleaning: str = "as Forge"
     """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
     finest_step: str = "auto"
@@ -89,7 +104,8 @@ class EncodeOptions:
     @property
     def binds(self) -> bool:
         """Whether phrases are bound."""
-        return bool(self.bind.strip()) and self.bind_strength > 0
+        what = self.bind_words if self.bind_hide == "cutoff" else self.bind
+        return bool(what.strip()) and self.bind_strength > 0
 
     @property
     def drops_padding(self) -> bool:
@@ -110,6 +126,7 @@ class EncodeOptions:
             ("hidden_from", HIDDEN_FROM),
             ("cleaning", CLEANINGS),
             ("bind_rest", BIND_RESTS),
+            ("bind_hide", BIND_HIDES),
             ("finest_step", FINEST_STEPS),
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..encoder.cleaning import CleaningTokenize, can_clean, may_change
 from .bare import Bare, bare
-from .binding import bound_issues, mark_bound
+from .binding import mark_bound
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .embeddings import Embeddings
@@ -93,7 +93,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         result, found = _clamped(normalize(chunks, options.normalization))
         weight_issues.extend(found)
         result = mark_hidden(result, options, context.tokenize)
-        return mark_bound(result, options.bind, context.tokenize) if options.binds else result
+        return mark_bound(result, prompt.source, options, context.tokenize).chunks
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     kept = rows_kept(sections) if options.drops_padding else None
@@ -102,8 +102,8 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *(_uncleaned(prompt) if options.is_cleaned else ()),
         *chunk_issues,
         *weight_issues,
+        *mark_bound(chunks_of(sections), prompt.source, options, context.tokenize).issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
-        *(bound_issues(chunks_of(sections), options.bind, context.tokenize) if options.binds else ()),
         *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
         *(repeat_issues(sections, options.finest_step, kept) if options.scheme == "repeat" else ()),
     ]

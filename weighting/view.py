@@ -135,6 +135,21 @@ def encodings_text(num_encodings: int, num_chunks: int) -> str:
     return counted(num_encodings, "encoding") if num_encodings > num_chunks + 1 else ""
 
 
+def bound_text(read: ReadPrompt) -> str:
+    r"""How many phrases of a prompt are kept apart, and in how many passes; empty if none are.
+
+    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> from .encode import EncodeOptions, read_prompt
+    >>> bound_text(read_prompt("a red cat, a blue dog", EncodeOptions(bind="red cat\nblue dog"), default_tokenizer()))
+    '2 phrases kept apart in 3 passes'
+    """
+    if not read.options.binds:
+        return ""
+    count = len({token.phrase for chunk in read.chunks for token in chunk.tokens} - {0})
+    passes = 1 + count + (count > 0 and read.options.bind_rest == "alone")
+    return f"{counted(count, 'phrase')} kept apart in {passes} pass{'' if passes == 1 else 'es'}"
+
+
 def weight_text(weight: float) -> str:
     """A weight in as few digits as say enough.
 

@@ -68,7 +68,7 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
         "WeightedCLIPBindPhrases": [
             "clip", "text", "phrases", "rest", "strength", "syntax", "scheme", "padding", "cleaning",
-            "finest_step",
+            "finest_step", "hide", "words",
         ],
         "WeightedCLIPLoadPromptLoras": ["model", "clip", "text", "cleaning"],
         "WeightedCLIPSDXLEncode": [

@@ -11,11 +11,10 @@ from typing import Any
 
 import gradio as gr
 
-from ...weighting.binding import BIND_RESTS
 from ...weighting.convert import TARGETS
 from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.options import CLEANINGS, HIDDEN_FROM
+from ...weighting.options import BIND_RESTS, CLEANINGS, HIDDEN_FROM
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS

@@ -19,7 +19,7 @@ from ...weighting.chunks import TokenChunk
 from ...weighting.encode import ReadPrompt
 from ...weighting.masks import variant_mask
 from ...weighting.schemes.plan import Variant, versions_of_first
-from .masks import draw_mask_rows, draw_masks
+from .masks import draw_mask_rows
 from .style import ThemeName
 
 SHOWN_PADDING = 3
@@ -27,6 +27,9 @@ SHOWN_PADDING = 3
 
 SHOWN_ENCODINGS = 4
 """Masks that stand side by side at most."""
+
+SHOWN_ROWS = 4
+"""Rows of masks at most, where phrases are kept apart: they have a pass each."""
 
 CAPTIONS: dict[PadConvention, str] = {
     "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
@@ -105,16 +108,20 @@ def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme:
         theme: ``light`` or ``dark``.
 
     Returns:
-        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side.
+        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side; up to `SHOWN_ROWS` such rows where phrases are
+        kept apart.
     """
     chunk, length = read.chunks[0], read.layout.length
     versions = versions_of_first(variants)
-    shown = [(version.title, variant_mask(version, length)[0]) for version in versions[:SHOWN_ENCODINGS]]
+    limit = SHOWN_ENCODINGS * (SHOWN_ROWS if read.options.binds else 1)
+    shown = [(version.title, variant_mask(version, length)[0]) for version in versions[:limit]]
     num_more = len(versions) - len(shown)
     caption = f"{num_more} more versions are not shown." if num_more else ""
     labels = mask_labels(chunk, read.prompt.source)
     visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING)
-    return draw_masks(shown, labels, caption=caption, visible=visible, theme=theme)
+    rows = [shown[first : first + SHOWN_ENCODINGS] for first in range(0, len(shown), SHOWN_ENCODINGS)]
+    captioned = [(caption if row is rows[-1] else "", row) for row in rows]
+    return draw_mask_rows(captioned, labels, visible=visible, theme=theme)
 
 
 def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:

@@ -1,0 +1,127 @@
+"""Bound phrases as Cutoff has them: they are the parts of a prompt between commas, and ``_`` replaces what they hide.
+
+Source: docs/masks.md, "Cutoff"; behaviour of sd-webui-cutoff 33f102c (2023-11).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .bound import ABSENT, UNBOUND, Bound, bind_issue
+from .chunks import Apart, Token, TokenChunk, Tokenize
+from .embeddings import EmbeddingVector
+from .options import EncodeOptions
+from .prompt import Issue, Span, shortened
+
+STAND_IN = "_"
+"""What Cutoff puts in the place of each token that it hides."""
+COMMA = ","
+
+
+def words_of(options: EncodeOptions) -> tuple[str, ...]:
+    """The words that phrases hide from each other, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in re.split("[\n,]", options.bind_words) if word.strip()))
+
+
+def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[str], tokenize: Tokenize) -> Bound:
+    """Mark the tokens of each part between commas, and those that Cutoff replaces in the passes of other parts.
+
+    Cutoff counts parts twice: for the words to replace by the commas of the text, for the rows to take by the tokens
+    that are commas. Where these differ it mistakes one part for another, and so it is here.
+
+    Args:
+        chunks: A prompt.
+        text: The text that its spans are of.
+        words: Those to replace, in the order in which Cutoff is given them.
+        tokenize: The encoder's tokenizer.
+
+    Returns:
+        The chunks, and what is to be said of them. Parts with none of the words are no phrases.
+    """
+    [(stand_in, _, _)] = tokenize(STAND_IN)
+    comma_ids = {token_id for token_id, _, _ in tokenize(COMMA)}
+    commas = [match.start() for match in re.finditer(COMMA, text)]
+    places = _words_in(text, words)
+    hidden = sorted(span for spans in places.values() for span in spans)
+    active = {bisect_left(commas, span.start) + 1 for span in hidden}
+    number, miscounted = 1, ""
+
+    def marked(token: Token) -> Token:
+        nonlocal number, miscounted
+        if token.span is None:
+            return token
+        in_text, number_before = bisect_left(commas, token.span.start) + 1, number
+        number += token.id in comma_ids
+        if in_text != number_before and not miscounted:
+            miscounted = shortened(text[max(0, token.span.start - 10) : token.span.end].strip())
+        before = bisect_right(hidden, token.span.start, key=lambda span: span.start)
+        is_hidden = before > 0 and token.span.start < hidden[before - 1].end
+        return token._replace(
+            phrase=number_before if number_before in active and token.id not in comma_ids else 0,
+            apart=Apart(in_text, stand_in) if is_hidden else None,
+        )
+
+    result = tuple(replace(chunk, tokens=tuple(map(marked, chunk.tokens))) for chunk in chunks)
+    issues = _split_words(chunks, text, places, tokenize)
+    issues += _issues_of_unplaced(text, places, hidden)
+    if miscounted:
+        message = f"In “{miscounted}” a comma is no token of its own: from there Cutoff mistakes one part for another. "
+        issues.append(bind_issue("miscounted-parts", f"{message}Put spaces round commas."))
+    return Bound(result, tuple(issues))
+
+
+def _words_in(text: str, words: Sequence[str]) -> dict[str, list[Span]]:
+    """Where each word stands in a text as whole words; a word that is given first takes its places from later ones.
+
+    >>> _words_in("red, Red reddish red-haired", ["red"])
+    {'red': [Span(start=0, end=3), Span(start=17, end=20)]}
+    """
+    found: dict[str, list[Span]] = {}
+    for word in words:
+        pattern = _whole(word)
+        found[word] = [Span(*match.span()) for match in pattern.finditer(text)]
+        text = pattern.sub(lambda match: " " * len(match[0]), text)
+    return found
+
+
+def _whole(word: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(word)}\b")
+
+
+def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequence[Span]) -> list[Issue]:
+    """Words that have no places of their own, unless each is hidden with a longer word."""
+    issues: list[Issue] = []
+    for word in (word for word, spans in places.items() if not spans):
+        matches = [match.span() for match in _whole(word).finditer(text)]
+        if not matches:
+            message = f"“{shortened(word)}” is not in the prompt, written so and as whole words, as Cutoff wants it."
+            issues.append(bind_issue(ABSENT, message))
+        elif not all(any(span.start <= start and end <= span.end for span in hidden) for start, end in matches):
+            message = f"“{shortened(word)}” overlaps words that are given before it: give the longer one first."
+            issues.append(bind_issue(UNBOUND, message))
+    return sorted(issues, key=lambda issue: issue.code == ABSENT)
+
+
+def _split_words(
+    chunks: Sequence[TokenChunk], text: str, places: dict[str, list[Span]], tokenize: Tokenize
+) -> list[Issue]:
+    """Words that are other tokens in the prompt than alone, by which Cutoff would replace a wrong number of tokens."""
+    content = [token for chunk in chunks for token in chunk.content if token.span is not None]
+    starts, ends = [token.at.start for token in content], [token.at.end for token in content]
+    issues: list[Issue] = []
+    for word, spans in places.items():
+        count = len(tokenize(word))
+        for span in spans:
+            first, last = bisect_right(ends, span.start), bisect_left(starts, span.end)
+            tokens = content[first:last]
+            is_whole = all(span.start <= token.at.start and token.at.end <= span.end for token in tokens)
+            is_embedding = any(isinstance(token.id, EmbeddingVector) for token in tokens)
+            if not is_whole or not (is_embedding or len(tokens) == count):
+                where = shortened(f"{text[: span.start].split(' ')[-1]}{text[span.start :].split(' ')[0]}")
+                told = f"“{shortened(word)}” is not the same tokens in “{where}” as alone"
+                message = f"{told}, so that Cutoff cannot replace it."
+                issues.append(bind_issue(UNBOUND, message))
+    return issues
