@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from .config import Activation, TextConfig, VisionConfig
 
@@ -96,6 +97,9 @@ class Encoder(nn.Module):
     def __init__(self, config: TextConfig | VisionConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.is_checkpointed = False
+        """Keep only the states between layers for the backward pass, which computes the rest again: less memory, more
+        time, the same gradients. Without gradients it changes nothing."""
 
     def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> list[Tensor]:
         """Run every layer.
@@ -110,7 +114,11 @@ class Encoder(nn.Module):
         """
         states = [hidden]
         for layer in self.layers:
-            states.append(layer(states[-1], mask, is_causal=is_causal))
+            if self.is_checkpointed and torch.is_grad_enabled():
+                state = checkpoint(layer, states[-1], mask, is_causal=is_causal, use_reentrant=False)
+            else:
+                state = layer(states[-1], mask, is_causal=is_causal)
+            states.append(state)
         return states
 
 
