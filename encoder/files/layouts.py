@@ -37,7 +37,7 @@ KEPT_POSITIONS = 20
 _LATER_SUFFIX = "_res"
 _THIRDS = ("q_proj", "k_proj", "v_proj")
 _TRANSPOSED = ("text_projection", "visual.proj")
-_LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
+LAYER_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 
 _BLOCK = tuple(
     f"encoder.layers.{{}}.{part}.{kind}"
@@ -216,9 +216,9 @@ class FoundTower(NamedTuple):
 
     def source(self, name: str, shapes: Shapes) -> Source:
         """Where a parameter is in the file or, if it is missing, where it is looked for first."""
-        match = _LAYER_NUMBER.search(name)
+        match = LAYER_NUMBER.search(name)
         number = match.group() if match else ""
-        pattern = _LAYER_NUMBER.sub("{}", name)
+        pattern = LAYER_NUMBER.sub("{}", name)
         third = next((index for index, part in enumerate(_THIRDS) if f".{part}." in pattern), None)
         stacked = pattern if third is None else pattern.replace(_THIRDS[third], "qkv_proj")
         candidates = [
