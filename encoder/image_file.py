@@ -6,6 +6,7 @@ are named here, and this is the only place in the pack where a picture is opened
 
 from __future__ import annotations
 
+import io
 import stat
 import warnings
 from pathlib import Path
@@ -36,11 +37,12 @@ MAX_BYTES = 512 * 2**20
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 
 
-def open_image(path: Path) -> Image.Image:
+def open_image(path: Path, data: bytes | None = None) -> Image.Image:
     """Read the first frame of an image file, upright as its camera says, in 8 bits.
 
     Args:
         path: The file, whatever its name.
+        data: Its bytes, if it is part of another file; ``path`` then only names it.
 
     Returns:
         The image, read to its end.
@@ -55,10 +57,11 @@ def open_image(path: Path) -> Image.Image:
     Image.init()  # an older Pillow does not have all formats
     formats = [name for name in FORMATS if name in Image.OPEN]
     try:
-        _check_file(path)
+        if data is None:
+            _check_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd headers, and of sizes from half of Pillow's own limit on
-            with Image.open(path, formats=formats) as file:
+            with Image.open(path if data is None else io.BytesIO(data), formats=formats) as file:
                 _check_head(file)
                 file.load()
                 # Pillow turns a TIFF as it reads it; older ones leave the tag there, but no copy has it

@@ -17,6 +17,7 @@ COMPARED = {
     "compel": "compel",
     "diffusers": "diffusers",
     "open_clip": "open_clip_torch",
+    "webdataset": "webdataset",
 }
 """Names of modules, and of what pip installs."""
 

@@ -1,0 +1,281 @@
+"""The three layouts of training data, what is left out of them and why, captions, token ids and batches."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from weighted_clip.encoder.config import OPENCLIP_H, TextConfig
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.training.batches import Batches, held_out
+from weighted_clip.training.captions import CaptionOptions, caption_of, token_ids
+from weighted_clip.training.data import Example, Problem, read_data, summary
+
+from ..libraries import library
+
+
+def picture(color: str = "red") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), color).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(folder: Path, files: dict[str, bytes | str]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def write_shard(path: Path, files: dict[str, bytes | str]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def reasons(problems: tuple[Problem, ...]) -> dict[str, str]:
+    return {problem.name: problem.reason for problem in problems}
+
+
+# ---- layouts
+
+
+def test_images_with_a_txt_beside_them(tmp_path: Path) -> None:
+    files = {
+        "b.png": picture(),
+        "b.txt": "\ufeffa red cat\n\n a cat, red \r\n",
+        "3_cats/a.webp": picture("blue"),
+        "3_cats/a.txt": "a blue cat",
+        "0_none/c.png": picture(),
+        "0_none/c.txt": "never",
+        "empty.png": picture(),
+        "empty.txt": " \n",
+        "alone.png": picture(),
+        "latin.png": picture(),
+        "latin.txt": b"caf\xe9",
+        "notes.md": "no image",
+    }
+    data = read_data(write(tmp_path, files))
+    assert [(one.name, one.captions, one.repeats) for one in data.examples] == [
+        ("3_cats/a.webp", ("a blue cat",), 3),
+        ("b.png", ("a red cat", "a cat, red"), 1),
+    ]
+    assert data.examples[1].image().getpixel((0, 0)) == (255, 0, 0)
+    assert reasons(data.problems) == {
+        "0_none/c.png": "its folder's name asks for no repeats",
+        "empty.png": "its caption is empty",
+        "alone.png": "no .txt beside it",
+        "latin.png": "its .txt cannot be read: it is not UTF-8",
+    }
+    lines = summary(data.problems, most=1)
+    assert "1 left out: its caption is empty (empty.png)" in lines
+    assert sum(int(line.split()[0]) for line in lines) == 4
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_table_of_file_names_and_texts(tmp_path: Path, kind: str) -> None:
+    rows = [
+        ("a.png", "a cat"),
+        ("in/b.png", "a dog, really"),
+        ("a.png", "one more"),
+        ("no.png", "x"),
+        ("../c.png", "y"),
+    ]
+    if kind == "jsonl":
+        text = "\n".join(json.dumps({"file_name": name, "text": text, "id": 3}) for name, text in rows)
+    else:
+        text = "file_name,text\n" + "".join(f'{name},"{text}"\n' for name, text in rows)
+    root = tmp_path / "data"
+    write(root, {"a.png": picture(), "in/b.png": picture(), "../c.png": picture(), f"metadata.{kind}": text})
+    data = read_data(root)
+    assert {one.name: one.captions for one in data.examples} == {
+        "a.png": ("a cat", "one more"),
+        "in/b.png": ("a dog, really",),
+    }
+    assert reasons(data.problems) == {"no.png": "no such file", "../c.png": "outside the folder"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "metadata.jsonl",
+            '{"file_name": "a.png", "caption": "x"}',
+            r"metadata\.jsonl:1: .*'text'.*file_name, caption",
+        ),
+        ("metadata.jsonl", '{"file_name": "a.png", "text": "x"}\n{"file', r"metadata\.jsonl: it cannot be read: "),
+        ("metadata.jsonl", "[1]", r"its columns are none"),
+        ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file, text"),
+        ("metadata.csv", b"file_name,text\na.png,caf\xe9\n", "it cannot be read"),
+    ],
+)
+def test_a_table_of_another_kind_is_refused_by_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_data(write(tmp_path, {name: text}))
+
+
+def test_several_captions_in_a_list(tmp_path: Path) -> None:
+    row = json.dumps({"file_name": "a.png", "text": ["one", "two"]})
+    (example,) = read_data(write(tmp_path, {"a.png": picture(), "metadata.jsonl": row})).examples
+    assert example.captions == ("one", "two")
+
+
+SHARD = {
+    "000.png": picture("red"),
+    "000.txt": "a red cat\na cat",
+    "000.json": "{}",
+    "sub/0.1.png": picture(),  # the name ends at its first dot
+    "001.JPG": picture("blue"),
+    "001.txt": "a blue cat",
+    "002.png": picture(),
+    "003.png": picture(),
+    "003.txt": "",
+    "004.png": picture(),
+    "004.txt": b"\xff",
+}
+
+
+def test_shards_are_read_in_place(tmp_path: Path) -> None:
+    write_shard(tmp_path / "b.tar", SHARD)
+    write_shard(tmp_path / "a.tar", {"000.png": picture("lime"), "000.txt": "a green cat"})
+    data = read_data(tmp_path)
+    assert [one.name for one in data.examples] == ["a.tar/000", "b.tar/000", "b.tar/001"]
+    assert [one.image().getpixel((3, 3)) for one in data.examples] == [(0, 255, 0), (255, 0, 0), (0, 0, 255)]
+    assert data.examples[1].captions == ("a red cat", "a cat")
+    assert reasons(data.problems) == {
+        "b.tar/002": "no .txt of its name in the shard",
+        "b.tar/003": "its caption is empty",
+        "b.tar/004": "its .txt cannot be read: it is not UTF-8",
+    }
+    assert read_data(tmp_path / "b.tar").examples == data.examples[1:]
+
+
+def test_pairs_of_a_shard_are_those_of_webdataset(tmp_path: Path) -> None:
+    webdataset = library("webdataset")
+    shard = write_shard(tmp_path / "b.tar", SHARD)
+    expected = {
+        f"b.tar/{sample['__key__']}": tuple(sample["txt"].decode().splitlines())
+        for sample in webdataset.WebDataset(str(shard), shardshuffle=False)
+        if {"png", "jpg"} & sample.keys() and sample.get("txt", b"\xff") not in (b"", b"\xff")
+    }
+    assert {one.name: one.captions for one in read_data(shard).examples} == expected
+
+
+def test_compressed_and_cut_shards_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w:gz"):
+        pass
+    with pytest.raises(ValueError, match=r"a\.tar: no whole, uncompressed \.tar file"):
+        read_data(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "file.zip"])
+def test_what_holds_no_data_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.zip").touch()
+    with pytest.raises(ValueError, match=name):
+        read_data(tmp_path / name)
+
+
+def test_a_broken_image_is_an_error_where_it_is_asked_for(tmp_path: Path) -> None:
+    data = read_data(write(tmp_path, {"a.png": picture()[:-30], "a.txt": "x"}))
+    with pytest.raises(ValueError, match=r"a\.png: broken image"):
+        data.examples[0].image()
+    left = data.without([Problem("a.png", "broken")])
+    assert left.examples == ()
+    assert left.problems == (Problem("a.png", "broken"),)
+    assert left.digest != data.digest
+    write_shard(tmp_path / "a.tar", {"a.png": picture()[:-30], "a.txt": "x"})
+    with pytest.raises(ValueError, match=r"a\.tar/a: broken image"):
+        read_data(tmp_path).examples[0].image()
+
+
+# ---- captions
+
+
+def example(*captions: str, name: str = "a.png", repeats: int = 1) -> Example:
+    return Example(name, Path(name), captions, repeats)
+
+
+def test_each_caption_comes_in_some_epoch_and_the_choice_is_kept() -> None:
+    one = example("x", "y", "z")
+    chosen = [caption_of(one, epoch, 7, CaptionOptions()) for epoch in range(300)]
+    assert chosen == [caption_of(one, epoch, 7, CaptionOptions()) for epoch in range(300)]
+    assert all(70 < count < 130 for count in Counter(chosen).values())
+    assert chosen != [caption_of(one, epoch, 8, CaptionOptions()) for epoch in range(300)]
+    assert chosen != [caption_of(example("x", "y", "z", name="b.png"), e, 7, CaptionOptions()) for e in range(300)]
+
+
+def test_tags_are_mixed_and_dropped_behind_those_that_are_kept() -> None:
+    one = example("cat, a, b,, c , d")
+    options = CaptionOptions(shuffle_tags=True, keep_tags=2)
+    mixed = {caption_of(one, epoch, 0, options) for epoch in range(200)}
+    assert len(mixed) == 6
+    assert all(text.startswith("cat, a, ") and sorted(text.split(", ")[2:]) == ["b", "c", "d"] for text in mixed)
+    dropped = [caption_of(one, epoch, 0, CaptionOptions(keep_tags=1, tag_dropout=0.25)) for epoch in range(400)]
+    assert all(text.split(", ")[0] == "cat" for text in dropped)
+    assert 0.2 < 1 - sum(len(text.split(", ")) - 1 for text in dropped) / 1600 < 0.3
+    assert caption_of(example("only"), 3, 0, CaptionOptions(tag_dropout=0.999)) == "only"  # never nothing
+
+
+@pytest.mark.parametrize("wrong", [{"keep_tags": -1}, {"tag_dropout": 1.0}, {"tag_dropout": -0.1}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        CaptionOptions(**wrong)
+
+
+def test_ids_are_those_of_transformers_and_end_with_the_longest_caption() -> None:
+    reference = library("open_clip").get_tokenizer("ViT-L-14")
+    captions = ["a red cat", "Ein süßer Hund, 2 Bälle", "x"]
+    ids, num_cut = token_ids(captions, default_tokenizer(), OPENCLIP_H)
+    theirs = reference(captions)
+    assert num_cut == 0
+    assert ids.shape[1] == int((theirs != 0).sum(1).max())
+    assert ids.equal(theirs[:, : ids.shape[1]])
+
+
+def test_a_caption_that_is_too_long_is_cut_and_counted() -> None:
+    reference = library("open_clip").get_tokenizer("ViT-L-14")
+    captions = ["cat " * 75, "dog " * 76, "cow " * 500]
+    ids, num_cut = token_ids(captions, default_tokenizer(), TextConfig())
+    assert num_cut == 2
+    assert ids.equal(reference(captions))
+
+
+# ---- batches
+
+
+def test_an_epoch_has_every_pair_as_often_as_it_repeats() -> None:
+    examples = [example("x", name=str(index), repeats=1 + index % 3) for index in range(30)]
+    batches = Batches(examples, 6, seed=1)
+    assert batches.per_epoch == 10
+    for epoch in range(3):
+        parts = [batches(epoch * 10 + step) for step in range(10)]
+        assert {part[0] for part in parts} == {epoch}
+        seen = Counter(index for _, part in parts for index in part)
+        assert seen == {index: 1 + index % 3 for index in range(30)}
+        assert sum(len(set(part)) == 6 for _, part in parts) >= 8
+    assert batches(3) == Batches(examples, 6, seed=1)(3) != batches(13)
+    assert batches(3) != Batches(examples, 6, seed=2)(3)
+
+
+def test_a_batch_larger_than_an_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 pairs, fewer than a batch of 3"):
+        Batches([example("x", repeats=2)], 3, seed=0)
+
+
+def test_what_is_held_out_is_in_no_batch() -> None:
+    examples = [example("x", name=str(index)) for index in range(10)]
+    train, out = held_out(examples, 4, seed=0)
+    assert len(out) == 4
+    assert {*train} | {*out} == {*examples}
+    assert (train, out) == held_out(examples, 4, seed=0) != held_out(examples, 4, seed=1)

@@ -1,0 +1,92 @@
+"""Which caption of an image is read in which epoch, how its tags are mixed, and its token ids.
+
+Every choice follows from a seed, the epoch and the name of the image alone, so that a run that goes on after a stop
+chooses as it would have without one, on any number of processes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..encoder.config import TextConfig
+from ..encoder.tokenizer import Tokenizer
+from .data import Example
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """What becomes of captions that are lists of tags.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    shuffle_tags: bool = False
+    """Put what stands between commas into another order each time."""
+    keep_tags: int = 0
+    """How many tags at the beginning keep their place and are never dropped."""
+    tag_dropout: float = 0.0
+    """Probability, from 0 to below 1, with which each other tag is left out."""
+
+    def __post_init__(self) -> None:
+        if self.keep_tags < 0:
+            raise ValueError(f"the number of tags to keep must be at least 0, got {self.keep_tags}")
+        if not 0 <= self.tag_dropout < 1:
+            raise ValueError(f"the probability of dropping a tag must be from 0 to below 1, got {self.tag_dropout}")
+
+
+def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions) -> str:
+    """The caption of an image in an epoch: one of its own at random, its tags mixed as asked.
+
+    Args:
+        example: The image.
+        epoch: From 0.
+        seed: Of the run.
+        options: What becomes of tags.
+
+    >>> example = Example("a.png", None, ("red cat, sitting, window, rain",))
+    >>> caption_of(example, 0, 0, CaptionOptions())
+    'red cat, sitting, window, rain'
+    >>> caption_of(example, 1, 0, CaptionOptions(shuffle_tags=True, keep_tags=1))
+    'red cat, rain, sitting, window'
+    """
+    rng = random.Random(f"{seed}/{epoch}/{example.name}")
+    caption = rng.choice(example.captions)
+    if not options.shuffle_tags and not options.tag_dropout:
+        return caption
+    tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
+    kept, others = tags[: options.keep_tags], tags[options.keep_tags :]
+    chosen = [tag for tag in others if rng.random() >= options.tag_dropout]
+    if options.shuffle_tags:
+        rng.shuffle(chosen)
+    return ", ".join([*kept, *chosen]) or caption  # never an empty caption
+
+
+def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig) -> tuple[Tensor, int]:
+    """Token ids of captions, no longer than the longest of them.
+
+    What stands behind EOS changes nothing before it, so padding beyond the longest caption is left out.
+
+    Args:
+        captions: At least one.
+        tokenizer: CLIP's.
+        config: Of the text tower.
+
+    Returns:
+        ``[captions, s]``, int64: BOS, tokens, EOS, padding; and how many captions were too long and are cut.
+    """
+    most = config.context_length - 2
+    tokens = [[token.id for token in tokenizer(caption)] for caption in captions]
+    longest = min(most, max(map(len, tokens)))
+    ids = torch.full((len(tokens), longest + 2), config.pad_id)
+    ids[:, 0] = config.bos_id
+    for row, given in zip(ids, tokens, strict=True):
+        kept = given[:most]
+        row[1 : 1 + len(kept)] = torch.tensor(kept, dtype=torch.long)
+        row[1 + len(kept)] = config.eos_id
+    return ids, sum(len(given) > most for given in tokens)

@@ -1,0 +1,285 @@
+"""Pairs of image and captions on the disk, in the three layouts in use, and what of them cannot be used.
+
+- A folder of images with a ``.txt`` of the same name beside each, each line a caption. The images of a folder that is
+  called ``3_name`` count three times in an epoch, as in kohya's scripts.
+- A ``metadata.jsonl`` or ``metadata.csv`` with the columns ``file_name`` and ``text``, as Hugging Face's imagefolder.
+- WebDataset shards: ``.tar`` files in which the members of a pair have one name up to its first dot.
+
+No image is opened here until it is asked for.
+
+Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4 and webdataset 1.0.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..encoder.image_file import MAX_BYTES, SUFFIXES, open_image
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+METADATA = ("metadata.jsonl", "metadata.csv")
+FILE_COLUMN, TEXT_COLUMN = "file_name", "text"
+MAX_CAPTION_BYTES = 1024 * 1024
+"""Longest file of captions that is read."""
+
+_REPEATS = re.compile(r"(\d+)_")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image and its captions."""
+
+    name: str
+    """What messages call it: its path in the data."""
+    path: Path
+    """The image's file, or the ``.tar`` that it is in."""
+    captions: tuple[str, ...]
+    """At least one, none of them blank."""
+    repeats: int = 1
+    """How often it comes in an epoch."""
+    place: tuple[int, int] | None = None
+    """Where its bytes begin in the ``.tar``, and how many they are."""
+
+    def image(self) -> Image.Image:
+        """Read the image.
+
+        Raises:
+            ValueError: If it is broken, too large, too thin or of a kind that is not read.
+        """
+        if self.place is None:
+            return open_image(self.path)
+        start, size = self.place
+        if size > MAX_BYTES:
+            raise ValueError(f"{self.name}: it has {size:,} bytes, at most {MAX_BYTES:,} are read")
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return open_image(Path(self.name), file.read(size))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the data that is left out."""
+
+    name: str
+    """Of the image or file."""
+    reason: str
+    """Why, in a few words; equal ones are counted together."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """All pairs of a folder or of shards."""
+
+    examples: tuple[Example, ...]
+    """In the order of their names."""
+    problems: tuple[Problem, ...]
+    """What is left out."""
+
+    @property
+    def digest(self) -> str:
+        """Changes with every name, caption and number of repeats."""
+        listed = [(example.name, example.captions, example.repeats, example.place) for example in self.examples]
+        return blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+
+    def without(self, problems: Iterable[Problem]) -> Data:
+        """The same, less the images that turned out to be unreadable."""
+        problems = tuple(problems)
+        names = {problem.name for problem in problems}
+        kept = tuple(example for example in self.examples if example.name not in names)
+        return Data(kept, (*self.problems, *problems))
+
+
+def read_data(path: Path) -> Data:
+    """Find the pairs in a folder or a shard.
+
+    Args:
+        path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
+
+    Returns:
+        The pairs, and what is left out. There may be none.
+
+    Raises:
+        ValueError: If there is nothing at the path, or it holds no image, no shard and no metadata; if a shard is
+            compressed, or metadata is no table with the two columns.
+    """
+    if path.is_file() and path.suffix.lower() == ".tar":
+        return _collected(_in_shard(path, path.parent))
+    if not path.is_dir():
+        kind = "no folder and no .tar file" if path.exists() else "not there"
+        raise ValueError(f"{path}: it is {kind}; give a folder of images with captions, or WebDataset shards")
+    for name in METADATA:
+        if (path / name).is_file():
+            return _collected(_listed(path, path / name))
+    shards = sorted(path.glob("*.tar"))
+    if shards:
+        return _collected(found for shard in shards for found in _in_shard(shard, path))
+    data = _collected(_beside(path))
+    if not data.examples and not data.problems:
+        raise ValueError(
+            f"{path}: no image in it ({', '.join(SUFFIXES)}), no {' or '.join(METADATA)} and no .tar file; give a "
+            "folder of images, each with a .txt of the same name beside it that holds its caption"
+        )
+    return data
+
+
+def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
+    """Lines that count equal problems and name some.
+
+    Args:
+        problems: What was left out.
+        most: How many are named for each reason.
+
+    Returns:
+        One line for each reason.
+
+    >>> summary([Problem("a.png", "no caption"), Problem("b.png", "no caption")], most=1)
+    ['2 left out: no caption (a.png, ...)']
+    """
+    by_reason: dict[str, list[str]] = {}
+    for problem in problems:
+        by_reason.setdefault(problem.reason, []).append(problem.name)
+    return [
+        f"{len(names)} left out: {reason} ({', '.join(names[:most])}{', ...' if len(names) > most else ''})"
+        for reason, names in by_reason.items()
+    ]
+
+
+def _collected(found: Iterable[Example | Problem]) -> Data:
+    """What was found, apart."""
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for one in found:
+        if isinstance(one, Problem):
+            problems.append(one)
+        else:
+            examples.append(one)
+    return Data(tuple(sorted(examples, key=lambda example: example.name)), tuple(problems))
+
+
+def _pair(name: str, path: Path, captions: Iterable[str], **more: object) -> Example | Problem:
+    """An example, or that it has no caption."""
+    given = tuple(line.strip() for line in captions if line.strip())
+    return Example(name, path, given, **more) if given else Problem(name, "its caption is empty")  # pyright: ignore[reportArgumentType]
+
+
+# ---- images with a .txt beside them
+
+
+def _beside(folder: Path) -> Iterator[Example | Problem]:
+    """Each image of a folder and of the folders in it."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            continue
+        name = path.relative_to(folder).as_posix()
+        repeats = _REPEATS.match(path.parent.name)
+        number = int(repeats[1]) if repeats and path.parent != folder else 1
+        text = path.with_suffix(".txt")
+        if number < 1:
+            yield Problem(name, "its folder's name asks for no repeats")
+        elif not text.is_file():
+            yield Problem(name, "no .txt beside it")
+        else:
+            try:
+                captions = _decoded(text.read_bytes())
+            except (OSError, ValueError) as error:
+                yield Problem(name, f"its .txt cannot be read: {error}")
+            else:
+                yield _pair(name, path, captions, repeats=number)
+
+
+def _decoded(given: bytes) -> list[str]:
+    """Lines of a file of captions."""
+    if len(given) > MAX_CAPTION_BYTES:
+        raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
+    try:
+        return given.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+
+
+# ---- metadata.jsonl, metadata.csv
+
+
+def _listed(folder: Path, metadata: Path) -> Iterator[Example | Problem]:
+    """Each image that a table names; several rows of one image are several captions of it."""
+    captions: dict[str, list[str]] = {}
+    for number, row in _rows(metadata):
+        name = row.get(FILE_COLUMN)
+        given = row.get(TEXT_COLUMN)
+        texts = given if isinstance(given, list) else [given]
+        if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
+            found = ", ".join(map(str, row)) or "none"
+            raise ValueError(
+                f"{metadata}:{number}: each row needs {FILE_COLUMN!r} and {TEXT_COLUMN!r}, texts both; its columns "
+                f"are {found}"
+            )
+        captions.setdefault(name, []).extend(map(str, texts))
+    for name, texts in captions.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield Problem(name, "outside the folder")
+        elif not path.is_file():
+            yield Problem(name, "no such file")
+        else:
+            yield _pair(name, path, texts)
+
+
+def _rows(metadata: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Rows of a table by their line."""
+    try:
+        with metadata.open(encoding="utf-8-sig", newline="") as file:
+            if metadata.suffix == ".csv":
+                reader = csv.DictReader(file)
+                for row in reader:
+                    yield reader.line_num, dict(row)
+                return
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    row = json.loads(line)
+                    yield number, row if isinstance(row, dict) else {}
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error, RecursionError) as error:
+        raise ValueError(f"{metadata}: it cannot be read: {error}") from error
+
+
+# ---- shards
+
+
+def _in_shard(shard: Path, root: Path) -> Iterator[Example | Problem]:
+    """Each image of a ``.tar``, found by where its bytes are."""
+    images: dict[str, tuple[int, int]] = {}
+    captions: dict[str, list[str]] = {}
+    problems: dict[str, Problem] = {}
+    prefix = shard.relative_to(root).as_posix()
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for member in archive:
+                folder, slash, base = member.name.rpartition("/")
+                stem, _, suffix = base.partition(".")
+                key = f"{prefix}/{folder}{slash}{stem}"
+                if not member.isreg():
+                    continue
+                if f".{suffix.lower()}" in SUFFIXES:
+                    images[key] = member.offset_data, member.size
+                elif suffix.lower() == "txt":
+                    file = archive.extractfile(member)
+                    try:
+                        captions[key] = _decoded(file.read(MAX_CAPTION_BYTES + 1) if file else b"")
+                    except ValueError as error:
+                        problems[key] = Problem(key, f"its .txt cannot be read: {error}")
+    except tarfile.TarError as error:
+        raise ValueError(f"{shard}: no whole, uncompressed .tar file: {error}") from error
+    for key, place in images.items():
+        if key in captions:
+            yield _pair(key, shard, captions[key], place=place)
+        else:
+            yield problems.get(key, Problem(key, "no .txt of its name in the shard"))
