@@ -13,6 +13,7 @@ import pytest
 import torch
 
 COMPARED = {
+    "accelerate": "accelerate",
     "transformers": "transformers",
     "compel": "compel",
     "diffusers": "diffusers",

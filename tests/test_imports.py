@@ -17,10 +17,14 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
+    "accelerate": ("training/*.py",),
 }
-"""Files that may import a module of a host."""
-AT_THE_TOP = {"gradio": ("web/lab/page.py", "web/lab/handlers.py", "web/lab/accordion.py")}
-"""Files that are only imported where the module is."""
+"""Files that may import a module of a host, or one that no host needs."""
+AT_THE_TOP = {
+    "gradio": ("web/lab/page.py", "web/lab/handlers.py", "web/lab/accordion.py"),
+    "accelerate": ("training/*.py",),  # for types
+}
+"""Files that are only imported where the module is, or name its types."""
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:

@@ -3,7 +3,7 @@
     python tools/pin.py INDEX [requirements-lab.txt ...]
 
 INDEX is the address of PyPI's index of packages, as pip's --index-url takes it. Run it after changing a version;
-without a name it takes both lists. Old hashes are replaced; comments, order and markers stay. torch gets none:
+without a name it takes all lists. Old hashes are replaced; comments, order and markers stay. torch gets none:
 its files differ between PyPI and PyTorch's own indexes.
 """
 
@@ -62,6 +62,6 @@ def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:] or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    for path in map(Path, sys.argv[2:] or [ROOT / "requirements-lab.txt", ROOT / "requirements-dev.txt"]):
+    for path in map(Path, sys.argv[2:] or sorted(ROOT.glob("requirements-*.txt"))):
         text = pinned(path.read_text(encoding="utf-8"), partial(published, sys.argv[1]))
         path.write_text(text, encoding="utf-8")

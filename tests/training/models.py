@@ -1,0 +1,71 @@
+"""A tiny CLIP with random weights, random pairs, and our own training of it; for processes that tests start, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.contrastive import ContrastiveLoss
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.training.optimizer import Rates, adamw, groups_of, schedule
+from weighted_clip.training.step import Part, Towers, backward
+
+TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+VISION = VisionConfig(
+    image_size=28, patch_size=14, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32
+)
+LENGTH = 9
+
+
+def towers(dtype: torch.dtype = torch.float64) -> Towers:
+    return Towers(seeded_text_model(TEXT), seeded_vision_model(VISION), ContrastiveLoss()).to(dtype).train()
+
+
+def pairs(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Part:
+    """Texts of various lengths, and random pixels."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.full((count, LENGTH), TEXT.eos_id)
+    ids[:, 0] = TEXT.bos_id
+    for row in ids:
+        length = int(torch.randint(1, LENGTH - 1, (1,), generator=generator))
+        row[1 : 1 + length] = torch.randint(0, 1000, (length,), generator=generator)
+    return Part(ids, torch.randn(count, 3, 28, 28, generator=generator, dtype=dtype))
+
+
+def divided(batch: Part, count: int) -> list[Part]:
+    return [Part(*piece) for piece in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
+
+
+def accelerator():
+    """One that knows nothing of earlier ones."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(cpu=True)
+
+
+def gradients(model: Towers, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
+    """Of a batch in parts, on one of perhaps several processes."""
+    groups_of(model, Rates())
+    model.zero_grad()
+    ours = accelerator()
+    backward(ours, ours.prepare(model), parts)
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates) -> list[float]:
+    """Losses of some steps; the model is trained by them."""
+    ours = accelerator()
+    optimizer = adamw(groups_of(model, rates))
+    prepared, stepped = ours.prepare(model, optimizer)
+    course = schedule(optimizer, rates.warmup, len(batches))
+    losses = []
+    for parts in batches:
+        losses.append(backward(ours, prepared, parts))
+        stepped.step()
+        stepped.zero_grad()
+        course.step()
+        model.loss.clamp_temperature()
+    return losses

@@ -1,0 +1,42 @@
+"""One of several processes that train the tiny CLIP together: python process.py FOLDER, with torchrun's variables."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RANKS = 2
+
+
+def load(name: str, path: Path, *folder: str):
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=list(folder) or None)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    load("weighted_clip", HERE.parents[1] / "__init__.py", str(HERE.parents[1]))
+    models = load("models", HERE / "models.py")
+
+    import os
+
+    import torch
+    from weighted_clip.training.optimizer import Rates
+
+    rank = int(os.environ["RANK"])
+    found = {}
+    for number in (1, 2):  # parts
+        model = models.towers()
+        batches = [models.divided(models.divided(models.pairs(8, seed), RANKS)[rank], number) for seed in range(5)]
+        losses = models.trained(model, batches, Rates(1e-3, warmup=2))
+        found[f"trained in {number}"] = {"losses": losses, **model.state_dict()}
+    single = torch.float32
+    parts = models.divided(models.divided(models.pairs(8, 0, single), RANKS)[rank], 2)
+    found["gradients"] = models.gradients(models.towers(single), parts)
+    torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What is trained, how fast, and what decays.
+
+Source: A. Radford et al., 2021, section 2.5 and table 18 for the constants of AdamW; open_clip 3.3.0 for what does not
+decay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+BETAS = (0.9, 0.98)
+EPS = 1e-6
+
+PARTS = ("layers", "embeddings", "projection", "image", "scale")
+"""Parts of a model with rates of their own: three of the text tower, the image tower, the scale of the loss."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates and their course.
+
+    Raises:
+        ValueError: If a number is out of range, or a part is unknown.
+    """
+
+    rate: float = 1e-5
+    """Of all parts that ``by_part`` does not name."""
+    by_part: tuple[tuple[str, float], ...] = ()
+    """Of single parts; a part at 0 is frozen."""
+    frozen_layers: int = 0
+    """How many layers of the text tower are frozen, counted from the first."""
+    weight_decay: float = 0.1
+    warmup: int = 0
+    """Steps in which the rate rises from 0; afterwards it falls to 0 along half a cosine."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name, _ in self.by_part if name not in PARTS]
+        if unknown:
+            raise ValueError(f"no part of a model is called {unknown[0]!r}; parts are {', '.join(PARTS)}")
+        for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"the {name} must be a number from 0, got {value}")
+        if self.warmup < 0 or self.frozen_layers < 0:
+            raise ValueError(
+                f"steps of warm-up and frozen layers are counted from 0, got {self.warmup} and {self.frozen_layers}"
+            )
+
+    def of(self, part: str) -> float:
+        """Learning rate of a part."""
+        return dict(self.by_part).get(part, self.rate)
+
+
+def part_of(name: str) -> str:
+    """Which of `PARTS` a parameter of `Towers` belongs to.
+
+    >>> part_of("text.embeddings.token_embedding.weight"), part_of("loss.logit_scale")
+    ('embeddings', 'scale')
+    """
+    if name.startswith("text."):
+        return next((part for part in PARTS if part in name.split(".")[1]), "layers")
+    return "image" if name.startswith("vision.") else "scale"
+
+
+def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
+    """Freeze what is not trained, and sort the rest for an optimizer: norms, biases and the scale do not decay.
+
+    Args:
+        model: `Towers`.
+        rates: Which rate each part has.
+
+    Returns:
+        Groups of parameters by rate and decay, in the order of `PARTS`.
+
+    Raises:
+        ValueError: If nothing is left to train.
+    """
+    sorted_out: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        part = part_of(name)
+        layer = name.split(".")[3] if name.startswith("text.encoder.layers.") else ""
+        is_frozen = rates.of(part) == 0 or (layer.isdecimal() and int(layer) < rates.frozen_layers)
+        parameter.requires_grad_(not is_frozen)
+        if not is_frozen:
+            sorted_out.setdefault((PARTS.index(part), parameter.ndim >= 2), []).append(parameter)
+    if not sorted_out:
+        raise ValueError("nothing is left to train: every part is frozen")
+    return [
+        {"params": sorted_out[key], "lr": rates.of(PARTS[key[0]]), "weight_decay": rates.weight_decay * key[1]}
+        for key in sorted(sorted_out)
+    ]
+
+
+def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """AdamW with the constants of CLIP's own training."""
+    return torch.optim.AdamW(groups, betas=BETAS, eps=EPS)
+
+
+def schedule(optimizer: torch.optim.Optimizer, warmup: int, num_steps: int) -> LambdaLR:
+    """Rates that rise in even steps and then fall along half a cosine.
+
+    Args:
+        optimizer: Whose rates it sets.
+        warmup: Steps before the highest rate.
+        num_steps: Of the whole run.
+    """
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return (1 + math.cos(math.pi * (step - warmup) / max(1, num_steps - warmup))) / 2
+
+    return LambdaLR(optimizer, factor)

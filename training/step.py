@@ -1,0 +1,87 @@
+"""One training step: the loss of a batch, which may be computed in parts, and its gradients.
+
+In parts, every pair of the batch is still every other pair's negative: features are computed without gradients first,
+the loss of all of them gives the gradient of each feature, and each part is computed again to carry it on to the
+weights. Memory is that of one part; time is a third more. The gradients are those of the batch at once.
+
+Source: L. Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..encoder.contrastive import ContrastiveLoss
+from ..encoder.linear import widened
+from ..encoder.text_model import TextModel
+from ..encoder.vision_model import VisionModel
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+class Part(NamedTuple):
+    """Some pairs of a batch."""
+
+    ids: Tensor
+    """``[pairs, s]``, int64."""
+    images: Tensor
+    """Pixels ``[pairs, 3, size, size]``; features ``[pairs, p]`` where the image tower is not trained."""
+
+
+class Towers(nn.Module):
+    """What is trained, as the one module that distributed training wants: the towers, and the scale of the loss."""
+
+    def __init__(self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss) -> None:
+        super().__init__()
+        self.text = text
+        self.vision = vision
+        self.loss = loss
+
+    def forward(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Text features and image features, ``[pairs, p]`` each."""
+        texts = self.text(part.ids).projected
+        images = part.images if self.vision is None else self.vision(part.images).projected
+        return widened(texts), widened(images)
+
+
+def backward(accelerator: Accelerator, model: nn.Module, parts: Sequence[Part]) -> float:
+    """Add the gradients of a batch to the parameters.
+
+    Args:
+        accelerator: Which runs it.
+        model: `Towers`, as the accelerator has prepared it.
+        parts: Of the batch; of one process's share of it. All processes have equally many.
+
+    Returns:
+        The loss; over several processes this one's part, whose mean is the batch's.
+    """
+    loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
+    if len(parts) == 1:
+        loss = loss_of(*model(parts[0]))
+        accelerator.backward(loss)
+        return loss.item()
+    with torch.no_grad():
+        pieces = [model(part) for part in parts]
+    features = [torch.cat(piece).requires_grad_() for piece in zip(*pieces, strict=True)]
+    loss = loss_of(*features)
+    scale = [loss_of.logit_scale] if loss_of.logit_scale.requires_grad else []
+    gradients = torch.autograd.grad(loss, [*features, *scale])
+    of_scale = gradients[2] if scale else None
+    divided = [gradient.split([len(part.ids) for part in parts]) for gradient in gradients[:2]]
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        with nullcontext() if is_last else cast("Any", accelerator.no_sync(model)):
+            texts, images = model(part)
+            carried = (texts * divided[0][number]).sum()
+            if images.requires_grad:
+                carried = carried + (images * divided[1][number]).sum()
+            if is_last and of_scale is not None:
+                carried = carried + loss_of.logit_scale * of_scale
+            accelerator.backward(carried)
+    return loss.item()
