@@ -248,8 +248,8 @@ def rows_read(network: Any, conditioning: Any) -> torch.Tensor:
     return rows[0]
 
 
-def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
-    """Weight of each row of `TEXT`, from the pieces that the host's tokenizer names, in words of their own."""
+def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, float] = WORDS) -> Weights:
+    """Weight of each row of a text, from the pieces that the host's tokenizer names, in words of their own."""
     key = {"Krea 2": "qwen3vl_4b", "Anima": "t5xxl"}.get(family, "umt5xxl")
     inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
     (pairs,) = clip.tokenize(text)[key]
@@ -257,8 +257,8 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
     if family == "Krea 2":
         # behind the second turn and its heading: <|im_start|> user \n
         pieces = pieces[[place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3 :]
-    found = {row: WORDS[piece] for row, piece in enumerate(pieces) if piece in WORDS}
-    assert len(found) == len(WORDS), (pieces, found)
+    found = {row: words[piece] for row, piece in enumerate(pieces) if piece in words}
+    assert len(found) == len(words), (pieces, found)
     return found
 
 
@@ -384,6 +384,36 @@ def check_cross_weights_and_lora_hooks_act_together() -> float:
         assert rel(without, sampled(model, plain, negative)) > 100 * CLOSE
         ours = sampled(hooked, with_lora(weighed(clip)), negative)
         largest = max(largest, is_close(ours, reference, without, family))
+    return largest
+
+
+def check_two_nodes_and_anothers_attention_all_act() -> float:
+    largest = 0.0
+    for family in ("Krea 2", "Anima", "Wan"):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, bad = stock(clip, PLAIN), stock(clip, "a dog")
+        calls = 0
+
+        def foreign(function: Any, *inputs: Any, **choices: Any) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            return function(*inputs, **choices)
+
+        theirs = model.clone()
+        theirs.model_options["transformer_options"]["optimized_attention_override"] = foreign
+        heavy = rows_by_hand(family, clip, "a dog", {"dog": 2.0})
+        with written_out(model, "bias", (plain, rows_by_hand(family, clip)), (bad, heavy)):
+            reference = sampled(model, plain, bad)
+        without = sampled(theirs, plain, bad)
+        expected, calls = calls, 0
+        positive, _, once = run_ours(NODE, clip=clip, text=TEXT, model=theirs)["result"]
+        for negative in (
+            weighed(clip, "a (dog:2)"),
+            run_ours(NODE, clip=clip, text="a (dog:2)", model=once)["result"][0],
+        ):
+            largest = max(largest, is_close(sampled(once, positive, negative), reference, without, family))
+            assert calls == expected, (family, calls, expected)
+            calls = 0
     return largest
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, refusal, run_ours, stock
-from inprocess_attention import NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, weighed
+from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, make_lora, refusal, run_ours, stock
+from inprocess_attention import CLOSE, NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
 
 LATENT = (14, 22)
 """As in inprocess_attention.py: 7 by 11 patches."""
@@ -285,6 +285,50 @@ def check_joint_weights_stay_with_their_entry() -> float:
                 without = sampled(model, layout(plain, other), negative, batch=batch)
                 ours = sampled(model, layout(weighed(clip), other), negative, batch=batch)
                 largest = max(largest, is_close(ours, reference, without, f"{family}, {name}"))
+    return largest
+
+
+def check_joint_weights_and_lora_hooks_act_together() -> float:
+    import comfy.hooks
+
+    layers = {
+        "Flux": r"attn\.(qkv|proj)",
+        "Chroma": r"attn\.(qkv|proj)",
+        "Qwen-Image": r"attn\.to_[kv]",
+        "Z-Image": "qkv",
+    }
+    largest = 0.0
+    for family, pattern in layers.items():
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+        lora = make_lora(model.model, pattern)
+        hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
+
+        def with_lora(conditioning: Any, hooks: Any = hooks) -> Any:
+            return comfy.hooks.set_hooks_for_conditioning(conditioning, hooks)
+
+        with written_out(model, "bias", (plain, rows_by_hand(family, clip))):
+            reference = sampled(hooked, with_lora(plain), negative)
+        without = sampled(hooked, with_lora(plain), negative)
+        assert rel(without, sampled(model, plain, negative)) > 100 * CLOSE, family
+        ours = sampled(hooked, with_lora(weighed(clip)), negative)
+        largest = max(largest, is_close(ours, reference, without, family))
+    return largest
+
+
+def check_compiled_joint_families_are_weighed_as_well() -> float:
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    largest = 0.0
+    for family in FAMILIES:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+        with written_out(model, "bias", (plain, rows_by_hand(family, clip))):
+            reference = sampled(model, plain, negative)
+        compiled = model.clone()
+        set_torch_compile_wrapper(compiled, backend="eager")
+        without = sampled(compiled, plain, negative)
+        largest = max(largest, is_close(sampled(compiled, weighed(clip), negative), reference, without, family))
     return largest
 
 

@@ -120,6 +120,9 @@ SUBJECTS = {
     "check_joint_weights_stay_with_their_entry": (
         "The same in masks, two conditionings, time ranges and batches, likewise"
     ),
+    "check_joint_weights_and_lora_hooks_act_together": "The same with LoRA hooks, likewise",
+    "check_compiled_joint_families_are_weighed_as_well": "The same in compiled models, likewise",
+    "check_a_cache_that_answers_for_steps_is_let_be": "The same on Flux with EasyCache, likewise",
     "check_encoders_that_weigh_rows_equal_stock": "T5 alone, Chroma's and SD3's, small, with stock",
     "check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys": (
         "T5 alone, prompts in A1111's and compel's syntax, with stock and the same weights in its own"
@@ -129,7 +132,6 @@ SUBJECTS = {
     ),
     "check_prompts_that_change_are_encoded_text_by_text": "T5 and Qwen, timed prompts, with stock and each text",
     "check_unknown_encoders_are_left_to_comfyui": "Mochi's T5 and Ovis's Qwen, small, with stock",
-    "check_a_cache_that_answers_for_steps_is_let_be": "The same on Flux with EasyCache, likewise",
     "check_cross_families_at_weight_one_are_stock": (
         "Weigh Attention at weight 1, Krea 2, Anima and Wan, small, with stock"
     ),
@@ -143,6 +145,9 @@ SUBJECTS = {
         "Krea 2, Anima and Wan in masks, two conditionings, time ranges and batches, likewise"
     ),
     "check_cross_weights_and_lora_hooks_act_together": "Krea 2, Anima and Wan with LoRA hooks, likewise",
+    "check_two_nodes_and_anothers_attention_all_act": (
+        "Krea 2, Anima and Wan, positive and negative weighed, with another pack's attention, likewise"
+    ),
     "check_compiled_cross_families_are_weighed_as_well": "Krea 2, Anima and Wan compiled, likewise",
     "check_krea2_equals_the_node_of_kjnodes": (
         "Weigh Attention at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise"
@@ -156,6 +161,9 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_weighed_joint_attention_equals_one_written_out": "at most 1e-5",
     "check_joint_weights_stay_with_their_entry": "at most 1e-5",
     "check_refiners_of_equal_shapes_are_told_apart": "at most 1e-5",
+    "check_joint_weights_and_lora_hooks_act_together": "at most 1e-5",
+    "check_compiled_joint_families_are_weighed_as_well": "at most 1e-5",
+    "check_two_nodes_and_anothers_attention_all_act": "at most 1e-5",
     "check_a_cache_that_answers_for_steps_is_let_be": "at most 1e-5",
     "check_weighed_cross_families_equal_one_written_out": "at most 1e-5",
     "check_an_image_to_be_moved_is_read_without_weights": "at most 1e-5",
