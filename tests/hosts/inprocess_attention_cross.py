@@ -29,7 +29,7 @@ LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
 WIDTH = 64
 KJNODES = "ComfyUI-KJNodes"
-"""A checkout beside ComfyUI's."""
+"""Folder of a checkout, beside ComfyUI's or in its ``custom_nodes``."""
 
 sampled = partial(sampled_at, size=LATENT)
 
@@ -435,8 +435,10 @@ def check_compiled_cross_families_are_weighed_as_well() -> float:
 
 
 def check_krea2_equals_the_node_of_kjnodes() -> float:
-    place = Path.cwd().parent / KJNODES / "nodes" / "model_optimization_nodes.py"
-    described = importlib.util.spec_from_file_location("kjnodes_model_optimization", place)
+    beside = (Path.cwd().parent / KJNODES, Path("custom_nodes", KJNODES))
+    place = next(folder for folder in beside if folder.is_dir())
+    module = place / "nodes" / "model_optimization_nodes.py"
+    described = importlib.util.spec_from_file_location("kjnodes_model_optimization", module)
     assert described is not None and described.loader is not None
     theirs = importlib.util.module_from_spec(described)
     described.loader.exec_module(theirs)

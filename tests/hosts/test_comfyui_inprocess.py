@@ -21,8 +21,6 @@ NAMES = (
     *("levels", "remember", "attention", "attention_joint", "attention_cross", "beyond"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
-KJNODES = "ComfyUI-KJNodes"
-"""The folder of a peer's checkout; what of it is run needs no libraries of its own."""
 CHECKS = [
     pytest.param(script, check, id=check)
     for script in SCRIPTS
@@ -208,14 +206,19 @@ def outcomes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 @pytest.mark.parametrize(("script", "check"), CHECKS)
 def test_with_the_hosts_objects(
-    outcomes: Callable[[Path], dict[str, dict[str, Any]]], figures: Figures, host: Host, script: Path, check: str
+    outcomes: Callable[[Path], dict[str, dict[str, Any]]],
+    figures: Figures,
+    other_pack: Callable[[str, Figures], Path],
+    host: Host,
+    script: Path,
+    check: str,
 ) -> None:
     if script.stem in ("inprocess_attention_joint", "inprocess_attention_cross"):
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")
-    if check.endswith("kjnodes") and not (host.folder.parent / KJNODES).is_dir():
-        pytest.skip(f"no {KJNODES} beside {host.folder.name} in --hosts")
+    if check.endswith("kjnodes"):
+        other_pack("ComfyUI-KJNodes", figures)
     found = outcomes(script)[check]
     assert "error" not in found, found["error"]
     if check in SUBJECTS:
