@@ -61,6 +61,7 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
                 ),
                 **common.inputs("cleaning"),
             },
+            "hidden": {"unique_id": "UNIQUE_ID"},
         }
 
     reads_as = staticmethod(as_weighed)
@@ -78,10 +79,12 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
         how: How,
         strength: float,
         model: ModelPatcher | None = None,
+        unique_id: str | None = None,
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
-        weighed = weigh_text(clip, text, self.options(**choices), common.checked("how", how, HOWS), strength, model)
+        options, how = self.options(**choices), common.checked("how", how, HOWS)
+        weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]
         report = "\n".join([report, *report_of(weighed, how, strength)])

@@ -10,6 +10,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attentio
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 MARKER = "weighted_clip_attention"
 """Name of the marker, of our wrappers, and of what a sampling has seen of them."""
+EVENT = "weighted_clip.weighed"
+"""The message to the page after a sampling: which node's weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Says that an entry's marker is as long as those of the other entries."""
 
@@ -35,7 +38,10 @@ Entry = dict[str, Any]
 
 
 def with_effects(
-    conditioning: Conditioning, effects: Sequence[RowEffect], model: ModelPatcher | None = None
+    conditioning: Conditioning,
+    effects: Sequence[RowEffect],
+    model: ModelPatcher | None = None,
+    node_id: str | None = None,
 ) -> tuple[Conditioning, ModelPatcher | None]:
     """A conditioning whose rows are weighed wherever an image reads them.
 
@@ -43,6 +49,7 @@ def with_effects(
         conditioning: Of a prompt; each of its entries has as many rows as there are effects.
         effects: What happens to each row.
         model: Where to put the wrappers; without one they come with the conditioning, as hooks.
+        node_id: The node that is told after a sampling where its weights acted.
 
     Returns:
         Copies of the conditioning and the model; what came in, if no effect does anything.
@@ -52,7 +59,6 @@ def with_effects(
     """
     if all(effect == PLAIN for effect in effects):
         return conditioning, model
-    import comfy.conds
     import comfy.hooks
 
     marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
@@ -61,7 +67,7 @@ def with_effects(
         num_rows = num_rows_read(rows, values)
         if num_rows != len(effects):
             raise ValueError(f"the text encoder gave {num_rows} rows, but the prompt was read as {len(effects)}")
-        inputs = {**values.get("model_conds", {}), MARKER: comfy.conds.CONDRegular(marker)}
+        inputs = {**values.get("model_conds", {}), MARKER: _marker_class()(marker, node_id)}
         marked.append([rows, {**values, "model_conds": inputs}])
     if model is None:
         return comfy.hooks.set_hooks_for_conditioning(marked, _hooks()), None
@@ -75,6 +81,29 @@ def with_wrappers(model: ModelPatcher) -> ModelPatcher:
         work.remove_wrappers_with_key(kind, MARKER)
         work.add_wrapper_with_key(kind, MARKER, wrapper)
     return work
+
+
+@cache
+def _marker_class() -> Any:
+    """The class of markers, which only `_predict` can make into something that the host gives to a model."""
+    import comfy.conds
+
+    class Marker(comfy.conds.CONDRegular):
+        def __init__(self, cond: Tensor, node_id: str | None = None) -> None:
+            super().__init__(cond)
+            self.node_id = node_id
+
+        def _copy_with(self, cond: Tensor) -> Marker:
+            return Marker(cond, self.node_id)
+
+        def process_cond(self, *_: Any, **__: Any) -> Any:
+            raise ValueError(
+                "The weights of Weigh Attention would be lost: another node has replaced the hooks that its "
+                "CONDITIONING came with, or the MODEL that is connected to it is sampled instead of its MODEL output. "
+                "Sample with the MODEL output of Weigh Attention."
+            )
+
+    return Marker
 
 
 @cache
@@ -96,14 +125,36 @@ class _Seen:
         self.num_rows = 0
         self.num_layers = 0
         self.has_control = False
+        self.node_ids: dict[Any, str] = {}
+        """By the host's id of an entry, the node that weighed it."""
+        self.of_nodes: dict[str, tuple[int, int]] = {}
+        """Rows and layers in which the weights of a node acted."""
+
+    def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
+        """Weights of an entry have acted."""
+        if num_rows and uuid in self.node_ids:
+            rows, layers = self.of_nodes.get(self.node_ids[uuid], (0, 0))
+            self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
 
     def report(self) -> None:
         if not self.num_rows:
             return
-        rows, layers = counted(self.num_rows, "row"), counted(self.num_layers, "attention layer")
-        logger.info("Weigh Attention: %s in %s", rows, layers)
+        logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))
+        for node_id, found in self.of_nodes.items():
+            _tell(node_id, _in_words(*found))
         if self.has_control:
             logger.info("Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention")
+
+
+def _in_words(num_rows: int, num_layers: int) -> str:
+    return f"{counted(num_rows, 'row')} in {counted(num_layers, 'attention layer')}"
+
+
+def _tell(node_id: str, text: str) -> None:
+    """Send a text to a node on the page, if the host's server runs."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    if server is not None:
+        server.send_sync(EVENT, {"node": node_id, "text": text}, server.client_id)
 
 
 def _sample(
@@ -128,8 +179,19 @@ def _predict(
     if not lengths or any(READY in entry for entry in entries):
         return executor(model, conds, *rest, **named)
     longest = max(lengths)
+    seen = _seen_in(*rest, **named)
+    for entry in entries:
+        node_id = getattr(entry["model_conds"].get(MARKER), "node_id", None)
+        if seen is not None and node_id is not None:
+            seen.node_ids[entry["uuid"]] = node_id
     ready = [some if some is None else [_ready(entry, longest) for entry in some] for some in conds]
     return executor(model, ready, *rest, **named)
+
+
+def _seen_in(*given: Any, **named: Any) -> _Seen | None:
+    """What this sampling has seen, from what a step's predictions are made with."""
+    options = [value for value in (*given, *named.values()) if isinstance(value, dict)]
+    return next((one["transformer_options"].get(MARKER) for one in options if "transformer_options" in one), None)
 
 
 def _ready(entry: Entry, length: int) -> Entry:
@@ -195,6 +257,10 @@ def _apply(
         seen.num_rows = max(seen.num_rows, num_rows)
         seen.num_layers = max(seen.num_layers, weighing.num_layers)
         seen.has_control = seen.has_control or control is not None
+        uuids = options.get("uuids", ())
+        for index, uuid in enumerate(uuids):
+            own = rows[index * len(rows) // len(uuids)]
+            seen.note(uuid, int((own != plain).any(0).sum()), weighing.num_layers)
     return result
 
 

@@ -56,6 +56,7 @@ def weigh_text(
     how: How,
     strength: float = 1.0,
     model: ModelPatcher | None = None,
+    node_id: str | None = None,
 ) -> Weighed:
     """Encode a prompt without its weights, and weigh its words in the attention.
 
@@ -66,6 +67,7 @@ def weigh_text(
         how: What a weight does; one of `HOWS`.
         strength: How far it is taken, as in `effect_of`.
         model: Where the weights shall act; without one, in any model that samples with the conditioning.
+        node_id: The node that is told after a sampling where they acted.
 
     Returns:
         Conditioning, words and model.
@@ -81,7 +83,7 @@ def weigh_text(
         encoded = encode_text(clip, text, options)
         tokens = _rows_of(encoded)
     effects = [effect_of(token.weight, how, strength) for token in tokens]
-    conditioning, model = with_effects(encoded.conditioning, effects, model)
+    conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
     words = _words(text, tokens, effects)
     return Weighed(encoded._replace(conditioning=conditioning), words, model)
 

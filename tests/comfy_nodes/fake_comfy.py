@@ -52,7 +52,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     loaders = ModuleType("nodes")
     loaders.LoraLoader = LoraLoader
     conds, hooks = ModuleType("comfy.conds"), ModuleType("comfy.hooks")
-    conds.CONDRegular = lambda cond: SimpleNamespace(cond=cond)
+    conds.CONDRegular = CONDRegular
     hooks.HookGroup, hooks.TransformerOptionsHook = HookGroup, transformer_options_hook
     hooks.EnumHookScope = SimpleNamespace(AllConditioning="all")
     hooks.set_hooks_for_conditioning = lambda cond, group: [[rows, {**values, "hooks": group}] for rows, values in cond]
@@ -65,6 +65,13 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
 def transformer_options_hook(options, hook_scope):
     """The host's hook for a model's options."""
     return SimpleNamespace(transformers_dict=options, hook_scope=hook_scope)
+
+
+class CONDRegular:
+    """The host's tensor of an entry for its model."""
+
+    def __init__(self, cond) -> None:
+        self.cond = cond
 
 
 class HookGroup:

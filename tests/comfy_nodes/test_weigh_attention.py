@@ -82,6 +82,15 @@ def test_without_an_effect_nothing_is_attached(text, strength) -> None:
     assert "no word is weighed" in report
 
 
+def test_the_node_travels_with_its_weights_and_they_reach_no_model_without_the_wrappers() -> None:
+    given = {"clip": FakeClip(), "text": PROMPT, "how": "bias", "strength": 1.0, "syntax": "comfy"}
+    conditioning = node("WeighAttention").encode(**given, unique_id="3:9")["result"][0]
+    marker = conditioning[0][1]["model_conds"][MARKER]
+    assert marker.node_id == marker._copy_with(marker.cond).node_id == "3:9"
+    with pytest.raises(ValueError, match="would be lost: another node has replaced the hooks"):
+        marker.process_cond(batch_size=1)
+
+
 def test_words_in_later_chunks_have_their_own_rows() -> None:
     ((rows, values),), report, _ = run(text="word " * 76 + "(cat:2)")
     assert rows.shape[1] == 154

@@ -8,11 +8,15 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from inprocess import T5_SIZES, TEXTS, difference, draw, issues_in, main, make_clip, ours, refusal, run_ours, stock
+from inprocess_attention import make_model, sampled
 from inprocess_attention_joint import make_text_encoder
 
 NODE = "WeightedCLIPTextEncode"
@@ -182,6 +186,61 @@ def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:
         for node in ("WeightedCLIPMaskControl", "WeightedCLIPBindPhrases"):
             assert "holds no CLIP text encoder, only: " in message(node, text="a cat", **PHRASES[node])
         run_ours(NODE, clip=clip, text="a cat", scheme="masked_blend")  # without weights all schemes are one
+
+
+def told(action: Callable[[], Any]) -> dict[str, str]:
+    """What the nodes on the page are told meanwhile, by node."""
+    found: dict[str, str] = {}
+
+    def send(event: str, data: dict[str, str], client: str) -> None:
+        assert (event, client) == ("weighted_clip.weighed", "me")
+        found[data["node"]] = data["text"]
+
+    server = SimpleNamespace(PromptServer=SimpleNamespace(instance=SimpleNamespace(client_id="me", send_sync=send)))
+    with patch.dict(sys.modules, {"server": server}):
+        action()
+    return found
+
+
+def check_nodes_are_told_where_their_weights_acted() -> None:
+    import nodes
+
+    clip, model = make_clip("SD1"), make_model("SD1")
+    num_layers = sum(name.endswith("attn2") for name, _ in model.model.diffusion_model.named_modules())
+
+    def weigh(text: str, node_id: str | None, **more: Any) -> Any:
+        return run_ours(WEIGH, clip=clip, text=text, unique_id=node_id, **more)["result"]
+
+    red, two = weigh("a (red:1.5) cat", "7")[0], weigh("an (oil painting:0.5)", "3:9")[0]
+    without = weigh("a (blue:1.5) cat", None)[0]
+    one, more = f"1 row in {num_layers} attention layers", f"2 rows in {num_layers} attention layers"
+    assert told(lambda: sampled(model, red, two)) == {"7": one, "3:9": more}
+    assert told(lambda: sampled(model, [*red, *without], stock(clip, ""), batch=2)) == {"7": one}
+    area = nodes.ConditioningSetArea()
+    placed = [*area.append(red, 64, 64, 0, 0, 1.0)[0], *area.append(two, 64, 64, 64, 0, 1.0)[0]]
+    assert told(lambda: sampled(model, placed, stock(clip, ""))) == {"7": one, "3:9": more}
+    assert told(lambda: sampled(model, stock(clip, ""), stock(clip, ""))) == {}
+    conditioning, _, with_wrappers = weigh("a (red:1.5) cat", "8", model=model)
+    assert told(lambda: sampled(with_wrappers, conditioning, two)) == {"8": one, "3:9": more}
+    never = nodes.ConditioningSetTimestepRange().set_range(red, 1.0, 1.0)[0]
+    assert told(lambda: sampled(model, [*never, *two], stock(clip, ""))) == {"3:9": more}
+
+
+def check_weights_that_would_be_lost_are_an_error() -> None:
+    import comfy.hooks
+
+    clip, model = make_clip("SD1"), make_model("SD1")
+    conditioning = run_ours(WEIGH, clip=clip, text="a (red:1.5) cat")["result"][0]
+    group = comfy.hooks.HookGroup()
+    group.add(comfy.hooks.TransformerOptionsHook({"another": 1}))
+    replaced = comfy.hooks.set_hooks_for_conditioning(conditioning, group, append_hooks=False)
+    assert "would be lost" in refusal(lambda: sampled(model, replaced, stock(clip, "")))
+    added = comfy.hooks.set_hooks_for_conditioning(conditioning, group, append_hooks=True)
+    sampled(model, added, stock(clip, ""))
+    elsewhere = run_ours(WEIGH, clip=clip, text="a (red:1.5) cat", model=model)["result"]
+    assert "Sample with the MODEL output" in refusal(lambda: sampled(model, elsewhere[0], stock(clip, "")))
+    sampled(elsewhere[2], elsewhere[0], stock(clip, ""))
+    sampled(model, stock(clip, "a"), stock(clip, ""))
 
 
 if __name__ == "__main__":

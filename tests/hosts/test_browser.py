@@ -183,6 +183,29 @@ def test_chips_follow_the_menus(page: RulerPage) -> None:
     page.wait("return document.querySelector('.wcr-options').innerText === 'a1111 · masked_blend'")
 
 
+def test_the_linked_text_encoders_own_tokens_are_shown(page: RulerPage) -> None:
+    loader = {"class_type": "CLIPLoader", "inputs": {"clip_name": "none.safetensors", "type": "qwen_image"}}
+    inputs = {"clip": ["1", 0], "text": "a (photorealistic:1.4) catdog", "syntax": "comfy", "how": "bias"}
+    weigh = {"class_type": "WeightedCLIPWeighAttention", "inputs": {**inputs, "strength": 1.0}}
+    page.load(loader, weigh)
+    shown = page.wait_for(chips=["a", "phot", "oreal", "istic 1.4", "cat", "dog"], count="6 tokens")
+    assert "ComfyUI's own node reads weights as text here" in shown["bar"]
+    page.set_widget("text", "a (red:2) cat", node=1)
+    page.wait_for(chips=["a", "red 2", "cat"])
+    page.run(
+        "const detail = { node: '2', text: '1 row in 16 attention layers' };"
+        "app.api.dispatchEvent(new CustomEvent('weighted_clip.weighed', { detail }))"
+    )
+    assert "last sampling: 1 row in 16 attention layers" in page.shown()[0]["bar"]
+    page.set_widget("text", "a cat", node=1)
+    shown = page.wait_for(chips=["a", "cat"])
+    assert "last sampling" not in shown["bar"]
+    page.set_widget("type", "wan", node=0)
+    page.run("app.api.dispatchEvent(new CustomEvent('graphChanged'))")  # as a click does
+    shown = page.wait_for(count="2 / 75")
+    assert "These are CLIP's tokens" in shown["bar"]
+
+
 def test_a_problem_says_what_it_is(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     (message,) = page.wait_for(count="2 / 75")["problems"]

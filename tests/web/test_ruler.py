@@ -408,6 +408,12 @@ def test_a_run_counts_until_the_text_changes(served: dict[str, Any]) -> None:
     assert node["executedLate"]["asked"] == "a dog!"
 
 
+def test_where_weights_acted_is_shown_until_the_node_changes(served: dict[str, Any]) -> None:
+    found = served["node"]["encoders"]
+    assert found["weighed"].endswith("last sampling: 1 row in 2 attention layers")
+    assert "last sampling" not in found["told"]["bar"]
+
+
 def test_the_switch(served: dict[str, Any]) -> None:
     node = served["node"]
     assert node["off"]["chips"] == ""

@@ -12,6 +12,8 @@ import { addStyle, onTheme } from "./ruler/style.js";
 import { addRulerWidget, after } from "./ruler/widget.js";
 
 const ROUTE = "/weighted_clip/inspect";
+/** The server's message of where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
+const WEIGHED = "weighted_clip.weighed";
 /** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of web/routes.py). */
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
@@ -58,6 +60,15 @@ async function post(body, signal) {
   });
 }
 
+/** A node by its id, in which those of the subgraphs that it is in stand before it: "7", "3:12". */
+function nodeOf(id) {
+  const ids = String(id).split(":");
+  const last = ids.pop();
+  let graph = app.graph?.rootGraph ?? app.graph;
+  for (const one of ids) graph = graph?.getNodeById(one)?.subgraph;
+  return graph?.getNodeById(last);
+}
+
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule) {
   const ruler = new NodeRuler(node, rule, host);
@@ -101,6 +112,7 @@ app.registerExtension({
     addStyle();
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
+    api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },
 

@@ -178,9 +178,11 @@ async function encodersAsked() {
   ruler.check();
   const other = await answered(viewOf("a b"));
   ruler.executed([viewOf("a b")]);
+  ruler.weighed("1 row in 2 attention layers");
+  const weighed = shown().bar;
   type("a");
   const told = await answered(viewOf("a"));
-  return { before, numAsked, after, other, told };
+  return { before, numAsked, after, other, weighed, told };
 }
 
 /** What is said of CLIPs of several kinds, through a reroute and a LoRA, and around a circle. */

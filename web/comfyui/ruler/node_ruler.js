@@ -31,6 +31,9 @@ export class NodeRuler {
   #isFromRun = false;
   /** Whether nothing was shown yet: a workflow that is opened is not read out. */
   #isNew = true;
+  /** Where its weights acted in the last sampling, until something changes. */
+  #weighed = "";
+  #content = null;
 
   /**
    * @param {object} node The node.
@@ -66,6 +69,13 @@ export class NodeRuler {
     if (this.#isOfThisText(views)) this.#showRun(views, true);
   }
 
+  /** A sampling is over: say where the weights of the node acted, until it changes. */
+  weighed(text) {
+    this.check();
+    this.#weighed = `last sampling: ${text}`;
+    if (this.#content) this.#show(this.#content);
+  }
+
   /** The ruler was switched on or off. */
   switched() {
     this.#stop();
@@ -87,6 +97,7 @@ export class NodeRuler {
     this.#read = { ...requestsOf(this.#node, this.#rule, encoder), clipNote: clip.note };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
+    if (this.#key !== before) this.#weighed = "";
     return this.#key !== before;
   }
 
@@ -124,14 +135,16 @@ export class NodeRuler {
     this.#show({ sections: this.#labelled(views), isFromRun: true, isSilent });
   }
 
-  #show({ sections, isFromRun = false, isStale = false, message = "", isSilent = false }) {
+  #show(content) {
+    const { sections, isFromRun = false, isStale = false, message = "", isSilent = false } = content;
+    this.#content = content;
     this.#sections = sections;
     this.#isFromRun = isFromRun;
     this.#isNew = false;
     const isOn = this.#host.isOn();
     const { notes, obstacle, clipNote } = this.#read;
-    const ofRun = obstacle ? ["as of the last run"] : [];
-    const ofNode = [obstacle, ...notes].filter(Boolean);
+    const ofRun = [obstacle && "as of the last run", this.#weighed].filter(Boolean);
+    const ofNode = [obstacle, ...notes, this.#weighed].filter(Boolean);
     this.drawing.show({
       sections,
       hasChips: isOn,
