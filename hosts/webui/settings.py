@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -24,6 +25,11 @@ class Settings:
     padding: str = "attend"
     syntax: str = "a1111"
     finest_step: str = "auto"
+    bind: str = ""
+    bind_rest: str = "full"
+    bind_strength: float = 1.0
+    bind_hide: str = "whole phrases"
+    bind_words: str = ""
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -38,17 +44,22 @@ class Settings:
         return cls(*values)
 
     def options(self) -> EncodeOptions:
-        """How prompts are read and encoded. The host cleans its texts itself.
+        """How prompts are read and encoded. The host cleans its texts itself, and makes several of a prompt.
 
         Raises:
             ValueError: If a choice is not one of those allowed; the message lists them.
         """
         choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
-        return EncodeOptions(**choices, quirks=True, cleaning="none")
+        for name in ("bind", "bind_words"):
+            if not isinstance(choices[name], str):
+                raise ValueError(f"{name} must be a text, got {choices[name]!r}")
+        if not isinstance(self.bind_strength, (int, float)):
+            raise ValueError(f"bind_strength must be a number, got {self.bind_strength!r}")
+        return EncodeOptions(**choices, quirks=True, cleaning="none", binds_some=True)
 
-    def infotext(self) -> dict[str, str]:
+    def infotext(self) -> dict[str, str | float]:
         """What is written into an image's parameters: the scheme, and whatever differs from its default."""
-        entries = {INFOTEXT: self.scheme}
+        entries: dict[str, str | float] = {INFOTEXT: self.scheme}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("enabled", "scheme") and value != field.default:
@@ -75,4 +86,9 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
         return INFOTEXT in parameters
     if INFOTEXT not in parameters:
         return None
-    return parameters.get(infotext_key(name), getattr(Settings, name))
+    default = getattr(Settings, name)
+    value = parameters.get(infotext_key(name), default)
+    if isinstance(default, float):
+        with contextlib.suppress(ValueError):  # what is no number is the host's to refuse
+            return float(value)
+    return value

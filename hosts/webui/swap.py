@@ -23,11 +23,13 @@ import torch
 from torch import Tensor
 
 from ...weighting.asking import Check
+from ...weighting.bound import ABSENT
 from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import read_together
+from ...weighting.view import bound_text, counted
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 from .settings import INFOTEXT, Settings
 from .types import Generation, Model
@@ -65,19 +67,30 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         return
     _empty_caches(p)
     comments: dict[str, None] = {}
+    absent: set[str] | None = None
 
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = Settings.of(values).options()
 
         def with_ours(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+            nonlocal absent
             texts = _texts_of(function, prompts, *rest, **named) if options.drops_padding else ()
             engines = engines_of(model)
-            with swapped(engines, _as_host_reads(options, engines), texts, check=_raise_if_interrupted) as run:
+            reading = _as_host_reads(options, engines)
+            if getattr(prompts, "is_negative_prompt", False):
+                reading = replace(reading, bind_strength=0.0)
+            with swapped(engines, reading, texts, check=_raise_if_interrupted) as run:
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if run.is_repeating:
                 _refuse_padded_prompts()
+            if reading.binds:
+                missing = run.absent()
+                absent = missing if absent is None else absent & missing
+                if absent:
+                    raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
+                comments.update(dict.fromkeys([*run.passes(), *sorted(missing)]))
             comments.update(dict.fromkeys(run.problems()))
             return result
 
@@ -188,9 +201,25 @@ class Run:
             self.encoded[key] = self.prepare(texts).run_tower(tower, check=self._check)
         return self.encoded[key]
 
+    def absent(self) -> set[str]:
+        """What is said of bound phrases that are in none of the texts."""
+        texts = [prompt.read.issues for prompts in self.encoded.values() for prompt in prompts]
+        said = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
+        return set.intersection(*said) if said else set()
+
+    def passes(self) -> list[str]:
+        """In how many passes phrases are kept apart, a line for each text in which some are."""
+        prompts = [prompt for prompts in self.encoded.values() for prompt in prompts]
+        return [
+            f"{bound_text(prompt.read)}, {counted(prompt.num_encodings, 'encoding')}"
+            for prompt in prompts
+            if any(token.phrase for chunk in prompt.read.chunks for token in chunk.tokens)
+        ]
+
     def problems(self) -> list[str]:
-        """All problems of all texts, a line each."""
-        return [issue.line for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
+        """All problems of all texts, a line each; but for what `absent` says of them together."""
+        issues = [issue for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
+        return [issue.line for issue in issues if issue.code != ABSENT]
 
 
 @contextlib.contextmanager

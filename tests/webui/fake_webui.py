@@ -210,6 +210,12 @@ def get_learned_conditioning(model: Any, prompts: list[str], steps: int, hires_s
     return [model.get_learned_conditioning(prompt.split("=>")) for prompt in prompts]
 
 
+class SdConditioning(list[str]):
+    """The host's list of prompts, which knows whether they are negative."""
+
+    is_negative_prompt = False
+
+
 class Generation:
     """A generation of the host, with its caches shared by all."""
 
@@ -234,6 +240,9 @@ class Generation:
         return caches[0][1]
 
     def setup_conds(self, *prompts: str, negative: str = "") -> Any:
-        self.uc = self.get_conds_with_caching(get_learned_conditioning, [negative], 20, [self.cached_uc])
-        self.c = self.get_conds_with_caching(get_learned_conditioning, list(prompts), 20, [self.cached_c])
+        negatives = SdConditioning([negative])
+        negatives.is_negative_prompt = True
+        self.uc = self.get_conds_with_caching(get_learned_conditioning, negatives, 20, [self.cached_uc])
+        positives = SdConditioning(prompts)
+        self.c = self.get_conds_with_caching(get_learned_conditioning, positives, 20, [self.cached_c])
         return self.c

@@ -391,8 +391,8 @@ def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> 
     with pytest.raises(ValueError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
     generation = fake.Generation(forge)
-    arm(generation, [True, *["a1111"] * 9])
-    with pytest.raises(ValueError, match=r"takes 8 values .*got 10"):
+    arm(generation, [True, *["a1111"] * 14])
+    with pytest.raises(ValueError, match=r"takes 13 values .*got 15"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
 
 from ...weighting.normalize import NORMALIZATIONS
+from ...weighting.options import BIND_HIDES, BIND_RESTS
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
@@ -23,7 +24,7 @@ _MENUS = {
     "syntax": ("Syntax", list(SYNTAXES), "How weights are written"),
     "finest_step": ("Finest step", list(FINEST_STEPS), "repeat: steps of a weight from 0 to 1"),
 }
-"""Label, choices and help of each control, by the name of the setting, in the order of the API."""
+"""Label, choices and help of each menu, by the name of the setting, in the order of the API."""
 
 
 def build_accordion(title: str, elem_id: Callable[[str], str], input_accordion: Any = None) -> dict[str, Any]:
@@ -39,12 +40,12 @@ def build_accordion(title: str, elem_id: Callable[[str], str], input_accordion: 
     """
     if input_accordion is not None:
         with input_accordion(False, label=title, elem_id=elem_id("enabled")) as enabled:
-            menus = _menus(elem_id)
+            controls = {**_menus(elem_id), **_binding(elem_id)}
     else:
         with gr.Accordion(title, open=False, elem_id=elem_id("accordion")):
             enabled = gr.Checkbox(False, label=f"Enable {title}", elem_id=elem_id("enabled"))
-            menus = _menus(elem_id)
-    return {"enabled": enabled, **menus}
+            controls = {**_menus(elem_id), **_binding(elem_id)}
+    return {"enabled": enabled, **controls}
 
 
 def _menus(elem_id: Callable[[str], str]) -> dict[str, Any]:
@@ -58,3 +59,30 @@ def _menus(elem_id: Callable[[str], str]) -> dict[str, Any]:
                 value = defaults.get(name, choices[0])
                 menus[name] = gr.Dropdown(choices, value=value, label=label, info=info, elem_id=elem_id(name))
     return menus
+
+
+def _binding(elem_id: Callable[[str], str]) -> dict[str, Any]:
+    """The controls of phrases that are kept apart, in the order of the API."""
+
+    def menu(name: str, choices: Sequence[str], label: str, info: str) -> Any:
+        return gr.Dropdown(list(choices), value=choices[0], label=label, info=info, elem_id=elem_id(name))
+
+    def box(name: str, label: str, info: str) -> Any:
+        return gr.Textbox("", lines=2, max_lines=6, label=label, info=info, elem_id=elem_id(name))
+
+    with gr.Row():
+        bind = box("bind", "Keep apart", "One phrase of the prompt a line: none of them has read another")
+        words = box("bind_words", "These words", "Hidden by these words and cutoff: one a line")
+    with gr.Row():
+        hide = menu("bind_hide", BIND_HIDES, "They hide from each other", "cutoff: as the extension; words only")
+        rest = menu("bind_rest", BIND_RESTS, "All other words", "full: have read all phrases; alone: none")
+        strength = gr.Slider(
+            0.0,
+            1.0,
+            value=1.0,
+            step=0.05,
+            label="Strength",
+            info="How far they are kept apart; Cutoff has 0.5",
+            elem_id=elem_id("bind_strength"),
+        )
+    return {"bind": bind, "bind_rest": rest, "bind_strength": strength, "bind_hide": hide, "bind_words": words}
