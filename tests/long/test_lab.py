@@ -37,6 +37,7 @@ pytest.importorskip("gradio")
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step", "bind", "bind_rest"),
+    *("bind_strength", "bind_hide", "bind_words"),
 )
 """What handlers take behind the prompt, in their order."""
 SEED = 3
@@ -52,13 +53,13 @@ class Input:
     """What a user of the page has typed and chosen."""
 
     text: str
-    values: tuple[str, ...]
+    values: tuple[Any, ...]
     """Of `OPTIONS`."""
     target: str
     schemes: tuple[str, str]
 
     @property
-    def all_values(self) -> tuple[str, ...]:
+    def all_values(self) -> tuple[Any, ...]:
         """The prompt and the options."""
         return self.text, *self.values
 
@@ -72,6 +73,7 @@ def draw_inputs(count: int) -> list[Input]:
     inputs: list[Input] = []
     for number in range(count):
         fixed = {"cleaning": "as Forge", "finest_step": "auto", "bind": "", "bind_rest": "full"}
+        fixed |= {"bind_strength": 1.0, "bind_hide": "whole phrases", "bind_words": ""}
         fixed |= {"hide": "", "hidden_from": "everything", "from_phrases": ""}
         options = {**fixed, **draw_options(draw)}
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))

@@ -481,3 +481,17 @@ def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> No
     assert "all phrases hidden but one" in masks
     assert strip_of(handlers.read(text, *values(**chosen))[1])["view"]["issues"] == []
     assert "is not in the prompt" in handlers.read(text, *values(bind="bird"))[1]
+
+
+def test_the_lab_binds_by_words_and_as_cutoff(handlers: Handlers) -> None:
+    text = "a red cat, a blue dog"
+    words = {"bind": "red cat\nblue dog", "bind_hide": "these words", "bind_words": "red, blue", "bind_strength": 0.5}
+    assert (
+        "these words hidden in all phrases but one" in handlers.details("Masks", 1, "comfy", text, *values(**words))[2]
+    )
+    cutoff = {"bind_hide": "cutoff", "bind_words": "Red"}
+    assert "“Red” is not in the prompt, written so" in handlers.read(text, *values(**cutoff))[1]
+    file, told = handlers.export(text, *values(scheme="comfy", bind_hide="cutoff", bind_words="red\nblue"))
+    assert file is not None, told
+    assert "bind_strength must be 0 to 1" in handlers.read(text, *values(bind_strength=2))[1]
+    assert "bind_strength must be a number" in handlers.read(text, *values(bind_strength="much"))[1]

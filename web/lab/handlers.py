@@ -34,7 +34,7 @@ from .model import LabError, LabModel, ModelSource
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
-    *("bind", "bind_rest"),
+    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
 )
 """Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
 
@@ -60,6 +60,7 @@ PROMPT_ID = "weighted_clip_prompt"
 HIDE_ID = "weighted_clip_hide"
 FROM_PHRASES_ID = "weighted_clip_from_phrases"
 BIND_ID = "weighted_clip_bind"
+BIND_WORDS_ID = "weighted_clip_bind_words"
 
 Run = Callable[..., Any]
 """Calls a function with arguments, and gives what it returns."""
@@ -92,7 +93,7 @@ class Handlers:
         self._run = run
         self._lock = threading.Lock()
 
-    def read(self, text: str, *values: str) -> tuple[str, str, str, Any]:
+    def read(self, text: str, *values: Any) -> tuple[str, str, str, Any]:
         """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
         model, model_line = self._model()
         inputs = _inputs(text, values)
@@ -105,7 +106,7 @@ class Handlers:
             strip = markup.strip(None, str(error), inputs)
         return model_line, strip, note, others
 
-    def details(self, tab: str, chunk: float | None, target: str, text: str, *values: str) -> tuple[Any, ...]:
+    def details(self, tab: str, chunk: float | None, target: str, text: str, *values: Any) -> tuple[Any, ...]:
         """What is in the open tab, in the order of `DETAILS`; all else stays as it is."""
         shown: dict[str, Any] = dict.fromkeys(DETAILS, gr.update())
         place = {"Tokens": "tokens", "Masks": "masks", "Convert": "problems"}.get(str(tab))
@@ -171,7 +172,7 @@ class Handlers:
         line = markup.message("Cancelling: what the encoder has begun is finished first.", is_problem=False)
         return gr.update(interactive=False), line
 
-    def export(self, text: str, *values: str) -> tuple[Any, str]:
+    def export(self, text: str, *values: Any) -> tuple[Any, str]:
         """Encode a prompt into a file: the file, and what is in it."""
         try:
             model, options = self._source(), self._options(text, values)
@@ -199,25 +200,29 @@ class Handlers:
             return None, markup.model_line("", "", note)
         return model, markup.model_line(model.title, model.warning)
 
-    def _options(self, text: str, values: Sequence[str]) -> EncodeOptions:
+    def _options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """The options, once the texts are known to be something that can be read."""
-        texts = dict(zip(OPTIONS, values, strict=True))
-        for name, value in (("prompt", text), *texts.items()):
-            if not isinstance(value, str):  # only who calls the page's functions by themselves can send anything else
+        choices: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
+        # only who calls the page's functions by themselves can send anything else
+        for name, value in (("prompt", text), *choices.items()):
+            if name == "bind_strength":
+                if not isinstance(value, (int, float)):
+                    raise LabError(f"{name} must be a number, got {value!r:.80}")
+            elif not isinstance(value, str):
                 raise LabError(f"{name} must be a text, got {value!r:.80}")
         if len(text.encode(errors="replace")) > MAX_BYTES:
             raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
-        if any(_SURROGATE.search(one) for one in (text, *values)):
+        if any(_SURROGATE.search(one) for one in (text, *values) if isinstance(one, str)):
             raise LabError("The text holds half of a character (a lone surrogate): delete it and type it anew.")
-        return replace(self._base, **texts)
+        return replace(self._base, **choices)
 
-    def _read(self, model: LabModel | None, text: str, values: Sequence[str]) -> ReadPrompt:
+    def _read(self, model: LabModel | None, text: str, values: Sequence[Any]) -> ReadPrompt:
         options = self._options(text, values)
         if model is None:
             return read_prompt(text, options, default_tokenizer())
         return study.read(model, text, options)
 
-    def _converted(self, target: str, text: str, values: Sequence[str]) -> tuple[str, str]:
+    def _converted(self, target: str, text: str, values: Sequence[Any]) -> tuple[str, str]:
         options = self._options(text, values)
         is_cleaned = options.cleaning == "as Forge"
         converted = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
@@ -227,10 +232,10 @@ class Handlers:
         return converted.text, markup.message(told, is_problem=False)
 
 
-def _inputs(text: str, values: Sequence[str]) -> dict[str, str]:
+def _inputs(text: str, values: Sequence[Any]) -> dict[str, str]:
     """The texts, by the id of their box."""
     given = dict(zip(OPTIONS, values, strict=True))
-    boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind"}
+    boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind", BIND_WORDS_ID: "bind_words"}
     return {PROMPT_ID: text, **{box: given[name] for box, name in boxes.items()}}
 
 

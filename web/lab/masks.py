@@ -77,7 +77,9 @@ def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPict
         drawn = [(f"version {number}", mask) for number, mask in enumerate(versions[:count], 1)]
         caption = f"{read.options.scheme} also encodes this chunk with further words hidden, and blends the results."
         if read.options.binds:
-            caption = "The chunk is also encoded with all phrases hidden but one, from which that one's rows are taken."
+            is_whole = read.options.bind_hide == "whole phrases"
+            hidden = "all phrases hidden but one" if is_whole else "these words hidden in all phrases but one"
+            caption = f"The chunk is also encoded with {hidden}, from which that one's rows are taken."
         if len(versions) > len(drawn):
             caption += f" Of {len(versions)} such versions {len(drawn)} {'is' if len(drawn) == 1 else 'are'} shown."
         pictures.append(MaskPicture("further encodings", caption, draw_masks(drawn, labels, visible=visible)))

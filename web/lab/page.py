@@ -14,13 +14,24 @@ import gradio as gr
 from ...weighting.convert import TARGETS
 from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.options import BIND_RESTS, CLEANINGS, HIDDEN_FROM
+from ...weighting.options import BIND_HIDES, BIND_RESTS, CLEANINGS, HIDDEN_FROM
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
-from .handlers import BIND_ID, FROM_PHRASES_ID, HIDE_ID, OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
+from .handlers import (
+    BIND_ID,
+    BIND_WORDS_ID,
+    FROM_PHRASES_ID,
+    HIDE_ID,
+    OPTIONS,
+    PROMPT_ID,
+    TABS,
+    Handlers,
+    Run,
+    run_here,
+)
 from .markup import NOT_YET
 from .model import ModelSource
 
@@ -121,6 +132,18 @@ class _Page:
             with gr.Row():
                 phrases("bind", BIND_ID, "Keep apart", "One phrase a line: none of them has read another")
                 choice("bind_rest", "All other words", BIND_RESTS, "full: have read all phrases; alone: none")
+                made["bind_strength"] = gr.Slider(
+                    0.0,
+                    1.0,
+                    value=base.bind_strength,
+                    step=0.05,
+                    label="Strength",
+                    info="How far they are kept apart; Cutoff has 0.5",
+                    elem_id=_id("bind_strength"),
+                )
+            with gr.Row():
+                choice("bind_hide", "They hide from each other", BIND_HIDES, "cutoff: as the extension; words only")
+                phrases("bind_words", BIND_WORDS_ID, "These words", "Hidden by these words and cutoff: one a line")
         return {name: made[name] for name in OPTIONS}
 
     def _tokens(self, table: str) -> None:
