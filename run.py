@@ -5,6 +5,7 @@
 Commands:
     test [pytest arguments]  install the development set, run the tests
     check                    install the development set, run ruff, pyright and import-linter
+    train ...                install the training set, train a CLIP (`python run.py train --help`)
     anything else            passed on to the command line of Weighted CLIP, also nothing
                              (`python run.py inspect --help` shows the help of a command)
 
@@ -300,7 +301,7 @@ def pip_install(arguments: list[str], advice: str) -> None:
 
 def prepare(name: str, choice: str) -> None:
     """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
-    pins = {key: read_requirements(ROOT / f"requirements-{key}.txt") for key in ("lab", "dev")}
+    pins = {key: read_requirements(ROOT / f"requirements-{key}.txt") for key in ("lab", "train", "dev")}
     stamp, found = read_stamp(), probe()
     reason = reason_to_rebuild(stamp, found)
     torch = found["torch"] if found else None
@@ -338,7 +339,7 @@ def prepare(name: str, choice: str) -> None:
     is_installed = choice != "skip" and not is_usable_torch(torch)
     wanted = [without_hashes(line) for line in pins[name] if is_installed or not line.startswith("torch==")]
     verify(wanted, IMPORTS if is_installed or is_usable_torch(torch) else IMPORTS[1:])
-    done = {key: digest(lines) for key, lines in pins.items() if key in (name, "lab")}
+    done = {key: digest(lines) for key, lines in pins.items() if set(lines) <= set(pins[name])}
     write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **done})
     say(f"Ready after {time.monotonic() - began:.0f} s")
 
@@ -381,11 +382,12 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
+    is_training = rest[:1] == ["train"]
+    if sys.version_info < (3, 11) and (command or is_training):
+        raise SetupError(f"{command or 'train'} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
     if not command:
-        prepare("lab", choice)
+        prepare("train" if is_training else "lab", choice)
         return hand_over([str(ROOT / "__main__.py"), *rest])
-    if sys.version_info < (3, 11):
-        raise SetupError(f"{command} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
     if command == "check" and rest:
         raise SetupError(f"check takes no arguments, but got: {' '.join(rest)}")
     prepare("dev", choice)

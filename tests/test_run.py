@@ -97,7 +97,7 @@ def test_only_torch_and_what_is_built_for_it_is_installed_without_a_hash(
     unchecked: list[str],
 ) -> None:
     lines = ["torch==2.13.0", *(f"{name}==1 \\\n    --hash=sha256:{'0' * 64}" for name in ("pillow", "torchvision"))]
-    for name in ("lab", "dev"):
+    for name in ("lab", "train", "dev"):
         (tmp_path / f"requirements-{name}.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / ".venv").mkdir()
     found = {"python": run.PYTHON, "pip": True, "torch": "2.13.0" if has_torch else None}
@@ -192,11 +192,52 @@ def test_every_stand_alone_requirement_is_pinned(run: ModuleType) -> None:
 
 
 def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
-    lab = {line.partition("==")[0].lower() for line in run.read_requirements(ROOT / "requirements-lab.txt")}
-    both = [line.partition("==")[0].lower() for line in run.read_requirements(ROOT / "requirements-dev.txt")]
-    only_dev = both[len(run.read_requirements(ROOT / "requirements-lab.txt")) :]
-    assert "gradio" in lab
-    assert lab.isdisjoint(only_dev)
+    lab, train, dev = (run.read_requirements(ROOT / f"requirements-{name}.txt") for name in ("lab", "train", "dev"))
+    assert train[: len(lab)] == lab
+    assert dev[: len(train)] == train
+    names = [{line.partition("==")[0].lower() for line in part} for part in (lab, train[len(lab) :], dev[len(train) :])]
+    assert "gradio" in names[0]
+    assert "accelerate" in names[1]
+    assert "pytest" in names[2]
+    assert len(names[0] | names[1] | names[2]) == sum(map(len, names))
+
+
+@pytest.mark.parametrize(("command", "name"), [(["train", "--help"], "train"), (["lab"], "lab"), (["check"], "dev")])
+def test_a_command_gets_the_packages_that_it_needs(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, command: list[str], name: str
+) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(run, "prepare", lambda name, choice: prepared.append(name))
+    monkeypatch.setattr(run, "hand_over", lambda arguments: 0)
+    monkeypatch.setattr(run, "check", lambda: 0)
+    assert run.main(command) == 0
+    assert prepared == [name]
+
+
+def test_training_on_an_old_python_is_refused_in_words(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.sys, "version_info", (3, 10, 9))
+    with pytest.raises(run.SetupError, match=r"train needs Python 3\.11 or newer"):
+        run.main(["train", "data"])
+
+
+def test_a_larger_set_of_packages_stands_for_the_smaller_ones(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"lab": "a==1\n", "train": "-r requirements-lab.txt\nb==1\n", "dev": "c==1\n"}.items():
+        (tmp_path / f"requirements-{name}.txt").write_text(text)
+    (tmp_path / ".venv").mkdir()
+    calls: list[list[str]] = []
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(run, "STAMP", tmp_path / ".venv" / "stamp.json")
+    monkeypatch.setattr(run, "probe", lambda: {"python": run.PYTHON, "pip": True, "torch": "2.13.0"})
+    monkeypatch.setattr(run, "pip_install", lambda arguments, advice: calls.append(arguments))
+    monkeypatch.setattr(run, "verify", lambda pins, imports: None)
+    for name in ("train", "lab", "train"):
+        run.prepare(name, "auto")
+    assert len(calls) == 1
+    run.prepare("dev", "auto")
+    assert len(calls) == 2
 
 
 def test_project_depends_on_what_requirements_txt_lists(run: ModuleType, project: dict) -> None:
@@ -282,7 +323,7 @@ def test_the_record_is_replaced_whole(run: ModuleType, tmp_path: Path, monkeypat
 
 def test_a_folder_that_cannot_be_written_to_is_said_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_bytes((ROOT / "run.py").read_bytes())
-    for name in ("lab", "dev"):
+    for name in ("lab", "train", "dev"):
         (tmp_path / f"requirements-{name}.txt").write_text("torch==2.13.0\n", encoding="utf-8")
     (tmp_path / ".venv").write_text("a file where the environment shall be", encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "run.py", "inspect"], capture_output=True, text=True, check=False)

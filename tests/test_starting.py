@@ -66,7 +66,7 @@ def test_no_torch_is_imported(arguments: list[str], status: int) -> None:
 
 
 def test_every_command_is_asked_for_help() -> None:
-    assert {(), ("inspect",), ("convert",), ("schedule",), ("encode",), ("rerank",), ("lab",)} <= set(HELP)
+    assert {(), ("inspect",), ("convert",), ("schedule",), ("encode",), ("rerank",), ("train",), ("lab",)} <= set(HELP)
 
 
 def test_torch_would_be_seen(tmp_path: Path) -> None:

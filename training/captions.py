@@ -67,26 +67,29 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
     return ", ".join([*kept, *chosen]) or caption  # never an empty caption
 
 
-def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig) -> tuple[Tensor, int]:
+def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig) -> Tensor:
     """Token ids of captions, no longer than the longest of them.
 
     What stands behind EOS changes nothing before it, so padding beyond the longest caption is left out.
 
     Args:
-        captions: At least one.
+        captions: At least one; of one that `is_too_long` the beginning is taken.
         tokenizer: CLIP's.
         config: Of the text tower.
 
     Returns:
-        ``[captions, s]``, int64: BOS, tokens, EOS, padding; and how many captions were too long and are cut.
+        ``[captions, s]``, int64: BOS, tokens, EOS, padding.
     """
     most = config.context_length - 2
-    tokens = [[token.id for token in tokenizer(caption)] for caption in captions]
-    longest = min(most, max(map(len, tokens)))
-    ids = torch.full((len(tokens), longest + 2), config.pad_id)
+    tokens = [[token.id for token in tokenizer(caption)][:most] for caption in captions]
+    ids = torch.full((len(tokens), max(map(len, tokens)) + 2), config.pad_id)
     ids[:, 0] = config.bos_id
     for row, given in zip(ids, tokens, strict=True):
-        kept = given[:most]
-        row[1 : 1 + len(kept)] = torch.tensor(kept, dtype=torch.long)
-        row[1 + len(kept)] = config.eos_id
-    return ids, sum(len(given) > most for given in tokens)
+        row[1 : 1 + len(given)] = torch.tensor(given, dtype=torch.long)
+        row[1 + len(given)] = config.eos_id
+    return ids
+
+
+def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig) -> bool:
+    """Whether the text tower cannot read a caption to its end: 75 tokens in all released ones."""
+    return len(tokenizer(caption)) > config.context_length - 2

@@ -20,9 +20,29 @@ from ..encoder.contrastive import ContrastiveLoss
 from ..encoder.linear import widened
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
+from .options import Precision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+def make_accelerator(precision: Precision, *, is_cpu: bool = False) -> Accelerator:
+    """What runs training: on which device, in which precision, and as one of how many processes.
+
+    Args:
+        precision: Of the arithmetic.
+        is_cpu: Whether a GPU is left alone.
+
+    Raises:
+        ValueError: If accelerate is not installed, or the device has no such arithmetic.
+    """
+    try:
+        from accelerate import Accelerator
+    except ModuleNotFoundError as error:
+        if error.name != "accelerate":
+            raise
+        raise ValueError("train needs accelerate, which python run.py train installs") from error
+    return Accelerator(cpu=is_cpu, mixed_precision="no" if precision == "fp32" else precision)
 
 
 class Part(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -114,6 +115,7 @@ def chunk_of(caption: str) -> TokenChunk:
     return chunk
 
 
+@cache
 def trained_clip(seed: int = 0) -> FullClip:
     """A CLIP that has learned the training part, in evaluation mode without gradients.
 
@@ -121,7 +123,7 @@ def trained_clip(seed: int = 0) -> FullClip:
         seed: Of first weights and batches.
 
     Returns:
-        The model; the same for the same seed on the same machine.
+        The model; the same for the same seed on the same machine. Nobody may change it.
     """
     with _one_thread():
         return _trained_clip(seed)

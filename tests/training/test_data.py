@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from weighted_clip.encoder.config import OPENCLIP_H, TextConfig
+from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.batches import Batches, held_out
-from weighted_clip.training.captions import CaptionOptions, caption_of, token_ids
+from weighted_clip.training.captions import CaptionOptions, caption_of, is_too_long, token_ids
 from weighted_clip.training.data import Example, Problem, read_data, summary
 
 from ..libraries import library
@@ -236,19 +236,17 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 def test_ids_are_those_of_transformers_and_end_with_the_longest_caption() -> None:
     reference = library("open_clip").get_tokenizer("ViT-L-14")
     captions = ["a red cat", "Ein süßer Hund, 2 Bälle", "x"]
-    ids, num_cut = token_ids(captions, default_tokenizer(), OPENCLIP_H)
+    ids = token_ids(captions, default_tokenizer(), OPENCLIP_H)
     theirs = reference(captions)
-    assert num_cut == 0
     assert ids.shape[1] == int((theirs != 0).sum(1).max())
     assert ids.equal(theirs[:, : ids.shape[1]])
 
 
-def test_a_caption_that_is_too_long_is_cut_and_counted() -> None:
+def test_a_caption_that_is_too_long_is_cut_and_known() -> None:
     reference = library("open_clip").get_tokenizer("ViT-L-14")
     captions = ["cat " * 75, "dog " * 76, "cow " * 500]
-    ids, num_cut = token_ids(captions, default_tokenizer(), TextConfig())
-    assert num_cut == 2
-    assert ids.equal(reference(captions))
+    assert token_ids(captions, default_tokenizer(), OPENCLIP_H).equal(reference(captions))
+    assert [is_too_long(text, default_tokenizer(), OPENCLIP_H) for text in captions] == [False, True, True]
 
 
 # ---- batches

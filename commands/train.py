@@ -1,0 +1,187 @@
+"""The command ``train``: a CLIP trained further on images and captions of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import show
+from .loading import DTYPES
+
+if TYPE_CHECKING:
+    from ..training.options import TrainOptions
+    from ..training.run import Run
+
+_PARTS = "layers, embeddings, projection (of the text tower), image, scale"
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    from ..encoder.config import CROPS
+
+    train = commands.add_parser(
+        "train",
+        help="train a CLIP further on your images and captions",
+        description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
+        "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI, A1111 and Forge load, and "
+        "clip.safetensors, the whole CLIP. See docs/training.md.",
+        epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
+        "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py train ...",
+    )
+    train.add_argument(
+        "data",
+        type=Path,
+        metavar="DATA",
+        help="a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards",
+    )
+    train.add_argument(
+        "--weights", type=Path, required=True, metavar="FILE", help=".safetensors file of a whole CLIP to begin with"
+    )
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    train.add_argument("--towers", choices=["text", "both"], default="text", help="which are trained (%(default)s)")
+    train.add_argument("--batch", type=int, default=32, metavar="N", help="pairs in memory at once (%(default)s)")
+    train.add_argument(
+        "--accumulate",
+        type=int,
+        default=8,
+        metavar="N",
+        help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+    )
+    length = train.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, default=10, metavar="N", help="how often each image comes (%(default)s)")
+    length.add_argument("--steps", type=int, metavar="N", help="how many batches, in place of --epochs")
+    train.add_argument("--seed", type=int, default=0, metavar="N", help="of order, captions and tags (%(default)s)")
+    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
+    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    train.add_argument("--rate", type=float, default=1e-5, metavar="X", help="highest learning rate (%(default)s)")
+    train.add_argument(
+        "--rate-of",
+        action="append",
+        default=[],
+        metavar="PART=X",
+        help=f"another rate for a part, 0 freezes it; parts: {_PARTS}",
+    )
+    train.add_argument("--freeze-layers", type=int, default=0, metavar="N", help="freeze the first N text layers")
+    train.add_argument("--warmup", type=int, default=0, metavar="N", help="steps in which the rate rises (%(default)s)")
+    train.add_argument("--weight-decay", type=float, default=0.1, metavar="X", help="of matrices (%(default)s)")
+    train.add_argument(
+        "--ema", type=float, default=0.0, metavar="X", help="write a moving average of the weights, e.g. 0.999 (none)"
+    )
+    train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure recall by (a tenth, at most 256)")
+    train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
+    train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
+    train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
+    train.add_argument(
+        "--tag-dropout", type=float, default=0.0, metavar="X", help="leave out each other tag with this probability"
+    )
+    train.add_argument(
+        "--checkpointing", action="store_true", help="less memory for a third more time, and the same numbers"
+    )
+    train.add_argument(
+        "--activation",
+        choices=["quick_gelu", "gelu"],
+        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+    )
+    train.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..encoder.full_clip import load_full_clip
+    from ..training.checkpoint import NAME
+    from ..training.data import read_data, summary
+    from ..training.run import LOG_NAME, TEXT_NAME, WHOLE_NAME, Run
+    from ..training.step import make_accelerator
+
+    options = _options(arguments)
+    folder: Path = arguments.out
+    if not arguments.resume and any((folder / name).exists() for name in (NAME, LOG_NAME, TEXT_NAME)):
+        raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
+    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
+
+    def say(line: str) -> None:
+        if accelerator.is_main_process:
+            show(line, flush=True)
+
+    data = read_data(arguments.data)
+    clip = load_full_clip(arguments.weights, activation=arguments.activation)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Run(clip, data, folder, options, accelerator, say)
+    for line in summary(run.data.problems):
+        say(line)
+    say(
+        f"{len(run.pairs):,} pairs to train on, {len(run.held):,} held out, {run.num_steps:,} steps, "
+        f"on {accelerator.device} in {options.precision}"
+    )
+    if arguments.resume:
+        run.resume()
+    with _stopping(run):
+        run.train()
+    say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> TrainOptions:
+    """What the arguments ask for.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    from ..training.captions import CaptionOptions
+    from ..training.optimizer import Rates
+    from ..training.options import TrainOptions
+
+    return TrainOptions(
+        towers=arguments.towers,
+        batch=arguments.batch,
+        accumulate=arguments.accumulate,
+        steps=arguments.steps,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        precision=arguments.precision,
+        rates=Rates(
+            arguments.rate,
+            tuple(_rate_of(given) for given in arguments.rate_of),
+            arguments.freeze_layers,
+            arguments.weight_decay,
+            arguments.warmup,
+        ),
+        captions=CaptionOptions(arguments.shuffle_tags, arguments.keep_tags, arguments.tag_dropout),
+        crop=arguments.crop,
+        held_out=arguments.held_out,
+        ema=arguments.ema,
+        checkpointing=arguments.checkpointing,
+    )
+
+
+def _rate_of(given: str) -> tuple[str, float]:
+    """A part and its rate."""
+    part, _, rate = given.partition("=")
+    try:
+        return part, float(rate)
+    except ValueError:
+        raise ValueError(f"--rate-of {given}: write PART=X, such as embeddings=1e-4") from None
+
+
+@contextmanager
+def _stopping(run: Run) -> Generator[None, None, None]:
+    """Let Ctrl-C end a run after its step; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        run.is_stopped = True
+        run.say("stopping after this step, with a checkpoint; Ctrl-C again ends at once")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,385 @@
+"""Whole runs: what is learned and written, stopped and resumed to the bit, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from torch import Tensor
+from weighted_clip.commands import main
+from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.training import run as run_module
+from weighted_clip.training.evaluation import recalls
+from weighted_clip.training.run import Run
+
+from ..encoder.files import write
+from ..libraries import library
+from .models import TEXT, VISION
+
+Start = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole CLIP with random weights."""
+    tensors = {
+        **hugging_face_tensors(seeded_text_model(TEXT)),
+        **hugging_face_tensors(seeded_vision_model(VISION)),
+        "logit_scale": torch.tensor(math.log(1 / 0.07)),
+    }
+    return write(tmp_path_factory.mktemp("weights") / "tiny.safetensors", tensors)
+
+
+WORDS = ["red", "green", "blue", "cat", "dog", "bird", "sits", "runs", "sleeps", "small", "large", "old"]
+
+
+def write_pairs(folder: Path, count: int) -> Path:
+    """Pictures of noise, each with three random words and a number."""
+    rng = random.Random(0)
+    folder.mkdir()
+    for number in range(count):
+        noise = Image.frombytes("RGB", (7, 7), rng.randbytes(147)).resize((35, 28), Image.Resampling.NEAREST)
+        noise.save(folder / f"{number:03}.png")
+        words = " ".join(rng.choices(WORDS, k=3))
+        (folder / f"{number:03}.txt").write_text(f"{words} {number}\n{number} {words}\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs", 32)
+
+
+@pytest.fixture
+def start(weights: Path, pairs: Path, tmp_path: Path) -> Start:
+    """Runs the command; the folder is ``out``, and a second value of an option counts."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    def started(*options: str, out: str = "out", data: Path = pairs) -> int:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        usual = ["--weights", str(weights), "--out", str(tmp_path / out), "--device", "cpu", "--batch", "8"]
+        return main(["train", str(data), *usual, "--accumulate", "2", "--rate", "1e-3", *options])
+
+    return started
+
+
+def tensors_of(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+# ---- what is learned and written
+
+
+@pytest.mark.parametrize(("towers", "most"), [("both", 0.05), ("text", 3.0)])
+def test_thirty_two_random_pairs_are_learned_by_heart(
+    start: Start, tmp_path: Path, weights: Path, towers: str, most: float
+) -> None:
+    """A text tower alone learns less, since the features of a random image tower are all alike."""
+    assert start("--towers", towers, "--batch", "32", "--accumulate", "1", "--steps", "80", "--held-out", "0") == 0
+    losses = [entry["loss"] for entry in log_of(tmp_path / "out")]
+    assert len(losses) == 80
+    assert losses[0] > 3.3
+    assert losses[-1] < most
+    before, after = load_full_clip(weights), load_full_clip(tmp_path / "out" / "clip.safetensors")
+    is_same = [torch.equal(*both) for both in zip(before.vision.parameters(), after.vision.parameters(), strict=True)]
+    assert all(is_same) if towers == "text" else not any(is_same)
+    assert after.logit_scale != before.logit_scale
+
+
+def test_what_is_written_has_the_keys_of_hosts_and_says_what_it_is(start: Start, tmp_path: Path) -> None:
+    assert start("--steps", "3") == 0
+    text = tensors_of(tmp_path / "out" / "text_encoder.safetensors")
+    whole = tensors_of(tmp_path / "out" / "clip.safetensors")
+    assert {key.partition(".")[0] for key in text} == {"text_model", "text_projection"}
+    assert {key.partition(".")[0] for key in whole} - {key.partition(".")[0] for key in text} == {
+        "vision_model",
+        "visual_projection",
+        "logit_scale",
+    }
+    assert all(torch.equal(whole[key], tensor) for key, tensor in text.items())
+    models, report = load_text_models(tmp_path / "out" / "text_encoder.safetensors")
+    assert (list(models), report.ignored) == (["clip_l"], ())
+    with safe_open(tmp_path / "out" / "text_encoder.safetensors", framework="pt") as file:
+        about = file.metadata()
+    assert (about["trained_from"], about["steps"]) == ("tiny.safetensors", "3")
+    assert json.loads(about["options"])["rates"]["rate"] == 1e-3
+
+
+def test_recall_counts_how_many_find_their_own() -> None:
+    texts = torch.eye(12)
+    images = texts[torch.tensor([0, 1, 3, 2, *range(4, 12)])] + texts * 0.5  # two are swapped
+    found = recalls(texts, images)
+    assert found["text to image @1"] == found["image to text @1"] == pytest.approx(10 / 12)
+    assert found["text to image @5"] == 1
+    assert recalls(torch.ones(12, 3), torch.ones(12, 3)) == dict.fromkeys(found, 0.0)  # equal scores find nothing
+    assert recalls(torch.full((3, 2), math.nan), torch.ones(3, 2)) == dict.fromkeys(found, 0.0)
+
+
+def test_the_log_and_the_lines_tell_of_recall_and_progress(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start("--epochs", "2", "--held-out", "8", "--batch", "4") == 0
+    entries = log_of(tmp_path / "out")
+    assert [entry["step"] for entry in entries if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in entries if "text to image @5" in entry] == [0, 1, 2, 3, 4, 5, 6]
+    told = capsys.readouterr().out
+    assert "24 pairs to train on, 8 held out, 6 steps, on cpu in fp32" in told
+    assert "recall of 8 held-out pairs after 0 steps: text to image @1 " in told
+    assert "step 6 of 6: loss " in told
+    assert " pairs/s, 0 s left" in told
+
+
+def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Start, tmp_path: Path) -> None:
+    key, decay = "text_model.encoder.layers.0.mlp.fc1.weight", 0.75
+    expected = None
+    for steps in (1, 2, 3):  # a longer run has other rates, so each is one run stopped after some steps
+        folder = tmp_path / str(steps)
+        assert start("--steps", "3", "--ema", str(decay), out=str(steps)) == 0
+        if steps == 1:
+            break
+    # by hand: the weights after each step, and their average
+    seen: list[Tensor] = []
+
+    class Seeing(Run):
+        def _train_on(self, parts: Any) -> float:
+            loss = super()._train_on(parts)
+            seen.append(self.towers.text.encoder.layers[0].mlp.fc1.weight.detach().clone())
+            return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "Run", Seeing)
+        assert start("--steps", "3", "--ema", str(decay), out="seen") == 0
+    for weight in seen:
+        expected = weight if expected is None else decay * expected + (1 - decay) * weight
+    assert expected is not None
+    for folder in (tmp_path / "1", tmp_path / "seen"):
+        written = tensors_of(folder / "text_encoder.safetensors")[key]
+        assert (written - expected).abs().max() < 1e-7
+        assert (written - seen[-1]).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("options", [["--checkpointing"], ["--batch", "4", "--accumulate", "4"]])
+def test_ways_to_save_memory_give_the_same_losses(start: Start, tmp_path: Path, options: list[str]) -> None:
+    assert start("--steps", "4", "--towers", "both", "--batch", "16", "--accumulate", "1") == 0
+    assert start("--steps", "4", "--towers", "both", "--batch", "16", "--accumulate", "1", *options, out="again") == 0
+    once, again = ([entry["loss"] for entry in log_of(tmp_path / name) if "loss" in entry] for name in ("out", "again"))
+    assert len(once) == 4
+    assert again == pytest.approx(once, abs=2e-5)
+
+
+# ---- stopped and resumed
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Press Ctrl-C in the middle of a step."""
+    real = Run._train_on
+
+    def train_on(self: Run, parts: Any) -> float:
+        if self.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, parts)
+
+    monkeypatch.setattr(Run, "_train_on", train_on)
+
+
+RESUMED = {
+    "text": ["--shuffle-tags"],
+    "both with an average": ["--towers", "both", "--ema", "0.9", "--warmup", "3"],
+}
+
+
+@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+) -> None:
+    options = [*options, "--steps", "9", "--held-out", "4", "--batch", "4"]
+    assert start(*options, out="whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        assert start(*options) == 130
+    assert "stopping after this step" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [entry["step"] for entry in log_of(tmp_path / "out") if "loss" in entry] == [1, 2, 3, 4, 5]
+    with (tmp_path / "out" / "log.jsonl").open("a") as file:  # as a kill after the checkpoint would leave it
+        file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
+    assert start(*options, "--resume") == 0
+    assert "goes on after step 5 of 9" in capsys.readouterr().out
+    for name in ("text_encoder.safetensors", "clip.safetensors"):
+        whole, resumed = (tensors_of(tmp_path / folder / name) for folder in ("whole", "out"))
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
+
+
+def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_data_or_options(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_pairs(tmp_path / "data", 12)
+    assert start("--resume", data=data) == 1
+    assert "nothing to go on with; leave out --resume" in capsys.readouterr().err
+    assert start("--steps", "2", data=data) == 0
+    assert start("--steps", "2", data=data) == 1
+    assert "there is a run in it; go on with it by --resume" in capsys.readouterr().err
+    assert start("--steps", "2", "--resume", "--seed", "1", "--towers", "both", data=data) == 1
+    told = capsys.readouterr().err
+    assert 'is of a run with other towers ("text" then, "both" now), seed (0 then, 1 now)' in told
+    (data / "003.txt").write_text("something else", encoding="utf-8")
+    assert start("--steps", "2", "--resume", data=data) == 1
+    assert "is of a run with other data. Undo the change" in capsys.readouterr().err
+    (tmp_path / "out" / "checkpoint.pt").write_bytes(b"PK\x03\x04")
+    assert start("--steps", "2", "--resume", data=data) == 1
+    assert "checkpoint.pt cannot be read" in capsys.readouterr().err
+
+
+def test_features_of_images_are_computed_once_and_anew_for_a_changed_image(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weighted_clip.encoder.full_clip import FullClip
+
+    data, seen = write_pairs(tmp_path / "data", 10), []
+    real = FullClip.image_features
+    monkeypatch.setattr(FullClip, "image_features", lambda self, pixels: seen.append(len(pixels)) or real(self, pixels))
+    assert start("--steps", "1", data=data) == 0
+    assert start("--steps", "1", "--resume", data=data) == 0
+    assert sum(seen) == 10
+    before = tensors_of(tmp_path / "out" / "features" / "features-00000000.safetensors")["features"]
+    Image.new("RGB", (9, 9), "red").save(data / "004.png")
+    assert start("--steps", "1", "--resume", data=data) == 0
+    assert sum(seen) == 20
+    after = tensors_of(tmp_path / "out" / "features" / "features-00000000.safetensors")["features"]
+    assert [index for index in range(10) if not torch.equal(before[index], after[index])] == [4]
+    assert start("--steps", "1", "--resume", "--crop", "letterbox", data=data) == 1  # another option
+    assert sum(seen) == 30
+
+
+# ---- bad input
+
+
+def bad_data(folder: Path, kind: str) -> Path:
+    data = write_pairs(folder / "data", 3 if kind != "one pair" else 1)
+    if kind == "no captions":
+        for path in data.glob("*.txt"):
+            path.unlink()
+    if kind == "broken images":
+        for path in data.glob("*.png"):
+            path.write_bytes(path.read_bytes()[:60])
+    return data
+
+
+@pytest.mark.parametrize("towers", ["text", "both"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("one pair", "1 usable pairs, 0 of them held out"),
+        ("no captions", "0 usable pairs: 3 left out: no .txt beside it (000.png, 001.png, 002.png)"),
+        ("broken images", "0 usable pairs: 3 left out: broken image"),
+    ],
+)
+def test_too_few_pairs_are_refused_with_the_reason(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, message: str, towers: str
+) -> None:
+    assert start("--towers", towers, data=bad_data(tmp_path, kind)) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_one_broken_image_an_empty_caption_and_a_long_one_are_named(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_pairs(tmp_path / "data", 8)
+    (data / "001.png").write_bytes(b"no image")
+    (data / "002.txt").write_text(" ", encoding="utf-8")
+    (data / "003.txt").write_text("cat " * 90, encoding="utf-8")
+    assert start("--steps", "1", data=data) == 0
+    told = capsys.readouterr().out
+    assert "1 left out: its caption is empty (002.png)" in told
+    assert "1 left out: no image of a kind that is read" in told
+    assert "(001.png)" in told
+    assert "1 captions have more than 75 tokens, and are read up to there (003.png)" in told
+    assert "batch of 6 pairs, as there are no more" in told
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_weights_before_it(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start("--steps", "9", "--rate", "1e30") == 1
+    told = capsys.readouterr().err
+    assert "the loss of step 2 is nan: try a lower --rate" in told
+    assert len(told.splitlines()) == 1
+    assert (tmp_path / "out" / "text_encoder.safetensors").is_file()
+
+
+def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+    assert start("--steps", "2") == 0
+    kept = (tmp_path / "out" / "checkpoint.pt").read_bytes()
+    monkeypatch.setattr(run_module, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, old[1]))
+    try:
+        assert start("--steps", "2", "--resume") == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, ignored)
+    told = capsys.readouterr().err
+    assert "checkpoint.pt cannot be written" in told
+    assert "Traceback" not in told
+    assert (tmp_path / "out" / "checkpoint.pt").read_bytes() == kept
+    assert start("--steps", "2", "--resume") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch", "0"], "batch must be at least 1, got 0"),
+        (["--rate-of", "head=1"], "'head'; parts are layers, embeddings"),
+        (["--rate-of", "image"], "--rate-of image: write PART=X"),
+        (["--tag-dropout", "1"], "from 0 to below 1, got 1.0"),
+        (["--held-out", "40"], "32 usable pairs, 40 of them held out"),
+        (["--held-out", "-1"], "at least 0, got -1"),
+        (["--ema", "1"], "below 1, got 1.0"),
+        (["--rate", "0"], "nothing is left to train"),
+        (["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_line(
+    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert start(*options) == 1
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_without_accelerate_the_command_says_how_to_get_it(
+    weights: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    assert main(["train", str(pairs), "--weights", str(weights), "--out", str(tmp_path / "out")]) == 1
+    assert "train needs accelerate, which python run.py train installs" in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""The state of a run on the disk, whole or not at all: what it needs to go on as if it had not been stopped."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..output.files import WriteError, written_whole
+
+NAME = "checkpoint.pt"
+"""Of the file in a run's folder."""
+
+
+def save(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write a state in the place of the last one.
+
+    Args:
+        folder: Of the run.
+        state: Tensors, numbers, strings, and lists and dicts of them.
+
+    Raises:
+        OSError: If it cannot be written; the last one is still there.
+    """
+    with written_whole(folder / NAME) as place:
+        try:
+            torch.save(dict(state), place)
+        except RuntimeError as error:  # PyTorch's own writer has no other words for a full disk
+            raise WriteError(f"{folder / NAME} cannot be written: is the disk full? ({error})") from error
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read the last state.
+
+    Raises:
+        ValueError: If there is none, or the file is no such state.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        raise ValueError(f"{path} is not there, so there is nothing to go on with; leave out --resume to begin")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever is in it
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

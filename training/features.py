@@ -1,0 +1,161 @@
+"""Images as training wants them: opened by several threads, and features of a frozen image tower kept on the disk.
+
+Features are written in files of `PER_FILE` images, each whole or not at all, so that a stopped run computes none twice.
+A file is used again if its images, the tower and the crop are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..encoder.config import Crop
+from ..encoder.full_clip import FullClip
+from ..encoder.images import preprocess
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from .data import Example, Problem
+
+PER_FILE = 1024
+"""Images whose features are in one file."""
+BATCH = 32
+"""Images that are encoded at once."""
+NUM_THREADS = min(8, os.cpu_count() or 1)
+
+
+def pixels_of(example: Example, size: int, crop: Crop) -> Tensor | Problem:
+    """An image for the image tower, ``[3, size, size]``, or why it cannot be read."""
+    try:
+        return preprocess([example.image()], size, crop)[0]
+    except (ValueError, OSError) as error:
+        reason = str(error)
+        for name in (str(example.path), example.name):
+            reason = reason.removeprefix(f"{name}: ")
+        return Problem(example.name, reason)
+
+
+def unreadable(examples: Sequence[Example], size: int, crop: Crop, on_progress: Callable[[int], None]) -> list[Problem]:
+    """Open every image once, and say which cannot be used.
+
+    Args:
+        examples: The images.
+        size: Pixels along each side, as the image tower has them.
+        crop: How an image becomes square.
+        on_progress: Called with the number of images done.
+    """
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        found = pool.map(lambda example: pixels_of(example, size, crop), examples)
+        for number, one in enumerate(found, 1):
+            if isinstance(one, Problem):
+                problems.append(one)
+            on_progress(number)
+    return problems
+
+
+def cached_features(
+    clip: FullClip, examples: Sequence[Example], crop: Crop, folder: Path, on_progress: Callable[[int], None]
+) -> tuple[dict[str, Tensor], list[Problem]]:
+    """Features of all images by a frozen image tower, from the disk where they are there.
+
+    Args:
+        clip: Whose image tower it is.
+        examples: The images.
+        crop: How an image becomes square.
+        folder: For the files; made if it is not there.
+        on_progress: Called with the number of images done.
+
+    Returns:
+        ``[p]``, float32, of length 1, by the names of the examples; and the images that cannot be read.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tower = _digest_of(clip, crop)
+    features: dict[str, Tensor] = {}
+    problems: list[Problem] = []
+    for start in range(0, len(examples), PER_FILE):
+        some = examples[start : start + PER_FILE]
+        path = folder / f"features-{start:08}.safetensors"
+        key = blake2b(json.dumps([tower, [_stamp(example) for example in some]]).encode(), digest_size=16).hexdigest()
+        found = _read(path, key)
+        if found is None:
+            found = _computed(clip, some, crop, lambda count, start=start: on_progress(start + count))
+            names, tensor, bad = found
+            metadata = {"key": key, "names": json.dumps(names), "problems": json.dumps(bad)}
+            with written_whole(path) as place:
+                save_tensors({"features": tensor}, place, metadata)
+        names, tensor, bad = found
+        features |= dict(zip(names, tensor, strict=True))
+        problems += [Problem(*one) for one in bad]
+        on_progress(start + len(some))
+    return features, problems
+
+
+_Found = tuple[list[str], Tensor, list[tuple[str, str]]]
+
+
+def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progress: Callable[[int], None]) -> _Found:
+    """Names and features ``[images, p]`` of what can be read, and names of the others with the reason."""
+    names: list[str] = []
+    bad: list[tuple[str, str]] = []
+    pieces: list[Tensor] = []
+    size = clip.vision.config.image_size
+
+    def batches() -> Iterator[list[Tensor]]:
+        batch: list[Tensor] = []
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            for start in range(0, len(examples), 4 * BATCH):  # so no more than these are held at once
+                some = examples[start : start + 4 * BATCH]
+                for example, one in zip(some, pool.map(lambda one: pixels_of(one, size, crop), some), strict=True):
+                    if isinstance(one, Problem):
+                        bad.append((one.name, one.reason))
+                        continue
+                    names.append(example.name)
+                    batch.append(one)
+                    if len(batch) == BATCH:
+                        yield batch
+                        batch = []
+        if batch:
+            yield batch
+
+    for batch in batches():
+        pieces.append(clip.image_features(torch.stack(batch)))
+        on_progress(len(names) + len(bad))
+    return names, torch.cat(pieces) if pieces else torch.zeros(0, clip.vision.config.projection_dim or 0), bad
+
+
+def _read(path: Path, key: str) -> _Found | None:
+    """What a file holds, if it is whole and of this key."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("key") != key:
+                return None
+            tensor = file.get_tensor("features").clone()
+            return json.loads(metadata["names"]), tensor, [tuple(one) for one in json.loads(metadata["problems"])]
+    except (OSError, SafetensorError):
+        return None
+
+
+def _stamp(example: Example) -> list[object]:
+    """What changes when an image does."""
+    about = example.path.stat()
+    return [example.name, about.st_size, about.st_mtime_ns, example.place]
+
+
+def _digest_of(clip: FullClip, crop: Crop) -> str:
+    """Changes with the image tower's weights and with the crop."""
+    digest = blake2b(crop.encode(), digest_size=16)
+    for parameter in clip.vision.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""What a training run is told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from ..encoder.config import CROPS, Crop
+from .captions import CaptionOptions
+from .optimizer import Rates
+
+Trained = Literal["text", "both"]
+TRAINED: tuple[Trained, ...] = get_args(Trained)
+"""Which towers are trained, default first: the text tower alone, or both."""
+
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""Types of the arithmetic, default first. Weights are always kept in float32."""
+
+MAX_HELD_OUT = 256
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """All that decides what a run computes.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    towers: Trained = "text"
+    batch: int = 32
+    """Pairs in one part of a batch, which memory has to hold."""
+    accumulate: int = 1
+    """Parts that make up a batch. Each pair is every other one's negative in all of them."""
+    steps: int | None = None
+    """Of the run. None: as many as ``epochs`` have."""
+    epochs: int = 10
+    seed: int = 0
+    precision: Precision = "fp32"
+    rates: Rates = field(default_factory=Rates)
+    captions: CaptionOptions = field(default_factory=CaptionOptions)
+    crop: Crop = CROPS[0]
+    held_out: int | None = None
+    """Pairs that are kept from training, to measure recall. None: a tenth, at most 256."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    checkpointing: bool = False
+    """Compute the layers again in the backward pass, to save memory."""
+
+    def __post_init__(self) -> None:
+        counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
+        if self.steps is not None:
+            counted["steps"] = self.steps
+        for name, value in counted.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.held_out is not None and self.held_out < 0:
+            raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
+
+    def num_held_out(self, num_pairs: int) -> int:
+        """How many of so many pairs are held out."""
+        return min(MAX_HELD_OUT, num_pairs // 10) if self.held_out is None else self.held_out
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a record."""
+        return asdict(self)

@@ -1,0 +1,405 @@
+"""A training run: from a CLIP and pairs to files that hosts load, stopped and resumed at will."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
+from ..encoder.files.writing import hugging_face_tensors
+from ..encoder.full_clip import FullClip
+from ..encoder.tokenizer import default_tokenizer
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from . import checkpoint
+from .batches import Batches, held_out
+from .captions import caption_of, is_too_long, token_ids
+from .data import Data, Example, Problem, summary
+from .evaluation import recalls
+from .features import NUM_THREADS, cached_features, pixels_of, unreadable
+from .optimizer import adamw, groups_of, schedule
+from .options import TrainOptions
+from .step import Part, Towers, backward
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+TEXT_NAME, WHOLE_NAME, LOG_NAME, FEATURES_NAME = "text_encoder.safetensors", "clip.safetensors", "log.jsonl", "features"
+SECONDS_BETWEEN_CHECKPOINTS = 600.0
+NUM_EVALUATIONS = 10
+"""How often recall is measured in a run, beside before it."""
+
+
+class Run:
+    """One training of a CLIP on some data. A run is made, perhaps resumed, and trained to its end."""
+
+    def __init__(
+        self,
+        clip: FullClip,
+        data: Data,
+        folder: Path,
+        options: TrainOptions,
+        accelerator: Accelerator,
+        say: Callable[[str], None],
+    ) -> None:
+        """Read the images and set all up.
+
+        Args:
+            clip: What training begins from; its towers are trained in place.
+            data: The pairs.
+            folder: For all that is written; it is there.
+            options: What to do.
+            accelerator: Which runs it.
+            say: Called with lines for people.
+
+        Raises:
+            ValueError: If too few pairs are left to train on.
+            OSError: If the features of the images cannot be written.
+        """
+        self.clip, self.folder, self.options, self.say = clip, folder, options, say
+        self.accelerator = accelerator
+        self.step = 0
+        self.is_stopped = False
+        """Set it, and the run ends after the step that it is in, with a checkpoint."""
+        self.data = self._read_images(data)
+        self._say_what_is_cut()
+        count = options.num_held_out(len(self.data.examples))
+        if len(self.data.examples) - count < 2:
+            left_out = "; ".join(summary(self.data.problems))
+            raise ValueError(
+                f"{len(self.data.examples)} usable pairs{f': {left_out}' if left_out else ''}, {count} of them held "
+                "out. Training tells pairs from each other, so at least 2 must be left"
+            )
+        self.pairs, self.held = held_out(self.data.examples, count, options.seed)
+        self._share = self._size_of_share()
+        self.batches = Batches(self.pairs, self._share * accelerator.num_processes, options.seed)
+        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
+        self._build()
+
+    def _read_images(self, data: Data) -> Data:
+        """The data without unreadable images; features of all others where the image tower is frozen."""
+        began = time.monotonic()
+
+        def on_progress(count: int) -> None:
+            if time.monotonic() - self._last_said > 10:
+                self._last_said = time.monotonic()
+                self.say(f"images read: {count:,} of {len(data.examples):,}, {_duration(time.monotonic() - began)}")
+
+        self._last_said = began
+        self._features: dict[str, Tensor] = {}
+        config, crop = self.clip.vision.config, self.options.crop
+        if self.options.towers == "both":
+            problems: Sequence[Problem] = unreadable(data.examples, config.image_size, crop, on_progress)
+        else:
+            with self.accelerator.main_process_first():  # the others then find the files
+                place = self.folder / FEATURES_NAME
+                self._features, problems = cached_features(self.clip, data.examples, crop, place, on_progress)
+        return data.without(problems)
+
+    def _say_what_is_cut(self) -> None:
+        """Name captions of which the tower cannot read the end."""
+        config = self.clip.text.config
+        captions = [(pair.name, caption) for pair in self.data.examples for caption in pair.captions]
+        cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config)]
+        if cut:
+            self.say(
+                f"{len(cut)} captions have more than {config.context_length - 2} tokens, and are read up to there "
+                f"({', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''})"
+            )
+
+    def _size_of_share(self) -> int:
+        """Pairs of a batch that are this process's; fewer than asked for where there are not so many."""
+        processes = self.accelerator.num_processes
+        asked = self.options.batch * self.options.accumulate
+        share = min(asked, sum(pair.repeats for pair in self.pairs) // processes)
+        if share < asked:
+            self.say(f"batch of {share * processes} pairs, as there are no more than {len(self.pairs)}")
+        if share * processes < 2:
+            raise ValueError(f"{len(self.pairs)} pairs are too few for {processes} processes")
+        return share
+
+    def _build(self) -> None:
+        """Model, optimizer, schedule and average."""
+        options = self.options
+        is_both = options.towers == "both"
+        loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
+        self.towers = Towers(self.clip.text, self.clip.vision if is_both else None, loss)
+        for tower in (self.towers.text, self.towers.vision):
+            if tower is not None:
+                tower.encoder.is_checkpointed = options.checkpointing
+        groups = groups_of(self.towers, options.rates)
+        # before the accelerator changes the model, so that it is a copy of the model alone
+        self.average = None
+        if options.ema:
+            of_weights = get_ema_multi_avg_fn(options.ema)
+            self.average = AveragedModel(self.towers, self.accelerator.device, multi_avg_fn=of_weights)
+        plain = adamw(groups)
+        self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
+        self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
+
+    # ---- training
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, and write the results.
+
+        Returns:
+            Held-out recall at the end; nothing where no pairs are held out.
+
+        Raises:
+            KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
+            ValueError: If the loss is no number any more. The results up to there are written.
+            OSError: If a file cannot be written.
+        """
+        if self.step == 0:
+            self._log({"step": 0, **self._measure()})
+        every = max(1, self.num_steps // NUM_EVALUATIONS)
+        began, first = time.monotonic(), self.step
+        saved = said = began
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            following = self._load(pool, self.step)
+            while self.step < self.num_steps:
+                parts = self._parts(following)
+                if self.step + 1 < self.num_steps:
+                    following = self._load(pool, self.step + 1)
+                rate, loss = float(self.schedule.get_last_lr()[0]), self._train_on(parts)
+                self.step += 1
+                now = time.monotonic()
+                self._log({"step": self.step, "loss": loss, "rate": rate, "scale": self._scale()})
+                if now - said > 5 or self.step in (first + 1, self.num_steps):
+                    said = now
+                    self.say(self._progress(loss, (now - began) / (self.step - first)))
+                if self.step % every == 0 or self.step == self.num_steps:
+                    found = self._measure()
+                    self._log({"step": self.step, **found})
+                if self._all_stop():
+                    self.save()
+                    raise KeyboardInterrupt
+                if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
+        self.write_results()
+        return self._measure(is_quiet=True)
+
+    def _train_on(self, parts: Sequence[Part]) -> float:
+        """One step; the loss of its whole batch."""
+        loss = backward(self.accelerator, self.model, parts)
+        if self.accelerator.num_processes > 1:
+            shared = torch.tensor(loss, device=self.accelerator.device)
+            loss = float(cast("Tensor", self.accelerator.reduce(shared, "mean")).item())
+        if not math.isfinite(loss):
+            self.write_results()
+            raise ValueError(
+                f"the loss of step {self.step + 1} is {loss}: try a lower --rate, more --warmup, or another "
+                f"--precision. The weights before that step are written to {self.folder}"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        self.towers.loss.clamp_temperature()
+        if self.average is not None:
+            self.average.update_parameters(self.towers)
+        return loss
+
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
+        """Captions and, as they come, images of this process's share of a step."""
+        epoch, indices = self.batches(step)
+        first = self.accelerator.process_index * self._share
+        own = [self.pairs[index] for index in indices[first : first + self._share]]
+        return [
+            (caption_of(pair, epoch, self.options.seed, self.options.captions), pool.submit(self._image, pair))
+            for pair in own
+        ]
+
+    def _image(self, pair: Example) -> Tensor | Problem:
+        """Features of an image, or its pixels where the image tower is trained."""
+        if self.options.towers == "both":
+            return pixels_of(pair, self.clip.vision.config.image_size, self.options.crop)
+        return self._features[pair.name]
+
+    def _parts(self, loaded: Sequence[tuple[str, Future[Tensor | Problem]]]) -> list[Part]:
+        """Parts of a batch on the device."""
+        parts: list[Part] = []
+        for start in range(0, len(loaded), self.options.batch):
+            some = loaded[start : start + self.options.batch]
+            images: list[Tensor] = []
+            for _, future in some:
+                image = future.result()
+                if isinstance(image, Problem):
+                    raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
+                images.append(image)
+            ids = token_ids([caption for caption, _ in some], default_tokenizer(), self.clip.text.config)
+            device = self.accelerator.device
+            parts.append(Part(ids.to(device), torch.stack(images).to(device)))
+        return parts
+
+    def _all_stop(self) -> bool:
+        """Whether any process is to stop."""
+        if self.accelerator.num_processes == 1:
+            return self.is_stopped
+        flag = torch.tensor(float(self.is_stopped), device=self.accelerator.device)
+        return bool(cast("Tensor", self.accelerator.reduce(flag, "sum")).item())
+
+    # ---- what is said and written
+
+    def _scale(self) -> float:
+        return 1 / self.towers.loss.temperature.item()
+
+    def _progress(self, loss: float, seconds: float) -> str:
+        """A line on a step."""
+        per_step = self._share * self.accelerator.num_processes
+        left = _duration(seconds * (self.num_steps - self.step))
+        return (
+            f"step {self.step:,} of {self.num_steps:,}: loss {loss:.4f}, scale {self._scale():.1f}, "
+            f"{per_step / seconds:.1f} pairs/s, {left} left"
+        )
+
+    @property
+    def _result(self) -> Towers:
+        """What is measured and written: the average, if there is one."""
+        return self.towers if self.average is None else cast("Towers", self.average.module)
+
+    @torch.no_grad()
+    def _measure(self, *, is_quiet: bool = False) -> dict[str, float]:
+        """Recall of what is held out, by the first caption of each image."""
+        if not self.held:
+            return {}
+        result, device = self._result, self.accelerator.device
+        texts: list[Tensor] = []
+        images: list[Tensor] = []
+        for start in range(0, len(self.held), self.options.batch):
+            some = self.held[start : start + self.options.batch]
+            ids = token_ids([pair.captions[0] for pair in some], default_tokenizer(), self.clip.text.config)
+            loaded = [self._image(pair) for pair in some]
+            stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
+            for kept, features in zip((texts, images), result(Part(ids.to(device), stacked.to(device))), strict=True):
+                kept.append(features)
+        found = recalls(torch.cat(texts), torch.cat(images))
+        if not is_quiet:
+            shown = ", ".join(f"{name} {share:.1%}" for name, share in found.items())
+            self.say(f"recall of {len(self.held)} held-out pairs after {self.step:,} steps: {shown}")
+        return found
+
+    def _log(self, entry: Mapping[str, float]) -> None:
+        """A line of the log; the first process writes it."""
+        if self.accelerator.is_main_process and len(entry) > 1:
+            with (self.folder / LOG_NAME).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def about(self) -> dict[str, Any]:
+        """What a resumed run has to have in common with the one that it goes on with."""
+        return {
+            "data": self.data.digest,
+            "pairs": len(self.data.examples),
+            "weights": self.clip.name,
+            "processes": self.accelerator.num_processes,
+            "steps": self.num_steps,
+            **{f"options.{name}": json.dumps(value) for name, value in self.options.as_dict().items()},
+        }
+
+    def save(self) -> None:
+        """Write the checkpoint.
+
+        Raises:
+            OSError: If it cannot be written; the last one is still there.
+        """
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
+            checkpoint.save(
+                self.folder,
+                {
+                    "about": self.about(),
+                    "step": self.step,
+                    "model": self.towers.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "schedule": self.schedule.state_dict(),
+                    "average": None if self.average is None else self.average.state_dict(),
+                    "scaler": None if scaler is None else scaler.state_dict(),
+                },
+            )
+        self.accelerator.wait_for_everyone()
+
+    def resume(self) -> None:
+        """Go on where the checkpoint ends.
+
+        Raises:
+            ValueError: If there is none, or it is of other data, weights or options.
+        """
+        state = checkpoint.load(self.folder)
+        about, found = self.about(), state["about"]
+        changed = [name for name in about if about[name] != found.get(name)]
+        if changed:
+            named = ", ".join(
+                name.removeprefix("options.")
+                + (f" ({found.get(name)} then, {about[name]} now)" if name != "data" else "")
+                for name in changed
+            )
+            raise ValueError(
+                f"{self.folder / checkpoint.NAME} is of a run with other {named}. Undo the change, or begin anew with "
+                "another --out"
+            )
+        self.step = state["step"]
+        self.towers.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self._shorten_log()
+        self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")
+
+    def _shorten_log(self) -> None:
+        """Take out of the log what a killed run has written after its checkpoint."""
+        path = self.folder / LOG_NAME
+        if not self.accelerator.is_main_process or not path.is_file():
+            return
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        kept = [line for line in lines if json.loads(line)["step"] <= self.step]
+        with written_whole(path) as place:
+            place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+    def write_results(self) -> None:
+        """Write the text encoder and the whole CLIP as hosts read them.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        if self.accelerator.is_main_process:
+            result = self._result
+            metadata = {
+                "trained_from": self.clip.name,
+                "trained_by": "weighted-clip train",
+                "steps": str(self.step),
+                "options": json.dumps(self.options.as_dict()),
+            }
+            text = hugging_face_tensors(result.text)
+            vision = hugging_face_tensors(result.vision or self.clip.vision)
+            scale = {"logit_scale": result.loss.logit_scale.detach().cpu().contiguous()}
+            for name, tensors in ((TEXT_NAME, text), (WHOLE_NAME, {**text, **vision, **scale})):
+                with written_whole(self.folder / name) as place:
+                    save_tensors(tensors, place, metadata)
+        self.accelerator.wait_for_everyone()
+
+
+def _duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> _duration(75), _duration(7300)
+    ('1 min 15 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
