@@ -21,7 +21,8 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
     DESCRIPTION = (
         "Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's "
         "attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. "
-        "For Stable Diffusion 1, 2 and XL, Flux 1, Chroma, Qwen-Image, Z-Image, Krea 2, Anima and Wan."
+        "For Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, "
+        "Anima and Wan."
     )
     SEARCH_ALIASES = ["attention", "weights", "cross attention", "prompt", "emphasis", "attention bias"]  # noqa: RUF012
     RETURN_TYPES = ("CONDITIONING", "STRING", "MODEL")

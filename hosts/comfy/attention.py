@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
-from .attention_layers import Call, Weighing, family_of
+from .attention_layers import Call, Weighing, family_of, is_filled_in_front
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -175,16 +175,17 @@ def _predict(
 ) -> Any:
     """Around the predictions of a step: give every entry a marker of one length, so that they can share a batch."""
     entries = [entry for some in conds if some is not None for entry in some]
-    lengths = [_num_rows(entry["model_conds"][MARKER].cond) for entry in entries if MARKER in entry["model_conds"]]
-    if not lengths or any(READY in entry for entry in entries):
+    marked = [entry for entry in entries if MARKER in entry["model_conds"]]
+    if not marked or any(READY in entry for entry in entries):
         return executor(model, conds, *rest, **named)
-    longest = max(lengths)
     seen = _seen_in(*rest, **named)
-    for entry in entries:
-        node_id = getattr(entry["model_conds"].get(MARKER), "node_id", None)
+    for entry in marked:
+        node_id = getattr(entry["model_conds"][MARKER], "node_id", None)
         if seen is not None and node_id is not None:
             seen.node_ids[entry["uuid"]] = node_id
-    ready = [some if some is None else [_ready(entry, longest) for entry in some] for some in conds]
+    is_filled = is_filled_in_front(model)
+    longest = max(_rows_as_read(entry, is_filled).shape[1] for entry in marked)
+    ready = [some if some is None else [_ready(entry, longest, is_filled) for entry in some] for some in conds]
     return executor(model, ready, *rest, **named)
 
 
@@ -194,27 +195,59 @@ def _seen_in(*given: Any, **named: Any) -> _Seen | None:
     return next((one["transformer_options"].get(MARKER) for one in options if "transformer_options" in one), None)
 
 
-def _ready(entry: Entry, length: int) -> Entry:
+def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
     """An entry with a marker for ``length`` rows, of which those that it does not have are no numbers."""
     import comfy.conds
 
     inputs = entry["model_conds"]
     marker = torch.full((2, length), torch.nan)
     if MARKER in inputs:
-        own = inputs[MARKER].cond.view(2, -1)
-        num_rows = inputs["c_crossattn"].cond.shape[1]
-        if own.shape[1] != num_rows:
-            raise ValueError(
-                f"Weigh Attention weighed {own.shape[1]} rows of text, but the sampler got {num_rows}: a node between "
-                "them, such as Conditioning (Concat), has changed them. Join prompts with Conditioning (Combine), or "
-                "write them as one."
-            )
-        marker[:, :num_rows] = own
+        own = _rows_as_read(entry, is_filled)
+        marker[:, : own.shape[1]] = own
     copy = {**entry, "model_conds": {**inputs, MARKER: comfy.conds.CONDRegular(marker.view(1, -1))}, READY: True}
     hooks = entry.get("hooks")
     if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
         copy["hooks"] = None  # it has done its work by now, and entries with other hooks never share a batch
     return copy
+
+
+def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
+    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``.
+
+    Args:
+        entry: As the host's sampler has it.
+        is_filled: Whether the model fills up the text's rows in front.
+
+    Raises:
+        ValueError: If the rows are not those that were weighed.
+    """
+    inputs = entry["model_conds"]
+    own = inputs[MARKER].cond.view(2, -1)
+    llama = inputs.get("encoder_hidden_states_llama3")
+    num_rows = _num_rows(inputs["c_crossattn"].cond, None if llama is None else llama.cond)
+    num_filled = num_rows - entry["cross_attn"].shape[1] if is_filled else 0
+    if own.shape[1] != num_rows - num_filled:
+        raise ValueError(
+            f"Weigh Attention weighed {own.shape[1]} rows of text, but the sampler got {num_rows - num_filled}: a node "
+            "between them, such as Conditioning (Concat), has changed them. Join prompts with Conditioning (Combine), "
+            "or write them as one."
+        )
+    return torch.cat([_plain(num_filled), own], 1)
+
+
+def _plain(num_rows: int) -> Tensor:
+    """Bias and factor of rows that are left as they are, ``[2, rows]``."""
+    return torch.tensor([[PLAIN.bias], [PLAIN.factor]]).expand(2, num_rows)
+
+
+def _num_rows(text: Tensor, llama: Tensor | None) -> int:
+    """Rows of a text.
+
+    Args:
+        text: ``[batch, rows, dim]``.
+        llama: Those of Llama that HiDream has beside, ``[batch, layers, rows, dim]``.
+    """
+    return text.shape[1] + (0 if llama is None else llama.shape[2])
 
 
 def _apply(
@@ -232,17 +265,16 @@ def _apply(
     marker: Tensor | None = inputs.pop(MARKER, None)
     if marker is None:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    plain = torch.tensor([[PLAIN.bias], [PLAIN.factor]])
     rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2, -1)]
-    num_rows = max(int((own != plain).any(0).sum()) for own in rows)
+    num_rows = max(int((own != _plain(1)).any(0).sum()) for own in rows)
     if not num_rows:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     family = family_of(model)
     assert c_crossattn is not None  # all families have the text there
-    num_keys = c_crossattn.shape[1]
+    num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
     # the host repeats shorter texts in a batch until all are equally long
-    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else plain.expand(2, num_keys) for own in rows]
+    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys) for own in rows]
     bias, factor = torch.stack(tiled, dim=1)
     weighing = Weighing(bias, factor, x.device)
     options = family(weighing, Call(model.diffusion_model, options, inputs))
@@ -260,12 +292,8 @@ def _apply(
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             own = rows[index * len(rows) // len(uuids)]
-            seen.note(uuid, int((own != plain).any(0).sum()), weighing.num_layers)
+            seen.note(uuid, int((own != _plain(1)).any(0).sum()), weighing.num_layers)
     return result
-
-
-def _num_rows(marker: Tensor) -> int:
-    return marker.shape[1] // 2
 
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {

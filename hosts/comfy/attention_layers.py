@@ -52,6 +52,8 @@ class Weighing:
         self._has_factor = bool((factor != 1).any())
         self.bias = bias.to(device)
         self.factor = factor.to(device)
+        self.is_last = False
+        """Whether the text's keys are the last ones of a layer, not the first."""
         self.num_layers = 0
         """Attention layers in which it acted so far."""
 
@@ -71,13 +73,13 @@ class Weighing:
         *rest: Any,
         **options: Any,
     ) -> Tensor:
-        """The host's attention with the weights in it; the text's keys are the first ones.
+        """The host's attention with the weights in it.
 
         Args:
             attention: What makes it.
             query: ``[batch, queries, dim]``, or ``[batch, heads, queries, head_dim]``.
             key: The same with keys.
-            value: As ``key``.
+            value: As ``key``; beside a key of the first kind also ``[batch, keys, heads, head_dim]``.
             heads: Number of heads.
             mask: What else hides keys, as the host's attention takes it.
             rest: What else stands behind it.
@@ -87,15 +89,17 @@ class Weighing:
             What ``attention`` gives.
         """
         self.num_layers += 1
-        num_text, num_keys = self.bias.shape[1], key.shape[-2]
+        others = key.shape[-2] - self.bias.shape[1]
+        around = (others, 0) if self.is_last else (0, others)
         if self._has_bias:
             # as low as a bias can be without making a row of nothing but -inf, whose softmax is no number
             bias = self.bias.clamp(min=torch.finfo(query.dtype).min / 2).to(query.dtype)
-            bias = torch.nn.functional.pad(bias, (0, num_keys - num_text))[:, None, None]  # [batch, 1, 1, keys]
+            bias = torch.nn.functional.pad(bias, around)[:, None, None]  # [batch, 1, 1, keys]
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
-            factor = torch.nn.functional.pad(self.factor, (0, num_keys - num_text), value=1.0)[..., None]
-            value = value * (factor if value.dim() == 3 else factor[:, None]).to(value.dtype)
+            factor = torch.nn.functional.pad(self.factor, around, value=1.0)
+            shape = (-1, 1, key.shape[2], 1) if key.dim() == 4 else (-1, key.shape[1], *[1] * (value.dim() - 2))
+            value = value * factor.view(shape).to(value.dtype)
         return attention(query, key, value, heads, mask, *rest, **options)
 
 
@@ -272,6 +276,66 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     return around_attention({**call.options, "patches": patched}, act)
 
 
+def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options by which weights act in Stable Diffusion 3: in the first attention of each block.
+
+    The text stands first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
+    block tells them apart; it stands inside of another pack's, which may leave blocks out.
+
+    Raises:
+        ValueError: If layers refine the text alone, which take no weights, or if another pack changes its rows.
+    """
+    if call.network.context_processor is not None:
+        raise ValueError(
+            "Weigh Attention cannot act in this variant of Stable Diffusion 3, in which layers of their own refine the "
+            "text. For this model, encode without it."
+        )
+    num_rows = weighing.bias.shape[1]
+    is_next = False
+
+    def around(earlier: Callable[..., Any] | None) -> Callable[..., Any]:
+        def replacement(block: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
+            def original(block: Mapping[str, Any]) -> Any:
+                nonlocal is_next
+                if block["txt"].shape[1] != num_rows:
+                    raise ValueError(
+                        f"Weigh Attention expects {num_rows} rows of text in each block, but another node has made "
+                        f"them {block['txt'].shape[1]}: which of them are words can no longer be told. Take out that "
+                        "node or Weigh Attention."
+                    )
+                is_next = True
+                return extra["original_block"](block)
+
+            return original(block) if earlier is None else earlier(block, {**extra, "original_block": original})
+
+        return replacement
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        nonlocal is_next
+        if not is_next:
+            return attention(*inputs, **choices)
+        is_next = False
+        return weighing.attend(attention, *inputs, **choices)
+
+    replaced = call.options.get("patches_replace", {})
+    blocks = replaced.get("dit", {})
+    names = [("double_block", index) for index in range(len(call.network.joint_blocks))]
+    ours = {name: around(blocks.get(name)) for name in names}
+    return around_attention({**call.options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}, act)
+
+
+def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options by which weights act in HiDream: in every attention, the text standing last.
+
+    Behind the image come the rows of T5, those of Llama's last layer, and those of Llama's layer for this block.
+    """
+    num_llama = call.inputs["encoder_hidden_states_llama3"].shape[2]  # [batch, layers, rows, dim]
+    weighing.bias = torch.cat([weighing.bias, weighing.bias[:, -num_llama:]], 1)
+    weighing.factor = torch.cat([weighing.factor, weighing.factor[:, -num_llama:]], 1)
+    weighing.is_last = True
+    return around_attention(call.options, weighing.attend)
+
+
 def _block_type(choices: Mapping[str, Any]) -> Any:
     """Which kind of block an attention belongs to, as the host says it."""
     return choices.get("transformer_options", {}).get("block_type")
@@ -288,8 +352,19 @@ FAMILIES: Mapping[str, Family] = {
     "comfy.ldm.wan.model.WanModel": in_wan_cross_attention,
     "comfy.ldm.wan.model.VaceWanModel": in_wan_cross_attention,
     "comfy.ldm.wan.model.CameraWanModel": in_wan_cross_attention,
+    "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": in_joint_blocks,
+    "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": before_three_texts,
 }
 """By the class of a diffusion model; of each a test has shown that weights act as written out."""
+
+
+FILLED_IN_FRONT = ("comfy.model_base.Flux2",)
+"""By class, the host's models that fill up the text's rows to a length of their own, by rows of zeros in front."""
+
+
+def is_filled_in_front(model: Any) -> bool:
+    """Whether a model of the host fills up the text's rows in front."""
+    return f"{type(model).__module__}.{type(model).__qualname__}" in FILLED_IN_FRONT
 
 
 def family_of(model: Any) -> Family:

@@ -1,4 +1,4 @@
-"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP: T5, UMT5 and Qwen.
+"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP, or more than that.
 
 A prompt is parsed, its syntax stripped, and what is left encoded by the host. The host's own tokenizer says from where
 in that text each token comes. Its ids have to be those that the host encodes, and the rows as many: tokens are never
@@ -9,6 +9,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attentio
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -40,6 +41,28 @@ def _qwen_image_prefix(ids: Sequence[int]) -> int:
     return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
 
 
+Part = tuple[str, ...] | int
+"""Rows of a conditioning: those of an encoder, of two that share their rows, or a number that no word has."""
+
+
+def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
+    """Those of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
+    loaded = clip.cond_stage_model
+    towers = tuple(key for key in ("l", "g") if getattr(loaded, f"clip_{key}") is not None)
+    parts = [part for part in (towers, () if loaded.t5xxl is None else ("t5xxl",)) if part]
+    if not parts:
+        raise ValueError("This CLIP holds no text encoder of Stable Diffusion 3: load CLIP-L, CLIP-G or T5.")
+    return tuple(parts)
+
+
+def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
+    """Those of T5, then those of Llama; for a missing one the host puts zeros."""
+    loaded = clip.cond_stage_model
+    if loaded.t5xxl is None and loaded.llama is None:
+        raise ValueError("This CLIP holds no text encoder of HiDream whose rows are read: load T5 or Llama.")
+    return 128 if loaded.t5xxl is None else ("t5xxl",), 1 if loaded.llama is None else ("llama",)
+
+
 @dataclass(frozen=True)
 class TextFamily:
     """A text encoder whose rows are known."""
@@ -54,6 +77,8 @@ class TextFamily:
     """Whether its stock tokenizer reads weights, and has to be told not to."""
     min_rows: int = 0
     """Rows that its model fills it up to, with rows that are no word's."""
+    parts: Callable[[Clip], tuple[Part, ...]] | None = None
+    """Whose rows stand one behind the other; without it, those of ``key`` alone."""
 
 
 TEXT_FAMILIES: Mapping[str, TextFamily] = {
@@ -68,6 +93,12 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
     ),
     "comfy.text_encoders.anima.AnimaTokenizer": TextFamily("Anima", "t5xxl", min_rows=ANIMA_ROWS),
     "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
+    "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily("Stable Diffusion 3", "t5xxl", parts=_sd3_parts),
+    "comfy.text_encoders.lumina2.LuminaTokenizer": TextFamily("Lumina 2", "gemma2_2b"),
+    "comfy.text_encoders.flux.KleinTokenizer": TextFamily("Flux 2", "qwen3_4b", has_weights=False),
+    "comfy.text_encoders.flux.KleinTokenizer8B": TextFamily("Flux 2", "qwen3_8b", has_weights=False),
+    "comfy.text_encoders.flux.Flux2Tokenizer": TextFamily("Flux 2", "mistral3_24b", has_weights=False),
+    "comfy.text_encoders.hidream.HiDreamTokenizer": TextFamily("HiDream", "llama", parts=_hidream_parts),
 }
 """By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
 
@@ -83,6 +114,8 @@ class TextRows(NamedTuple):
     """What was read, for views and reports."""
     host_tokens: dict[str, Any]
     """The tokens as the host has them, to be encoded."""
+    encoder: str
+    """The encoder of which ``read`` is, by its key among the host's tokens."""
 
 
 def text_family(clip: Clip) -> TextFamily | None:
@@ -108,10 +141,12 @@ def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
         values: What the entry holds beside them.
 
     Returns:
-        As many as there are, except for Anima, whose model makes others of them and of T5's ids.
+        As many as there are, and for HiDream those of Llama beside. The model of Anima makes others of them and of T5's
+        ids.
     """
-    ids = values.get("t5xxl_ids")
-    return rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
+    ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
+    num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
+    return num_rows + (0 if llama is None else llama.shape[2])
 
 
 def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions) -> TextRows:
@@ -132,32 +167,82 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))
-    (pairs,) = host_tokens[family.key]
-    ids = [pair[0] for pair in pairs]
-    if not all(isinstance(token_id, int) for token_id in ids):
-        raise ValueError("Weigh Attention does not take embeddings in this text encoder: take “embedding:…” out.")
+    issues: list[Issue] = []
+    rows: list[Token] = []
+    words: dict[str, list[Token]] = {}
+    for part in ((family.key,),) if family.parts is None else family.parts(clip):
+        if isinstance(part, int):
+            rows += [Token(0)] * part
+            continue
+        sharing: dict[str, list[Token]] = {}
+        for key in part:
+            tokens = _tokens(clip, key, host_tokens[key], plain, characters, issues)
+            words[key] = [token for token in tokens if token.span is not None]
+            sharing[key] = tokens[family.num_left_out([pair[0] for chunk in host_tokens[key] for pair in chunk]) :]
+        rows += _shared(sharing)
+    rows += [Token(0)] * (family.min_rows - len(rows))
+    key = family.key if family.key in words else next(iter(words))
+    read = as_read(prompt, words[key], tuple(dict.fromkeys(issues)), options)
+    return TextRows(plain, tuple(rows), read, host_tokens, key)
 
+
+def _tokens(
+    clip: Clip,
+    key: str,
+    chunks: Sequence[Sequence[tuple[Any, ...]]],
+    plain: str,
+    characters: Sequence[Character],
+    issues: list[Issue],
+) -> list[Token]:
+    """The tokens that one encoder is given for a text, all chunks in a row."""
     tokenizer = clip.tokenizer
-    inner = inner_tokenizer(clip, family.key)
+    inner = inner_tokenizer(clip, key)
     template = getattr(tokenizer, "llama_template", "{}")
     if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host takes it for a template of its own
         template = "{}"
     found = offsets(inner, template.format(plain))
+    _check_offsets(inner, template.format(plain), found)
     starts_at = len(template.split("{}")[0])
-    if ids[: len(found)] != [token_id for token_id, _, _ in found] or set(ids[len(found) :]) - {
-        inner.end_token,
-        inner.pad_token,
-    }:
-        raise ValueError(
-            f"Weigh Attention cannot tell which rows are a word's: ComfyUI's tokens of “{plain[:80]}” are not those "
-            "that its tokenizer gives for it. Embeddings and escaped brackets may be the reason."
-        )
-    issues: list[Issue] = []
-    tokens = [token_of(*one, starts_at, characters, issues) for one in found]
-    tokens += [Token(token_id) for token_id in ids[len(found) :]]
-    tokens += [Token(inner.pad_token)] * (family.min_rows - len(tokens))
-    read = as_read(prompt, [token for token in tokens if token.span is not None], issues, options)
-    return TextRows(plain, tuple(tokens[family.num_left_out(ids) :]), read, host_tokens)
+    tokens: list[Token] = []
+    for chunk in chunks:
+        ids = [pair[0] for pair in chunk]
+        if not all(isinstance(token_id, int) for token_id in ids):
+            raise ValueError("Weigh Attention does not take embeddings in this text encoder: take “embedding:…” out.")
+        own = found[: inner.max_length - (inner.start_token is not None) - (inner.end_token is not None)]
+        found = found[len(own) :]
+        first = max(0, len(ids) - len(own)) if getattr(inner, "pad_left", False) else int(inner.start_token is not None)
+        around = {*ids[:first], *ids[first + len(own) :]}
+        if ids[first : first + len(own)] != [token_id for token_id, _, _ in own] or around - {
+            inner.start_token,
+            inner.end_token,
+            inner.pad_token,
+        }:
+            raise ValueError(
+                f"Weigh Attention cannot tell which rows are a word's: ComfyUI's tokens of “{plain[:80]}” are not "
+                "those that its tokenizer gives for it. Embeddings and escaped brackets may be the reason."
+            )
+        tokens += [Token(token_id) for token_id in ids[:first]]
+        tokens += [token_of(*one, starts_at, characters, issues) for one in own]
+        tokens += [Token(token_id) for token_id in ids[first + len(own) :]]
+    left_out = [token_of(*one, starts_at, characters, []) for one in found]
+    if spans := [token.span for token in left_out if token.span is not None]:
+        message = f"{key} reads no more than {len(tokens)} tokens: it does not see this and what follows."
+        issues.append(Issue("rows-cut", message, spans[0]))
+    return tokens
+
+
+def _shared(encoders: Mapping[str, Sequence[Token]]) -> Sequence[Token]:
+    """The rows of encoders that stand side by side, as many as the one with the fewest has."""
+    (name, first), *others = encoders.items()
+    for other, tokens in others:
+        for row, (one, two) in enumerate(zip(first, tokens, strict=False)):
+            if (one.weight, one.fragment) != (two.weight, two.fragment):
+                raise ValueError(
+                    f"The text encoders {name} and {other} have different words in row {row}, as one of them reads "
+                    "longer chunks: their rows have one weight together. Write a shorter prompt, or load encoders of "
+                    "the same length."
+                )
+    return first[: min(map(len, encoders.values()))]
 
 
 class Character(NamedTuple):
@@ -215,6 +300,18 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
+
+
+def _check_offsets(tokenizer: Any, text: str, found: Sequence[tuple[int, int, int]]) -> None:
+    """Refuse a tokenizer whose tokens leave out letters; where it changes letters that is no sign."""
+    covered = {place for _, start, end in found for place in range(start, end)}
+    missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
+    if missed and unicodedata.is_normalized("NFKC", text):
+        raise ValueError(
+            f"Weigh Attention cannot tell which rows are a word's: {type(tokenizer.tokenizer).__name__} of the "
+            "transformers that ComfyUI has installed does not say where in the text its tokens stand, or leaves "
+            "letters out. Another version of transformers may."
+        )
 
 
 def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, int]]:

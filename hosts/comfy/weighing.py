@@ -23,7 +23,9 @@ from .native import NativeClip
 from .text_rows import TEXT_FAMILIES, TextFamily, class_of, read_rows, text_family
 from .types import Clip, ModelPatcher
 
-KNOWN_MODELS = ", ".join(["Stable Diffusion 1, 2 and XL", *(family.title for family in TEXT_FAMILIES.values())])
+KNOWN_MODELS = ", ".join(
+    ["Stable Diffusion 1, 2 and XL", *dict.fromkeys(family.title for family in TEXT_FAMILIES.values())]
+)
 """In words."""
 
 
@@ -122,7 +124,7 @@ def _encode_by_host(
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
     prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
-    return Encoded(conditioning, {family.key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
+    return Encoded(conditioning, {rows.encoder: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
 
 
 def _rows_of(encoded: Encoded) -> tuple[Token, ...]:
@@ -152,9 +154,11 @@ def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
 
 def _words(text: str, tokens: Sequence[Token], effects: Sequence[RowEffect]) -> tuple[WeighedWord, ...]:
     weighed = [row for row, effect in enumerate(effects) if effect != PLAIN]
+    by_word: dict[tuple[int, float], list[int]] = {}  # where encoders stand behind each other, in several places
+    for row in weighed:
+        by_word.setdefault((tokens[row].fragment, tokens[row].weight), []).append(row)
     words: list[WeighedWord] = []
-    for _, group in groupby(weighed, lambda row: (tokens[row].fragment, tokens[row].weight)):
-        rows = tuple(group)
+    for rows in map(tuple, by_word.values()):
         spans = [tokens[row].at for row in rows]
         shown = text[min(span.start for span in spans) : max(span.end for span in spans)]
         words.append(WeighedWord(shown, tokens[rows[0]].weight, rows))

@@ -14,11 +14,13 @@ from weighted_clip.hosts.comfy.attention_layers import (
     OVERRIDE,
     Call,
     Weighing,
+    before_three_texts,
     behind_refiners,
     behind_text_fusion,
     family_of,
     in_cross_attention,
     in_joint_attention,
+    in_joint_blocks,
     in_wan_cross_attention,
 )
 from weighted_clip.weighting.attention import RowEffect
@@ -164,6 +166,69 @@ def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
         in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
 
 
+class Blocks:
+    """Blocks of Stable Diffusion 3, each of whose passes asks for two attentions."""
+
+    context_processor = None
+
+    def __init__(self, count) -> None:
+        self.joint_blocks = [None] * count
+
+    def run(self, options, text):
+        q, k = random(1, QUERIES, DIM), random(1, ROWS, DIM)
+        read = []
+
+        def block(_):
+            read.extend(options[OVERRIDE](attention_pytorch, q, k, k, 1) for _ in range(2))
+            return {}
+
+        for index in range(len(self.joint_blocks)):
+            options["patches_replace"]["dit"]["double_block", index]({"txt": text}, {"original_block": block})
+        return attention_pytorch(q, k, k, 1), written_out(q, k, k, BIAS, FACTOR), read
+
+
+def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() -> None:
+    network, text = Blocks(3), random(1, ROWS, DIM)
+    left_out = {("double_block", 1): lambda block, extra: block}  # as by Skip Layer Guidance
+    theirs = {"dit": left_out, "other": "stays"}
+    weighing = Weighing(BIAS, FACTOR)
+    options = in_joint_blocks(weighing, Call(network, {"patches_replace": theirs}, {}))
+    assert theirs["dit"] is left_out and len(left_out) == 1
+    assert options["patches_replace"]["other"] == "stays"
+    plain, expected, read = network.run(options, text)
+    assert len(read) == 4
+    for index, one in enumerate(read):
+        torch.testing.assert_close(one, plain if index % 2 else expected)
+    assert weighing.num_layers == 2
+    with pytest.raises(ValueError, match="expects 5 rows of text in each block, but another node has made them 10"):
+        network.run(options, text.repeat(1, 2, 1))
+    network.context_processor = "one"
+    with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
+        in_joint_blocks(weighing, Call(network, {}, {}))
+
+
+def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, 3 + ROWS + 2, DIM), random(1, 3 + ROWS + 2, DIM) + 1
+    weighing = Weighing(BIAS, FACTOR)
+    inputs = {"encoder_hidden_states_llama3": torch.zeros(1, 4, 2, DIM)}  # of the five rows two are Llama's
+    options = before_three_texts(weighing, Call(None, {}, inputs))
+    bias = torch.cat([torch.zeros(1, 3), BIAS, BIAS[:, 3:]], 1)
+    factor = torch.cat([torch.ones(1, 3), FACTOR, FACTOR[:, 3:]], 1)
+    expected = written_out(q, k, v, bias, factor)
+    torch.testing.assert_close(options[OVERRIDE](attention_pytorch, q, k, v, 1), expected)
+    assert weighing.num_layers == 1
+
+
+def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM) + 1
+
+    def of_heads(q, k, v, heads, mask):
+        return attention_pytorch(q, k, v.flatten(2), heads, mask)
+
+    read = Weighing(BIAS, FACTOR).attend(of_heads, q, k, v.unflatten(2, (2, -1)), 1)
+    torch.testing.assert_close(read, written_out(q, k, v, BIAS, FACTOR))
+
+
 def test_where_another_patch_moves_rows_it_is_refused() -> None:
     with pytest.raises(ValueError, match="post_input"):
         in_joint_attention(Weighing(BIAS, FACTOR), Call(None, {"patches": {"post_input": ["theirs"]}}, {}))
@@ -242,6 +307,33 @@ def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
 def test_rows_that_have_changed_are_refused() -> None:
     with pytest.raises(ValueError, match=r"weighed 4 rows of text, but the sampler got 8.*Concat"):
         attention._predict(lambda *_: None, "model", [[entry(8, marked(4))]])
+
+
+@pytest.mark.usefixtures("known")
+def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
+    monkeypatch.setattr(attention_layers, "FILLED_IN_FRONT", ("builtins.str",))
+    seen = []
+    conds = [[entry(6, marked(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM)), entry(6)]]
+    attention._predict(lambda model, conds: seen.append(conds), "model", conds)
+    ((one, other),) = seen[0]
+    assert one["model_conds"][MARKER].cond.tolist() == [[0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1]]
+    assert other["model_conds"][MARKER].cond.shape == (1, 12)
+    conds = [[entry(6, marked(4), cross_attn=random(1, 5, DIM))]]
+    with pytest.raises(ValueError, match="weighed 4 rows of text, but the sampler got 5"):
+        attention._predict(lambda *_: None, "model", conds)
+
+
+@pytest.mark.usefixtures("known")
+def test_rows_of_llama_are_counted_with_the_text() -> None:
+    llama = {"encoder_hidden_states_llama3": SimpleNamespace(cond=random(1, 3, 2, DIM))}
+    one = entry(4, marked(6, row5=RowEffect(1.0)))
+    one["model_conds"] |= llama
+    seen = []
+    attention._predict(lambda model, conds: seen.append(conds), "model", [[one]])
+    assert seen[0][0][0]["model_conds"][MARKER].cond.tolist() == [[0] * 5 + [1] + [1] * 6]
+    rows, values = random(1, 4, DIM), {"conditioning_llama3": random(1, 3, 2, DIM)}
+    with pytest.raises(ValueError, match="gave 6 rows, but the prompt was read as 4"):
+        attention.with_effects([[rows, values]], [RowEffect(1.0)] * 4)
 
 
 @pytest.mark.usefixtures("known")

@@ -17,7 +17,7 @@ ENDING = 1
 class Encoder:
     """The host's tokenizer of one encoder: a word is a token, and weights are read by the host's own simple rule."""
 
-    tokens_start, tokenizer_adds_end_token = 0, True
+    tokens_start, tokenizer_adds_end_token, start_token, max_length = 0, True, None, 99999999
 
     def __init__(self, is_weighing: bool) -> None:
         self.is_weighing = is_weighing

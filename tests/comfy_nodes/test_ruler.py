@@ -22,7 +22,7 @@ NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 TEXT = "a (red:1.4) cat, [dog] and a [fox:owl:0.5] by (the sea:0.5), " * 8
 OTHERS = {
     **{"hide": "cat", "from_phrases": "the sea", "phrases": "the sea", "causal": False},
-    **{"filler": "cat", "comma_backtrack": 3, "steps": 7},
+    **{"filler": "cat", "comma_backtrack": 3, "steps": 7, "words": "sea"},
 }
 """Other values of inputs that are no menus."""
 

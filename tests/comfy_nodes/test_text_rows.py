@@ -11,7 +11,7 @@ import torch
 from weighted_clip.hosts.comfy.text_rows import TextFamily, num_rows_read, read_rows
 from weighted_clip.weighting.encode import EncodeOptions
 
-EOS, PAD = 1, 0
+BOS, EOS, PAD = 99, 1, 0
 FAMILY = TextFamily("Toy", "toy")
 VOCABULARY: dict[str, int] = {}
 
@@ -28,7 +28,13 @@ class Clip:
 
     def __init__(self, template=None, change=lambda ids: ids) -> None:
         inner = SimpleNamespace(
-            tokenizer=toy_tokenizer, tokenizer_adds_end_token=True, tokens_start=0, end_token=EOS, pad_token=PAD
+            tokenizer=toy_tokenizer,
+            tokenizer_adds_end_token=True,
+            tokens_start=0,
+            start_token=None,
+            end_token=EOS,
+            pad_token=PAD,
+            max_length=100,
         )
         self.tokenizer = SimpleNamespace(toy=inner, **({"llama_template": template} if template else {}))
         self.template, self.change, self.texts = template or "{}", change, []
@@ -167,3 +173,88 @@ def test_sentencepiece_says_itself_where_its_pieces_come_from(processor) -> None
     assert weights("a (red:1.4) cat (on a mat:0.5)", clip=clip) == [1, 1.4, 1, 0.5, 0.5, 0.5, 1, 1]
     clip.change = lambda ids: [*ids[:1], *ids[1:2] * 3, *ids[2:]]
     assert weights("a (猫:1.4) cat", clip=clip) == [1, 1.4, 1.4, 1.4, 1, 1, 1, 1]
+
+
+def with_bos(text, return_offsets_mapping=False):
+    """`toy_tokenizer` behind a BOS."""
+    found = toy_tokenizer(text)
+    return {"input_ids": [BOS, *found["input_ids"]], "offset_mapping": [(0, 0), *found["offset_mapping"]]}
+
+
+class Encoders:
+    """A CLIP of two towers that share their rows, and a third encoder behind them."""
+
+    def __init__(self, sizes=(6, 6)) -> None:
+        def inner(size, **more):
+            own = {"tokenizer": with_bos, "tokens_start": 1, "start_token": BOS, "max_length": size, **more}
+            return SimpleNamespace(**own, tokenizer_adds_end_token=True, end_token=EOS, pad_token=PAD)
+
+        long = {"tokenizer": toy_tokenizer, "tokens_start": 0, "start_token": None}
+        self.tokenizer = SimpleNamespace(clip_one=inner(sizes[0]), clip_two=inner(sizes[1]), long=inner(7, **long))
+        self.sizes = sizes
+
+    def tokenize(self, text, **_):
+        *ids, _ = toy_tokenizer(text)["input_ids"]
+        tokens = {}
+        for key, size in zip(("one", "two"), self.sizes, strict=True):
+            chunks = [[BOS, *ids[at : at + size - 2], EOS] for at in range(0, len(ids), size - 2)]
+            tokens[key] = [[(token_id, 1.0) for token_id in [*chunk, *[PAD] * (size - len(chunk))]] for chunk in chunks]
+        tokens["long"] = [[(token_id, 1.0) for token_id in [*ids[:6], EOS]]]
+        return tokens
+
+
+SHARING = TextFamily("Toy", "long", parts=lambda clip: (("one", "two"), 2, ("long",)))
+
+
+def test_a_word_has_its_weight_in_every_encoder_and_every_chunk() -> None:
+    text = "a (red:1.4) cat on a (mat:0.5)"
+    assert weights(text, clip=Encoders(), family=SHARING) == [
+        *(1, 1, 1.4, 1, 1, 1),  # BOS, a, red, cat, on, EOS
+        *(1, 1, 0.5, 1, 1, 1),  # BOS, a, mat, EOS, two of padding
+        *(1, 1),
+        *(1, 1.4, 1, 1, 1, 0.5, 1),
+    ]
+    rows = read_rows(Encoders(), SHARING, text, EncodeOptions())
+    assert (rows.encoder, rows.read.issues) == ("long", ())
+    towers = TextFamily("Toy", "long", parts=lambda clip: (("one",),))
+    assert read_rows(Encoders(), towers, text, EncodeOptions()).encoder == "one"
+
+
+def test_words_that_an_encoder_does_not_read_are_named() -> None:
+    text = "a b c d e f (g:2) h"
+    rows = read_rows(Encoders(), SHARING, text, EncodeOptions())
+    assert [row for row, token in enumerate(rows.tokens) if token.weight == 2] == [6 + 3]
+    (issue,) = rows.read.issues
+    assert (issue.code, text[slice(*issue.span)]) == ("rows-cut", "g")
+    assert "long reads no more than 7 tokens" in issue.message
+
+
+def test_encoders_that_share_rows_have_to_have_the_same_words_there() -> None:
+    assert weights("a (cat:2)", clip=Encoders((6, 9)), family=SHARING)[:6] == [1, 1, 2, 1, 1, 1]
+    with pytest.raises(ValueError, match=r"encoders one and two have different words in row 5"):
+        weights("a b c d (e:2)", clip=Encoders((6, 9)), family=SHARING)
+
+
+def test_padding_in_front_is_counted() -> None:
+    clip = Clip(change=lambda ids: [PAD, PAD, *ids])
+    clip.tokenizer.toy.pad_left = True
+    clip.tokenize = lambda text, **_: {"toy": [[(i, 1.0) for i in [PAD, PAD, *toy_tokenizer(text)["input_ids"][:-1]]]]}
+    assert weights("a (red:1.4) cat", clip=clip) == [1, 1, 1, 1.4, 1]
+
+
+def test_a_tokenizer_whose_places_leave_out_letters_is_refused() -> None:
+    def shifting(text, return_offsets_mapping):
+        found = toy_tokenizer(text)
+        return found | {
+            "offset_mapping": [(max(0, start - 1), max(0, end - 1)) for start, end in found["offset_mapping"]]
+        }
+
+    clip = Clip()
+    clip.tokenizer.toy.tokenizer = shifting
+    with pytest.raises(ValueError, match="does not say where in the text its tokens stand"):
+        weights("a (red:2) cat", clip=clip)
+    # what it has made of two characters may stand at one of them
+    clip.tokenizer.toy.tokenizer = lambda text, return_offsets_mapping: (
+        toy_tokenizer(text) | {"offset_mapping": [(0, 1), (0, 0)]}
+    )
+    assert weights("\uff76\uff9e", clip=clip)[0] == 1

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint", "attention_cross", "beyond"),
+    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "beyond"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -150,6 +150,20 @@ SUBJECTS = {
     "check_krea2_equals_the_node_of_kjnodes": (
         "Weigh Attention at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise"
     ),
+    "check_other_families_at_weight_one_are_stock": (
+        "Weigh Attention at weight 1, SD3, Lumina 2, Flux 2 and HiDream, small, with stock"
+    ),
+    "check_weights_in_other_families_equal_ones_written_out": (
+        "Weigh Attention on SD3, SD3.5, Lumina 2, Flux 2 and HiDream, small, KSampler, with a softmax written out, "
+        "likewise"
+    ),
+    "check_weights_in_other_families_stay_with_their_entry": (
+        "The same in areas, masks, two conditionings, time ranges and batches, likewise"
+    ),
+    "check_blocks_that_another_pack_leaves_out_do_not_confuse": "The same on SD3.5 with a block left out, likewise",
+    "check_a_compiled_stable_diffusion_3_is_weighed_as_well": "The same on SD3.5, compiled, likewise",
+    "check_as_many_rows_as_patches_do_not_confuse_lumina": "The same on Lumina 2, as many rows as patches, likewise",
+    "check_long_prompts_are_weighed_in_every_chunk": "The same on SD3.5 and HiDream with long prompts, likewise",
     "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
@@ -170,6 +184,12 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_cross_weights_and_lora_hooks_act_together": "at most 1e-5",
     "check_compiled_cross_families_are_weighed_as_well": "at most 1e-5",
     "check_krea2_equals_the_node_of_kjnodes": "at most 1e-5",
+    "check_weights_in_other_families_equal_ones_written_out": "at most 1e-5",
+    "check_weights_in_other_families_stay_with_their_entry": "at most 1e-5",
+    "check_blocks_that_another_pack_leaves_out_do_not_confuse": "at most 1e-5",
+    "check_a_compiled_stable_diffusion_3_is_weighed_as_well": "at most 1e-5",
+    "check_as_many_rows_as_patches_do_not_confuse_lumina": "at most 1e-5",
+    "check_long_prompts_are_weighed_in_every_chunk": "at most 1e-5",
     "check_strength_takes_weights_part_of_the_way": "at most 1e-5",
     "check_weights_stay_with_their_entry_in_areas_masks_and_time": "at most 1e-5",
     "check_batches_and_texts_of_other_lengths_are_weighed_alike": "at most 1e-5",
