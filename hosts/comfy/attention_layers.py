@@ -253,7 +253,7 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     Raises:
         ValueError: If another pack replaces that attention.
     """
-    if any("forward" in vars(block.cross_attn) for block in call.network.blocks):
+    if any(_is_replaced(block.cross_attn) for block in call.network.blocks):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
             "attention, so that nobody can tell which rows are words. Take out that node or Weigh Attention."
@@ -274,6 +274,12 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     patches = call.options.get("patches", {})
     patched = {**patches, "attn1_patch": [*patches.get("attn1_patch", ()), behind_self_attention]}
     return around_attention({**call.options, "patches": patched}, act)
+
+
+def _is_replaced(layer: Any) -> bool:
+    """Whether another function than its class's own stands for a layer; once it is gone, the host puts that back."""
+    forward = vars(layer).get("forward")
+    return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
 
 
 def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:

@@ -160,10 +160,12 @@ def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None
 
 def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
     layer = torch.nn.Identity()
-    layer.forward = lambda x: x
+    own, layer.forward = layer.forward, lambda x: x
     network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
     with pytest.raises(ValueError, match="such as WanVideoNAG"):
         in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
+    layer.forward = own  # as the host puts it back
+    in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
 
 
 class Blocks:

@@ -492,9 +492,10 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
             assert "post_input" in refusal(lambda m=moving, c=conditioning, n=negative: sampled(m, c, n))
         if family == "Wan":
             replacing = model.clone()
-            cross = model.model.diffusion_model.blocks[1].cross_attn
-            replacing.add_object_patch("diffusion_model.blocks.1.cross_attn.forward", cross.forward)
+            forward_of = model.model.diffusion_model.blocks[1].cross_attn.forward
+            replacing.add_object_patch("diffusion_model.blocks.1.cross_attn.forward", partial(forward_of))
             assert "NAG" in refusal(lambda m=replacing, c=conditioning, n=negative: sampled(m, c, n))
+            sampled(model, conditioning, negative)  # it was the other's alone
             # a character that is no piece is spelled in three bytes, behind a space of its own
             assert "'猫' 2: rows 2-4" in run_ours(NODE, clip=clip, text="a (猫:2) cat")["result"][1]
         if family in ("Krea 2", "Wan"):
