@@ -501,7 +501,7 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
         if family in ("Krea 2", "Wan"):
             (joined,) = nodes.ConditioningConcat().concat(conditioning, negative)
             assert "has changed them" in refusal(lambda m=model, c=joined, n=negative: sampled(m, c, n))
-        message = refusal(lambda clip=clip: run_ours("WeightedCLIPTextEncode", clip=clip, text="a cat"))
+        message = refusal(lambda clip=clip: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
         title = family if family == "Krea 2" else family.split()[0]
         assert f"for weights in {title} the node Weigh Attention" in message, message
 
