@@ -38,11 +38,17 @@ class BulkEncoder:
             For each hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]``, on the CPU, in the type wanted.
 
         Raises:
-            ValueError: For a prompt that is refused in strict mode, or that the scheme ``repeat`` cannot weight.
+            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, or of
+                which words are to be taken away in an attention.
         """
         from ..encoder.encoding import Encoding
+        from ..weighting.schemes.negpip import NegPipError, check_without_signs
 
         for line, encoded in enumerate(self._in_windows(self._read(texts, first, report)), first):
+            try:
+                check_without_signs(encoded.prompts, "a file")
+            except NegPipError as error:
+                raise ValueError(f"{report.lines.where(line + 1)}: {error}") from error
             saved = Encoding(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
             problems = [issue.line for prompt in encoded.prompts.values() for issue in prompt.read.issues]
             if not (saved.hidden.isfinite().all() and saved.pooled.isfinite().all()):
@@ -56,12 +62,13 @@ class BulkEncoder:
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
         from ..weighting.prompt import PromptError
+        from ..weighting.schemes.negpip import NegPipError
         from ..weighting.schemes.repeat import RepeatError
 
         for number, text in enumerate(texts, first + 1):
             try:
                 yield self.encoders.read(text, self.options)
-            except (PromptError, RepeatError) as error:
+            except (PromptError, RepeatError, NegPipError) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:

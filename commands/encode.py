@@ -70,6 +70,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     from ..output.export import write_conditioning
     from ..output.files import written_whole
     from ..weighting.encoders import Encoders
+    from ..weighting.schemes.negpip import check_without_signs
     from ..weighting.view import bound_text, counted, token_table
 
     towers, source = encoders_of(arguments)
@@ -81,6 +82,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     show(token_table(read), flush=True)
 
     encoded = prepared.run()[0]
+    check_without_signs(encoded.prompts, "a file")
     found = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
     for issue in dict.fromkeys(found):
         if issue not in read.issues:

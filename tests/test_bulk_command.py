@@ -151,6 +151,19 @@ def test_a_prompt_whose_rows_cannot_be_repeated_is_named_by_its_line(weights: Pa
     assert "acts as 1.5 here" in capsys.readouterr().err
 
 
+def test_a_prompt_of_which_words_are_to_be_taken_away_is_named_by_its_line(
+    weights: Path, tmp_path: Path, capsys
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    for scheme in ("negpip", "negpip_apart"):
+        prompts.write_text("a (cat:1.3)\na (dog:-1)\n", encoding="utf-8")
+        assert encode(prompts, weights, tmp_path / scheme, "--scheme", scheme) == 1
+        assert "prompts.txt:2: A file cannot hold that a word" in capsys.readouterr().err
+        prompts.write_text("a (cat:1.3)\n", encoding="utf-8")
+        assert encode(prompts, weights, tmp_path / scheme, "--scheme", scheme) == 0
+        capsys.readouterr()
+
+
 def test_the_towers_of_sdxl_stand_side_by_side(prompts: Path, sdxl: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     assert encode(prompts, sdxl, out) == 0

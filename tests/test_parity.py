@@ -29,8 +29,8 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
-WITHOUT_REFERENCE = {"repeat"}
-"""Schemes that equal no program that can be run."""
+WITHOUT_REFERENCE = {"repeat", "negpip", "negpip_apart"}
+"""Schemes that equal no program, or one that acts in the sampler: tests/hosts compare those."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),

@@ -63,8 +63,9 @@ def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> N
     numeric = {case["scheme"] for case in json.loads(page("tests/cases/weighting_numeric.json"))["cases"]}
     assert OURS.keys() <= numeric
     pipelines = {case["pipeline"] for case in json.loads(page("tests/cases/lpw_numeric.json"))["cases"]}
-    with_cases = {*OURS.values(), "compel", "masked_blend", *(SCHEME_OF[name] for name in pipelines)}
-    without_cases = {"unweighted", "repeat"}  # the encoding itself; copies of its rows, in test_repeat.py
+    with_cases = {*OURS.values(), "compel", "masked_blend", "negpip", *(SCHEME_OF[name] for name in pipelines)}
+    # the encoding itself; copies of its rows, in test_repeat.py; a1111's and their signs, in test_negpip.py
+    without_cases = {"unweighted", "repeat", "negpip_apart"}
     assert SCHEMES.keys() == with_cases | without_cases
 
 

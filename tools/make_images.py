@@ -145,7 +145,8 @@ def hidden(text: str) -> Image.Image:
 
 def schemes(text: str) -> Image.Image:
     """How far each scheme moves each row of a short prompt."""
-    moving = tuple(name for name in SCHEMES if name != "repeat")  # which moves no row
+    # repeat moves no row, and without weights below 0 the last two are comfy and a1111
+    moving = tuple(name for name in SCHEMES if name not in ("repeat", "negpip", "negpip_apart"))
     change, labels, weights = changes(text, moving)
     return heat_map(change, labels, weights)
 

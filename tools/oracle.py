@@ -41,6 +41,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "lpw",
         "unweighted",
         "repeat",
+        "negpip",
+        "negpip_apart",
     ),
     "normalization": ("none", "mean", "length", "length+mean"),
     "chunking": (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, get_args
 
-How = Literal["bias", "value", "krea2"]
+How = Literal["bias", "value", "negpip", "krea2"]
 HOWS: tuple[How, ...] = get_args(How)
 """Every way of weighing a row, default first."""
 
@@ -34,8 +34,9 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
 
     ``bias``: every query gives the row ``weight`` times the share, before shares are normalised; below zero the share
     of the absolute weight, and the value with the other sign. ``value``: shares stay as they are, and what is read is
-    multiplied by the weight. ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to the
-    logit.
+    multiplied by the weight. ``negpip``: nothing above zero, where the scheme ``negpip`` has weighed the row; below,
+    the value has the other sign. ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to
+    the logit.
 
     Args:
         weight: 1.0 is neutral.
@@ -60,6 +61,8 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
     if weight == 1.0:
         return PLAIN
     taken = 1.0 + strength * (weight - 1.0)
+    if how == "negpip":
+        return RowEffect(0.0, -1.0 if taken < 0 else 1.0)
     if how == "krea2" and weight > 1.0:
         return RowEffect(2.0 * strength * (weight - 1.0), 1.0)
     if how in ("value", "krea2"):

@@ -21,6 +21,7 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
+from .schemes.negpip import signed, with_terms
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.repeat import copies_of, repeated
 from .schemes.sections import plan_sections
@@ -55,6 +56,8 @@ class EncodedPrompt(NamedTuple):
     """What was encoded; its issues include those of the scheme."""
     num_encodings: int = 0
     """How many different encodings it took."""
+    signs: tuple[float, ...] = ()
+    """Of each row what its value is multiplied by in the attention that reads it, 1 or -1; empty where all are 1."""
     variants: Callable[[], Iterable[Variant]] = tuple
     """Gives the versions of it that were encoded, as its `Plan` does."""
 
@@ -80,6 +83,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         pooled=options.pooled,
         visible_in=visible_fn(options, read.layout),
         layout=read.layout,
+        strength=options.strength,
     )
 
     def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
@@ -96,6 +100,12 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     if options.pooled == "raw text":
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
     plan = plan.then(lambda weighted: without_padding(weighted, read))
+    if options.scheme == "negpip":
+        plan = plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
+    if read.terms:
+        plans = gathered([plan, *(SCHEMES[options.scheme].plan(term.chunks, scheme_options) for term in read.terms)])
+        counts = [term.num_tokens for term in read.terms]
+        plan = plans.then(lambda every: with_terms(every[0], zip(every[1:], counts, strict=True)))
     if options.scheme == "repeat":
         plan = plan.then(lambda weighted: repeated(weighted, copies_of(read.sections, options.finest_step)))
     plan = _as_chosen(plan, [read])
@@ -144,7 +154,7 @@ def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: T
 
 def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
     read = read._replace(issues=(*read.issues, *weighted.issues))
-    return EncodedPrompt(weighted.hidden, weighted.pooled, read)
+    return EncodedPrompt(weighted.hidden, weighted.pooled, read, signs=weighted.signs)
 
 
 _OF_A_COLUMN = {"a1111": "a1111_global_norm", "a1111_no_norm": "a1111_no_norm", "unweighted": "unweighted"}

@@ -23,6 +23,7 @@ from ..encoder.text_model import TextModel
 from .asking import Check, ask
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
+from .schemes.negpip import check_terms, check_without_signs
 from .schemes.plan import Plan, Variant, different_asks, gathered
 from .schemes.repeat import check_rows
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
@@ -149,9 +150,12 @@ class Encoders:
             Hidden states ``[1, rows, sum of the towers' dims]`` and the pooled vector ``[1, pooled_dim]``.
 
         Raises:
+            NegPipError: If words are taken away, as the schemes ``negpip`` and ``negpip_apart`` do at weights below 0:
+                `prepare` and `Prepared.run` give the signs of rows.
             As `prepare`.
         """
         encoded = self.prepare([text], **choices).run()[0]
+        check_without_signs(encoded.prompts, "an `Encoding`")
         return Encoding(encoded.hidden, encoded.pooled)
 
     def prepare(
@@ -170,6 +174,7 @@ class Encoders:
         Raises:
             TooManyEncodings: If they take more encodings than allowed.
             RepeatError: If the scheme ``repeat`` cannot weight one of them.
+            NegPipError: If the scheme ``negpip_apart`` cannot.
             PromptError: In strict mode, where the reference raises.
             ValueError: If an option is out of range, or the filler is not exactly one token.
         """
@@ -181,6 +186,7 @@ class Encoders:
 
         Raises:
             RepeatError: If the scheme ``repeat`` cannot weight it.
+            NegPipError: If the scheme ``negpip_apart`` cannot.
             PromptError: In strict mode, where the reference raises.
             ValueError: If an option is out of range.
         """
@@ -307,11 +313,12 @@ class Prepared:
 
 
 def _check_rows(reads: Mapping[str, ReadPrompt]) -> None:
-    """Raise if the scheme ``repeat`` cannot weight a prompt, as read by each tower."""
+    """Raise if the scheme ``repeat`` or ``negpip_apart`` cannot weight a prompt, as read by each tower."""
     first = next(iter(reads.values()))
     if first.options.scheme == "repeat":
         sections = {name: read.sections for name, read in reads.items()}
         check_rows(sections, first.options.finest_step, first.kept)
+    check_terms({name: [term.num_tokens for term in read.terms] for name, read in reads.items()})
 
 
 def _default_max_encodings() -> int:

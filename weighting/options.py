@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -98,6 +99,8 @@ class EncodeOptions:
     """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
     finest_step: str = "auto"
     """repeat: in how many steps a weight may go from 0 to 1; one of `FINEST_STEPS`."""
+    strength: float = 1.0
+    """negpip: how far weights are taken; ``1 + strength (weight - 1)`` takes the place of each."""
     strict: bool = False
     """Raise where the program of that syntax raises, instead of reporting an issue."""
 
@@ -131,6 +134,8 @@ class EncodeOptions:
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if not math.isfinite(self.strength):
+            raise ValueError(f"strength must be a finite number, got {self.strength!r}")
         if not 0 <= self.bind_strength <= 1:
             raise ValueError(f"bind_strength must be 0 to 1, got {self.bind_strength!r}")
 

@@ -22,11 +22,21 @@ from .padding import rows_kept
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
 from .schemes.repeat import repeat_issues
 from .syntax import parse, syntax_of
+from .terms import SYNTAXES_WITH_TERMS, CutTerm, cut_terms
 
 MAX_WEIGHT = 1e30
 """Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
 MAX_ISSUES = 100
 """Of more problems than this the rest are only counted."""
+
+
+class ReadTerm(NamedTuple):
+    """What the scheme ``negpip_apart`` encodes on its own."""
+
+    chunks: tuple[TokenChunk, ...]
+    """Its chunks with their final weights."""
+    num_tokens: int
+    """How many tokens it has, with the padding between chunks."""
 
 
 class ReadPrompt(NamedTuple):
@@ -44,11 +54,13 @@ class ReadPrompt(NamedTuple):
     """The fixed parts of its chunks."""
     kept: tuple[int, ...] | None = None
     """Where padding is dropped: how many rows of each chunk of the result are kept. None: all."""
+    terms: tuple[ReadTerm, ...] = ()
+    """Scheme ``negpip_apart``: what was cut out of the prompt, and is none of its sections."""
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks in reading order, at least one."""
-        return chunks_of(self.sections)
+        """All chunks in reading order, at least one; those of terms behind the others."""
+        return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
 
 
 def read_prompt(
@@ -79,7 +91,12 @@ def read_prompt(
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
     found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
-    read = placed(_read(found.fragment.text, options, context), text, found.fragment)
+    left, terms = found.fragment, ()
+    if options.scheme == "negpip_apart" and options.syntax in SYNTAXES_WITH_TERMS:
+        left, terms = cut_terms(found.fragment)
+    read = placed(_read(left.text, options, context), text, left)
+    if terms:
+        read = _with_terms(read, terms, context)
     return _with_taken_out(read, found) if found.spans else read
 
 
@@ -109,6 +126,27 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     ]
     issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
     return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
+
+
+def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
+    """The prompt with the terms that were cut out of it, each parsed and cut into chunks on its own."""
+    options, source = read.options, read.prompt.source
+    read_terms: list[ReadTerm] = []
+    issues = list(read.issues)
+    for term in terms:
+        prompt = parse(term.fragment.text, options.syntax, strict=options.strict)
+        chunked, found = chunk_prompt(prompt, context, options.chunking)
+        chunks, clamped = _clamped(normalize(chunks_of(chunked), options.normalization))
+        section = ChunkedSection((chunks,))
+        alone = ReadPrompt(prompt, (section,), (*prompt.issues, *found, *clamped), options, context.layout)
+        alone = placed(alone, source, term.fragment)
+        issues += alone.issues
+        plain = chunk_prompt(parse(term.text.text, options.syntax), context, options.chunking).chunks
+        num_tokens = (len(plain) - 1) * context.layout.capacity + plain[-1].num_content
+        read_terms.append(ReadTerm(alone.chunks, num_tokens))
+    marks = tuple(sorted([*read.prompt.marks, *(term.span for term in terms)]))
+    issues = _at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
+    return read._replace(prompt=replace(read.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
 
 
 def _uncleaned(prompt: Prompt) -> list[Issue]:
@@ -171,7 +209,8 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
         for section in read.sections
     )
     issues = (replace(issue, span=moved(issue.span)) for issue in read.issues)
-    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues))
+    terms = (term._replace(chunks=tuple(map(moved_chunk, term.chunks))) for term in read.terms)
+    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
 
 
 def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:

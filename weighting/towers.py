@@ -212,6 +212,11 @@ def num_chunks(read: ReadPrompt) -> int:
     return sum(max(map(len, section.prompts)) for section in read.sections)
 
 
+def num_rows(read: ReadPrompt) -> int:
+    """Rows of the result, under schemes that give all rows of every chunk; those of terms are appended."""
+    return _first_rows(read)[-1] + sum(term.num_tokens + 1 for term in read.terms)
+
+
 def padded(read: ReadPrompt, count: int) -> ReadPrompt:
     """The prompt with empty chunks behind it, as many as it lacks.
 

@@ -23,10 +23,12 @@ from ...encoder.encoding import EncodeFn
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
+from ...weighting.schemes.negpip import SIGNED
 from ...weighting.towers import Reader
 from .by_host import encode_by_host, stock_note
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
+from .negpip import check_signs, for_patched, is_patched, with_signs
 from .repeat import check_repeat
 from .text_rows import class_of
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
@@ -82,6 +84,7 @@ def encode_text(
     Raises:
         ValueError: If that is not so; the message names the option.
         RepeatError: If the scheme ``repeat`` cannot weight the prompt, or not for this model.
+        NegPipError: If ``negpip`` or ``negpip_apart`` cannot take words away from it, or not for this model.
         PromptError: In strict mode, where the reference raises.
     """
     return encode_texts(clip, [text], options, values)[0]
@@ -98,6 +101,19 @@ def encode_texts(
     On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings, in
     windows. On any other CLIP each is encoded alone, as the host would.
     """
+    return [
+        one._replace(conditioning=with_signs(one.conditioning, one.prompts)[0])
+        for one in encode_unsigned(clip, texts, options, values)
+    ]
+
+
+def encode_unsigned(
+    clip: EitherClip,
+    texts: Sequence[str | Mapping[str, str]],
+    options: EncodeOptions,
+    values: Mapping[str, Any] | None = None,
+) -> list[Encoded]:
+    """As `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them."""
     import comfy.model_management as model_management
 
     values = dict(values or {})
@@ -194,6 +210,8 @@ def _encode_host(
     prepared = encoders.prepare(texts, options)
     if options.scheme == "repeat":
         check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
+    if options.scheme in SIGNED:
+        check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     kept: dict[str, list[EncodedPrompt]] = {}
 
     def run(index: int, name: str, encode: EncodeFn) -> EncodedPrompt:
@@ -221,6 +239,7 @@ def _call_host(
     last = text if isinstance(text, str) else list(text.values())[-1]
     tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
     work = clip.clone()
+    finish = for_patched if is_patched(clip) else lambda encoded: encoded
     prompts: dict[str, EncodedPrompt] = {}
     running: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {}
     for name, reads in prepared.reads.items():
@@ -230,7 +249,7 @@ def _call_host(
         recalling = with_recall(encode_fn(tower), tower, work.patcher)
 
         def answer(name: str = name, encode: EncodeFn = recalling):
-            encoded = prompts[name] = run(name, encode)
+            encoded = prompts[name] = finish(run(name, encode))
             return encoded.hidden.to(device), encoded.pooled.to(device)
 
         path = f"{name}.encode_token_weights"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.repeat import RepeatError, copies_of
+from .negpip import is_patched
 from .types import Clip
 
 WHOLE_WEIGHTS = {"SD3ClipModel": "Stable Diffusion 3", "StableCascadeClipModel": "Stable Cascade"}
@@ -32,7 +33,7 @@ def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_st
     copies = [copies_of(read.sections, read.options.finest_step) for some in reads.values() for read in some]
     if not any(one.is_repeating for one in copies):
         return
-    if _is_negpip(clip):
+    if is_patched(clip):
         raise RepeatError(
             "This CLIP comes from CLIP NegPip (ComfyUI-ppm), whose MODEL takes every other row for a value: repeated "
             "rows cannot be told from those. Take the CLIP and the MODEL from before that node, or another scheme."
@@ -51,11 +52,3 @@ def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_st
             f"would stand {unit} times: the scheme repeat can only give whole weights there, such as (word:2) and "
             "(word:0). Set finest_step to 1, which rounds the weights, or take another scheme."
         )
-
-
-def _is_negpip(clip: Clip) -> bool:
-    """Whether ComfyUI-ppm's CLIPNegPip has patched it."""
-    patches = clip.patcher.object_patches
-    functions = [patch for path, patch in patches.items() if path.endswith(".encode_token_weights")]
-    names = (getattr(getattr(function, "func", function), "__name__", "") for function in functions)
-    return any("negpip" in name for name in names)

@@ -9,16 +9,17 @@ Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attentio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from ...weighting.attention import PLAIN, How, RowEffect, effect_of
+from ...weighting.attention import PLAIN, How, effect_of
 from ...weighting.chunks import Token
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.view import counted
 from .attention import with_effects
 from .by_host import stock_note
-from .clip import EitherClip, Encoded, encode_text, is_stable_diffusion, others_in, towers_of
+from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .native import NativeClip
 from .text_rows import TEXT_FAMILIES, TextFamily, class_of, read_rows, text_family
 from .types import Clip, ModelPatcher
@@ -65,7 +66,7 @@ def weigh_text(
     Args:
         clip: ComfyUI's CLIP, or a `NativeClip`.
         text: The prompt.
-        options: How it is read; the scheme is ``unweighted``.
+        options: How it is read; the scheme is of no account.
         how: What a weight does; one of `HOWS`.
         strength: How far it is taken, as in `effect_of`.
         model: Where the weights shall act; without one, in any model that samples with the conditioning.
@@ -77,16 +78,24 @@ def weigh_text(
     Raises:
         ValueError: If the rows of a word cannot be told in this CLIP.
     """
+    is_negpip = how == "negpip"
+    options = replace(options, scheme="negpip" if is_negpip else "unweighted", strength=strength)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):
+        if is_negpip:
+            raise ValueError(
+                f"how negpip works on Stable Diffusion 1, 2 and XL, as CLIP NegPip of ComfyUI-ppm does, not on "
+                f"{family.title}. Take bias, which takes words of weights below 0 away as well."
+            )
         encoded, tokens = _encode_by_host(clip, family, text, options)
     else:
         _check_is_known(clip)
-        encoded = encode_text(clip, text, options)
+        encoded = encode_unsigned(clip, [text], options)[0]
         tokens = _rows_of(encoded)
     effects = [effect_of(token.weight, how, strength) for token in tokens]
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
-    words = _words(text, tokens, effects)
+    is_weighed = [token.weight != 1.0 for token in tokens] if is_negpip else [effect != PLAIN for effect in effects]
+    words = _words(text, tokens, is_weighed)
     return Weighed(encoded._replace(conditioning=conditioning), words, model)
 
 
@@ -95,6 +104,8 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
     if not weighed.words:
         return ["no word is weighed: the conditioning is that of CLIP Text Encode"]
     lines = [f"weighed in the attention by {how}, strength {strength:g}:"]
+    if how == "negpip":
+        lines = [f"weighed by {how}, strength {strength:g}: rows as ComfyUI does, below 0 taken away in the attention:"]
     for text, weight, rows in weighed.words:
         lines.append(f"  {text!r} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
     num_rows = sum(len(word.rows) for word in weighed.words)
@@ -152,8 +163,8 @@ def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
     return tuple(token for chunk in read.chunks for token in chunk.tokens)
 
 
-def _words(text: str, tokens: Sequence[Token], effects: Sequence[RowEffect]) -> tuple[WeighedWord, ...]:
-    weighed = [row for row, effect in enumerate(effects) if effect != PLAIN]
+def _words(text: str, tokens: Sequence[Token], is_weighed: Sequence[bool]) -> tuple[WeighedWord, ...]:
+    weighed = [row for row, flag in enumerate(is_weighed) if flag]
     by_word: dict[tuple[int, float], list[int]] = {}  # where encoders stand behind each other, in several places
     for row in weighed:
         by_word.setdefault((tokens[row].fragment, tokens[row].weight), []).append(row)

@@ -27,10 +27,12 @@ from ...weighting.bound import ABSENT
 from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
+from ...weighting.schemes.negpip import SIGNED, has_signs, paired
 from ...weighting.schemes.repeat import Copies, copies_of
-from ...weighting.towers import read_together
+from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
+from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
 from .types import Generation, Model
 
@@ -43,6 +45,11 @@ PADDING_SETTINGS = {
     "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
 }
 """Settings of the host by which it adds rows to prompts, by their names and as its page calls them."""
+THEIRS_ACT = "the extension NegPiP is active: it is what takes words of weights below 0 away, not Weighted CLIP."
+THEIRS_BESIDE_REPEAT = (
+    "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
+    "switch one of the two off."
+)
 MAX_COMMENTS = 20
 """Of more problems than this the rest are only counted."""
 MAX_CHUNKS = 32
@@ -68,9 +75,17 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     _empty_caches(p)
     comments: dict[str, None] = {}
     absent: set[str] | None = None
+    pairing = _arm_sampling(p)
 
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = Settings.of(values).options()
+        pairing.is_on = options.scheme in SIGNED
+        if pairing.is_on and is_theirs_active(p):
+            pairing.is_on = False
+            comments[THEIRS_ACT] = None
+        if pairing.is_on:
+            check_one_unet(p)
+            _refuse_padded_prompts(options.scheme)
 
         def with_ours(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
@@ -79,12 +94,14 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             reading = _as_host_reads(options, engines)
             if getattr(prompts, "is_negative_prompt", False):
                 reading = replace(reading, bind_strength=0.0)
-            with swapped(engines, reading, texts, check=_raise_if_interrupted) as run:
+            with swapped(engines, reading, texts, check=_raise_if_interrupted, in_pairs=pairing.is_on) as run:
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if run.is_repeating:
-                _refuse_padded_prompts()
+                _refuse_padded_prompts(options.scheme)
+                if is_theirs_active(p):
+                    raise WebUIError(THEIRS_BESIDE_REPEAT)
             if reading.binds:
                 missing = run.absent()
                 absent = missing if absent is None else absent & missing
@@ -107,12 +124,32 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         p.extra_generation_params.update(Settings.of(values).infotext())
 
 
-def _refuse_padded_prompts() -> None:
+class _Pairing:
+    """Whether the rows of a generation stand in pairs."""
+
+    is_on = False
+
+
+def _arm_sampling(p: Generation) -> _Pairing:
+    """Let the U-Net read rows in pairs while a generation samples, if it is found that they stand so."""
+    pairing = _Pairing()
+    inner = p.sample
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        with reading_pairs(p.sd_model) if pairing.is_on else contextlib.nullcontext():
+            return inner(*args, **kwargs)
+
+    sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]
+    p.sample = sample
+    return pairing
+
+
+def _refuse_padded_prompts(scheme: str) -> None:
     """Raise if the host adds rows to the shorter one of prompt and negative prompt."""
     for name, title in PADDING_SETTINGS.items():
         if host_option(name, default=False):
             raise WebUIError(
-                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme repeat "
+                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme {scheme} "
                 "weigh: switch that setting off, or take another scheme."
             )
 
@@ -133,6 +170,11 @@ def _disarm(p: Generation) -> None:
     if getattr(vars(p).get("get_conds_with_caching"), "__module__", None) != __name__:
         return
     del p.get_conds_with_caching
+    sample: Any = vars(p).get("sample")
+    if getattr(sample, "__module__", None) == __name__:
+        del p.sample
+        if sample.earlier is not None:
+            p.sample = sample.earlier
     _empty_caches(p)
     for key in [key for key in p.extra_generation_params if key.startswith(INFOTEXT)]:
         del p.extra_generation_params[key]
@@ -149,7 +191,13 @@ class Run:
     """What was encoded while the encoders were ours."""
 
     def __init__(
-        self, engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str], check: Check | None
+        self,
+        engines: Mapping[str, Engine],
+        options: EncodeOptions,
+        texts: Iterable[str],
+        check: Check | None,
+        *,
+        in_pairs: bool | None = None,
     ) -> None:
         readers = {tower: engine.reader() for tower, engine in engines.items()}
         self._encoders = Encoders(readers, engines, max_chunks=MAX_CHUNKS, keeps_calls=True)
@@ -160,6 +208,11 @@ class Run:
         """By tower and texts."""
         self._copies: dict[Copies, int] = {}
         """Scheme ``repeat``: how often rows stand in the texts so far, and how many rows those are."""
+        self._num_rows: dict[int, bool] = {}
+        """Scheme ``negpip_apart``: the numbers of rows that the texts so far have, and whether any of such a text are
+        appended."""
+        self.in_pairs = in_pairs
+        """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
         if some := list(dict.fromkeys(texts)):
             self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
@@ -171,6 +224,8 @@ class Run:
             prepared = self._encoders.prepare_together(texts, self._options, self._kept)
             if self._options.scheme == "repeat":
                 self._check_rows(next(iter(prepared.reads.values())))
+            if self._options.scheme in SIGNED:
+                self._check_signs(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
         return self._prepared[key]
 
@@ -192,6 +247,25 @@ class Run:
                 "copies of their last row: the prompts of a batch, the parts between ANDs, and what prompt editing "
                 "makes of a prompt. Use the same weights on as many tokens in all of them, one prompt a batch, or "
                 "another scheme."
+            )
+
+    def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
+        """Raise if rows have signs and cannot carry them, or the texts so far have other numbers of appended rows."""
+        if self.in_pairs is False and any(map(has_signs, reads)):
+            raise WebUIError(
+                "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
+                "cannot take away beside it: switch one of the two off."
+            )
+        for read in reads:
+            count = num_rows(read)
+            self._num_rows[count] = self._num_rows.get(count, False) or bool(read.terms)
+        counts = sorted(self._num_rows)
+        if len(counts) > 1 and any(self._num_rows.values()):
+            raise WebUIError(
+                f"By the terms that the scheme negpip_apart appends, one text has {counts[0]} rows and another "
+                f"{counts[-1]}. Texts that this WebUI stacks must have the same number of rows, or it fills the "
+                "shorter ones with copies of their last row: the prompts of a batch, the parts between ANDs, and what "
+                "prompt editing makes of a prompt. Use terms of as many tokens in all of them, or the scheme negpip."
             )
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
@@ -224,7 +298,12 @@ class Run:
 
 @contextlib.contextmanager
 def swapped(
-    engines: Mapping[str, Engine], options: EncodeOptions, texts: Iterable[str] = (), *, check: Check | None = None
+    engines: Mapping[str, Engine],
+    options: EncodeOptions,
+    texts: Iterable[str] = (),
+    *,
+    check: Check | None = None,
+    in_pairs: bool | None = None,
 ) -> Iterator[Run]:
     """Make the text encoders of a model ours while the context lasts, for this thread.
 
@@ -233,11 +312,13 @@ def swapped(
         options: How to read and encode.
         texts: Where padding is dropped: texts of which all keep the rows that any of them needs.
         check: Called before each call of an encoder; raises to end the work.
+        in_pairs: Whether rows are handed out in pairs of key and value, as `reading_pairs` reads them; None: nothing
+            is sampled with them.
 
     Yields:
         What is encoded meanwhile.
     """
-    run = Run(engines, options, texts, check)
+    run = Run(engines, options, texts, check, in_pairs=in_pairs)
     try:
         for tower, engine in engines.items():
             _swap(engine, tower, run, threading.get_ident())
@@ -277,7 +358,8 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
         if threading.get_ident() != thread:
             return process_tokens(tokens, multipliers)
         prompts = run.encode(tower, asked)
-        hidden = torch.cat([prompt.hidden for prompt in prompts])
+        rows = [paired(prompt.hidden, prompt.signs) if run.in_pairs else prompt.hidden for prompt in prompts]
+        hidden = torch.cat(rows)
         hidden.pooled = torch.cat([prompt.pooled for prompt in prompts])  # pyright: ignore[reportAttributeAccessIssue]
         return hidden
 

@@ -74,6 +74,8 @@ class Generation(Protocol):
     """``StableDiffusionProcessing`` in both; ``comment`` and ``get_conds_with_caching`` since 1.5."""
 
     extra_generation_params: dict[str, Any]
+    sd_model: Any
+    sample: Callable[..., Any]
     get_conds_with_caching: Callable[..., Any]
     comment: Callable[[str], None]
 

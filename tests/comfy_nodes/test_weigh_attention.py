@@ -61,6 +61,36 @@ def test_each_row_carries_what_its_weight_does(how, strength) -> None:
     torch.testing.assert_close(factor.tolist(), [effect.factor for effect in effects])
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_by_negpip_rows_are_those_of_the_scheme_and_carry_its_signs(strength) -> None:
+    clip, text = FakeClip(), "a (red:1.4) cat, (oil painting:-2) in (snow:-0.5)"
+    ((rows, values),), report, _ = run(clip, text, how="negpip", strength=strength)
+    taken = {weight: 1 + strength * (weight - 1) for weight in (1.4, -2, -0.5)}
+    by_comfy = text
+    for weight, other in taken.items():
+        by_comfy = by_comfy.replace(f":{weight})", f":{abs(other)})")
+    expected = node("TextEncode").encode(clip, by_comfy, **BASE | {"scheme": "comfy"})["result"][0]
+    torch.testing.assert_close(rows, expected[0][0], rtol=0, atol=1e-6)
+    bias, factor = values["model_conds"][MARKER].cond.view(2, 77)
+    assert not bias.any()
+    negative = {5, 6, 8} if strength == 1 else {5, 6}
+    assert [row for row in range(77) if factor[row] < 0] == sorted(negative)
+    assert "'oil painting' -2: rows 5-6" in report and "'red' 1.4: row 2" in report
+
+
+def test_the_scheme_negpip_carries_signs_in_every_node() -> None:
+    ((_, values),) = node("TextEncode").encode(FakeClip(), "a (cat:-1)", **BASE | {"scheme": "negpip"})["result"][0]
+    assert values["model_conds"][MARKER].cond.view(2, 77)[1].tolist() == [1.0, 1.0, -1.0, *[1.0] * 74]
+    ((rows, values),) = node("TextEncode").encode(
+        FakeClip(), "a (cat:-1)", **BASE | {"scheme": "negpip_apart", "syntax": "a1111"}
+    )["result"][0]
+    assert rows.shape[1] == 79
+    assert values["model_conds"][MARKER].cond.view(2, 79)[1].tolist() == [1.0] * 77 + [-1.0, -1.0]
+    for scheme in ("negpip", "negpip_apart"):
+        ((_, values),) = node("TextEncode").encode(FakeClip(), "a (cat:2)", **BASE | {"scheme": scheme})["result"][0]
+        assert "model_conds" not in values and "hooks" not in values
+
+
 def test_with_a_model_the_wrappers_are_on_its_clone_once() -> None:
     model = Model()
     _, _, once = run(model=model)
@@ -114,7 +144,7 @@ def test_several_prompts_in_one_are_refused() -> None:
 
 
 def test_an_unknown_way_from_a_link_is_refused() -> None:
-    with pytest.raises(ValueError, match="how must be one of: bias, value, krea2; got 'louder'"):
+    with pytest.raises(ValueError, match="how must be one of: bias, value, negpip, krea2; got 'louder'"):
         run(how="louder")
 
 

@@ -70,7 +70,7 @@ def draw_options(draw: random.Random) -> dict[str, Any]:
     """Any choice of each option, and now and then phrases that are hidden."""
     options: dict[str, Any] = {
         "syntax": draw.choice(list(SYNTAXES)),
-        "scheme": draw.choice([name for name in SCHEMES if name != "repeat"]),  # which refuses some prompts
+        "scheme": draw.choice([name for name in SCHEMES if name not in ("repeat", "negpip")]),  # which refuse some
         "normalization": draw.choice(list(NORMALIZATIONS)),
         "chunking": draw.choice(CHUNKING_CHOICES),
         "padding": draw.choice(list(PADDINGS)),

@@ -223,7 +223,7 @@ class Generation:
     cached_uc: list[Any] = [None, None, None]  # noqa: RUF012
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self.model = self.sd_model = model
         self.cached_c, self.cached_uc = Generation.cached_c, Generation.cached_uc
         self.extra_generation_params: dict[str, Any] = {}
         self.comments: dict[str, int] = {}
@@ -238,6 +238,11 @@ class Generation:
         caches[0][1] = function(self.model, prompts, steps, None)
         caches[0][0] = (tuple(prompts), steps)
         return caches[0][1]
+
+    def sample(self, noise: Tensor, only: int | None = None) -> Tensor:
+        """What a U-Net makes of prompt and negative prompt, together or of one of them."""
+        conds = [self.c[0], self.uc[0]] if only is None else [(self.c[0], self.uc[0])[only]]
+        return self.model.unet(noise, context=torch.cat(conds))
 
     def setup_conds(self, *prompts: str, negative: str = "") -> Any:
         negatives = SdConditioning([negative])

@@ -83,5 +83,5 @@ def test_what_is_no_number_is_refused(weight: float, strength: float) -> None:
 
 
 def test_an_unknown_way_is_quoted_beside_those_allowed() -> None:
-    with pytest.raises(ValueError, match=r"bias, value, krea2; got 'louder'"):
+    with pytest.raises(ValueError, match=r"bias, value, negpip, krea2; got 'louder'"):
         effect_of(1.2, "louder")  # type: ignore[arg-type]

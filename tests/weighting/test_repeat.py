@@ -145,7 +145,7 @@ def test_a_negative_weight_acts_as_one_and_says_so() -> None:
     assert torch.equal(encoded.hidden, encode("a cat b").hidden)
     (issue,) = encoded.read.issues
     assert issue.code == "negative-weight"
-    assert "NegPip" in issue.message
+    assert "acts as 1" in issue.message and "scheme negpip" in issue.message
     assert encoded.read.prompt.source[slice(*issue.span)] == "cat"
 
 

@@ -183,6 +183,7 @@ def test_negative_weights_act_as_zero_and_say_so() -> None:
     assert torch.equal(negative.hidden, zero.hidden)
     (issue,) = negative.read.issues
     assert issue.code == "negative-weight"
+    assert "acts as 0" in issue.message and "scheme negpip" in issue.message
     assert negative.read.prompt.source[slice(*issue.span)] == "cat"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ...output.export import write_conditioning
 from ...weighting.options import EncodeOptions
+from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.towers import joined
 from .model import LabError, LabModel
 
@@ -17,7 +18,9 @@ def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> No
         LabError: If the prompt cannot be encoded or the file not be written.
     """
     try:
-        rows = joined(model.encode(text, options))
+        encoded = model.encode(text, options)
+        check_without_signs(encoded, "a file")
+        rows = joined(encoded)
     except ValueError as error:
         raise LabError(str(error)) from error
     about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})

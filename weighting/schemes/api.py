@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ...encoder.encoding import Encoding
-from ..chunks import CLIP_L_LAYOUT, ChunkLayout, TokenChunk, close_chunk
+from ..chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
 from ..prompt import Issue
 from .plan import Plan, Variant, Visible, VisibleFn
 
@@ -54,6 +54,8 @@ class SchemeOptions:
     """What is hidden in every encoding of the prompt, such as padding. The empty prompt is always encoded unmasked."""
     layout: ChunkLayout = CLIP_L_LAYOUT
     """The fixed parts of a chunk."""
+    strength: float = 1.0
+    """negpip: how far weights are taken, as in `taken_weight`."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("law", LAWS), ("mask_method", MASK_METHODS), ("pooled", POOLED)):
@@ -84,6 +86,8 @@ class Weighted(NamedTuple):
     """Of each row, in the order of the text; most schemes give all rows of every chunk."""
     issues: tuple[Issue, ...] = ()
     """What could not be done as asked."""
+    signs: tuple[float, ...] = ()
+    """Of each row what its value is multiplied by in the attention that reads it, 1 or -1; empty where all are 1."""
 
 
 def all_places(num_chunks: int, length: int) -> list[Place]:
@@ -138,6 +142,31 @@ def plan_with_empty(
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     """Weights as ``[chunks, 77, 1]``, in the type and on the device of ``like``."""
     return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
+
+
+def taken_weight(weight: float, strength: float) -> float:
+    """A weight taken so far: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
+
+    >>> taken_weight(-1.0, 1.0), taken_weight(-1.0, 0.25)
+    (-1.0, 0.5)
+    """
+    return weight if strength == 1.0 else 1.0 + strength * (weight - 1.0)
+
+
+def negative_weight_issues(chunks: Sequence[TokenChunk], acting: str) -> tuple[Issue, ...]:
+    """For a scheme that knows no weights below 0, one issue for each fragment that has one.
+
+    Schemes that equal a program take such weights as their program does, and have no such issue.
+
+    Args:
+        chunks: The prompt.
+        acting: What those weights act as, such as ``0``, and why.
+    """
+    first: dict[tuple[int, float], Token] = {}
+    for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
+        first.setdefault((token.fragment, token.weight), token)
+    message = "The weight {:g} acts as {}. To take a word away, choose the scheme negpip."
+    return tuple(Issue("negative-weight", message.format(token.weight, acting), token.at) for token in first.values())
 
 
 def has_weights(chunks: Sequence[TokenChunk]) -> bool:

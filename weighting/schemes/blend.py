@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
 from ..chunks import Token, TokenChunk
-from ..prompt import Issue
 from .api import (
     DEFAULT_OPTIONS,
     SchemeOptions,
@@ -25,6 +24,7 @@ from .api import (
     empty_prompt,
     has_weights,
     lerp,
+    negative_weight_issues,
     weighted_rows,
     weights_of,
     whole_prompt,
@@ -71,7 +71,7 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     if options.law == "compel":
         return plan_blend(_compel_blend(tuple(chunks), options), options)
     floored = [chunk.reweighted(lambda token: max(token.weight, 0.0)) for chunk in chunks]
-    issues = _negative_weights(chunks)
+    issues = negative_weight_issues(chunks, "0 here: a word cannot be less than absent")
     return plan_blend(nested_blend(floored, options), options).then(lambda result: result._replace(issues=issues))
 
 
@@ -206,12 +206,3 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     assert hidden is not None, "shares sum to 1"
     assert pooled is not None, "shares sum to 1"
     return whole, Encoding(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
-
-
-def _negative_weights(chunks: Sequence[TokenChunk]) -> tuple[Issue, ...]:
-    """One issue for each fragment of negative weight."""
-    first: dict[int, Token] = {}
-    for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
-        first.setdefault(token.fragment, token)
-    message = "The weight {:g} acts as 0 here: a word cannot be less than absent."
-    return tuple(Issue("negative-weight", message.format(token.weight), token.at) for token in first.values())

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from ..chunking import ChunkedSection
+from ..chunking import ChunkedSection, chunks_of
 from ..chunks import Token, TokenChunk
 from ..prompt import Issue, Span
-from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, plan_rows, weighted_rows
+from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
 from .plan import Plan
 
 STEPS = (1, 2, 4, 8, 10)
@@ -146,19 +146,14 @@ def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Se
     issues: list[Issue] = []
     if problem := _too_many(copies, kept):
         issues.append(Issue("too-many-rows", problem, Span(0, 0)))
+    chunks = chunks_of(sections)
+    issues += negative_weight_issues(chunks, "1 here: repeated rows cannot subtract a word")
     found: dict[tuple[int, float], Token] = {}
-    for section in sections:
-        for token in (token for prompt in section.prompts for chunk in prompt for token in chunk.content):
-            found.setdefault((token.fragment, token.weight), token)
+    for token in (token for chunk in chunks for token in chunk.content):
+        found.setdefault((token.fragment, token.weight), token)
     for (_, weight), token in found.items():
         acting = _count(weight, copies.steps) / copies.steps
-        if weight < 0:
-            message = (
-                f"The weight {weight:g} acts as 1 here: repeated rows cannot subtract a word, as NegPip does. "
-                "docs/weighting.md says what schemes do with weights below 0."
-            )
-            issues.append(Issue("negative-weight", message, token.at))
-        elif abs(acting - weight) > _ROUNDING:
+        if weight >= 0 and abs(acting - weight) > _ROUNDING:
             message = f"The weight {weight:g} acts as {acting:g} here: rows stand whole numbers of times."
             issues.append(Issue("rounded-weight", message, token.at))
     return issues

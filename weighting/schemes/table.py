@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..chunks import TokenChunk
 from .api import SchemeOptions, Weighted
 from .blend import compel, masked_blend
+from .negpip import negpip, negpip_apart
 from .plan import Plan
 from .repeat import repeat
 from .replace import adv_compel, comfy_plus_plus, down_weight
@@ -54,5 +55,13 @@ SCHEMES: dict[str, Scheme] = {
     "lpw": Scheme(lpw, "As a1111_global_norm, without the rows between chunks.", "diffusers lpw, SD 1.x"),
     "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111, Forge: Ignore"),
     "repeat": Scheme(repeat, "Repeats a word's rows, so that the image attends them by the word's weight.", "ours"),
+    "negpip": Scheme(
+        negpip, "As comfy; below 0 the image sees the word, and what it reads is taken away.", "ComfyUI-ppm: NegPip"
+    ),
+    "negpip_apart": Scheme(
+        negpip_apart,
+        "As a1111; each (text:-number) is encoded on its own, and what is read of it taken away.",
+        "sd-webui-negpip",
+    ),
 }
 """Every scheme by its permanent name, in the order of menus. A name never changes its meaning."""

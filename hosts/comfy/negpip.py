@@ -1,0 +1,80 @@
+"""NegPip in ComfyUI: rows with signs on their way to the sampler, and CLIPs that ComfyUI-ppm's CLIP NegPip has patched.
+
+Source: behaviour of ComfyUI 0.29.0; of ComfyUI-ppm 200f4609 (2026-05); docs/weighting.md, "NegPip".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...weighting.attention import PLAIN, RowEffect
+from ...weighting.encode import EncodedPrompt
+from ...weighting.prompt import Issue, Span
+from ...weighting.reading import ReadPrompt
+from ...weighting.schemes.negpip import NegPipError, has_signs, paired, signs_of
+from .attention import with_effects
+from .types import Clip, Conditioning, ModelPatcher
+
+
+def is_patched(clip: Clip) -> bool:
+    """Whether ComfyUI-ppm's CLIP NegPip has patched a CLIP."""
+    patches = clip.patcher.object_patches
+    functions = [patch for path, patch in patches.items() if path.endswith(".encode_token_weights")]
+    names = (getattr(getattr(function, "func", function), "__name__", "") for function in functions)
+    return any("negpip" in name for name in names)
+
+
+def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
+    """See whether words can be taken away in the model of a CLIP. Prompts without weights below 0 always can pass.
+
+    Args:
+        clip: The CLIP.
+        reads: By tower the prompts, read for a scheme of `SIGNED`.
+        is_stable_diffusion: Whether it has CLIP text towers alone.
+
+    Raises:
+        NegPipError: If they cannot; the message names the model.
+    """
+    if is_stable_diffusion or not any(has_signs(read) for some in reads.values() for read in some):
+        return
+    scheme = next(iter(reads.values()))[0].options.scheme
+    raise NegPipError(
+        f"The scheme {scheme} takes words away in the cross attention of Stable Diffusion 1, 2 and XL, not with this "
+        f"CLIP ({type(clip.cond_stage_model).__name__}). Weigh Attention with bias does so in other models, or take "
+        "weights of 0 and above."
+    )
+
+
+def with_signs(
+    conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt], model: ModelPatcher | None = None
+) -> tuple[Conditioning, ModelPatcher | None]:
+    """A conditioning of which words of weights below 0 are taken away wherever an image reads it.
+
+    Args:
+        conditioning: Of a prompt.
+        prompts: What became of the prompt, by tower.
+        model: As in `with_effects`.
+
+    Returns:
+        Copies of the conditioning and the model; what came in, if no row has the sign -1.
+
+    Raises:
+        NegPipError: If the towers have signs in different rows.
+    """
+    signs = signs_of(prompts)
+    if not signs:
+        return conditioning, model
+    return with_effects(conditioning, [RowEffect(0.0, sign) if sign < 0 else PLAIN for sign in signs], model)
+
+
+def for_patched(encoded: EncodedPrompt) -> EncodedPrompt:
+    """A prompt for the MODEL of ComfyUI-ppm's CLIP NegPip, which reads every other row as a value.
+
+    Then it is theirs that takes words away, and an issue says so where there are any.
+    """
+    issues = encoded.read.issues
+    if encoded.signs:
+        message = "CLIP NegPip of ComfyUI-ppm is connected: it is what takes words of weights below 0 away, not we."
+        issues = (Issue("negpip-of-ppm", message, Span(0, 0)), *issues)
+    hidden = paired(encoded.hidden, encoded.signs)
+    return encoded._replace(hidden=hidden, signs=(), read=encoded.read._replace(issues=issues))

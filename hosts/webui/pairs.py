@@ -1,0 +1,99 @@
+"""NegPip in the WebUI's sampler: rows stand in pairs, one to be read as key and one as value.
+
+Whatever the host does with conditioning on its way to the U-Net, stacking, batching or repeating it, pairs stay pairs.
+While an image is sampled, hooks on the U-Net's cross attention give its key layers the first row of each pair and its
+value layers the second. They are taken away again whatever happens.
+
+Source: docs/weighting.md, "NegPip"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6
+(2025-06).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from .engines import WebUIError
+from .types import Generation, Model
+
+PARTS = {"to_k": 0, "to_v": 1}
+"""Layers of an attention by name, and which row of each pair they read."""
+THEIR_TITLE = "negpip"
+"""Title of sd-webui-negpip's script, in lower case."""
+SAME_MODEL = (None, "", "None", "none", "Use same checkpoint")
+"""What names no other checkpoint."""
+
+
+@contextmanager
+def reading_pairs(model: Model) -> Iterator[None]:
+    """Let the cross attention of a model's U-Net read rows in pairs while the context lasts.
+
+    Args:
+        model: The host's ``sd_model``.
+
+    Raises:
+        WebUIError: If its U-Net is not known, a ControlNet is at work, or nothing was read while the context lasted.
+    """
+    unet = _unet_of(model)
+    num_calls = 0
+
+    def refuse_control(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("control") is not None:
+            raise WebUIError(
+                "The schemes negpip and negpip_apart do not work beside a ControlNet, which would read keys and values "
+                "as rows of one text: switch the ControlNet off, or take another scheme."
+            )
+
+    def rows_of(part: int) -> Any:
+        def give_rows(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            nonlocal num_calls
+            num_calls += 1
+            return args[0][:, part::2], *args[1:]
+
+        return give_rows
+
+    with ExitStack() as hooks:
+        hooks.enter_context(unet.register_forward_pre_hook(refuse_control, with_kwargs=True))
+        for name, module in unet.named_modules():
+            attention, _, part = name.rpartition(".")
+            if part in PARTS and attention.endswith("attn2"):
+                hooks.enter_context(module.register_forward_pre_hook(rows_of(PARTS[part])))
+        yield
+    if not num_calls:
+        raise WebUIError(
+            "This WebUI sampled without the U-Net that Weighted CLIP knows, so the schemes negpip and negpip_apart did "
+            "not act: take another scheme."
+        )
+
+
+def check_one_unet(p: Generation) -> None:
+    """Raise if a generation goes on with another U-Net in the middle."""
+    hires = getattr(p, "hr_checkpoint_name", None) if getattr(p, "enable_hr", False) else None
+    for what, name in (("hires. fix", hires), ("the refiner", getattr(p, "refiner_checkpoint", None))):
+        if name not in SAME_MODEL:
+            raise WebUIError(
+                f"The schemes negpip and negpip_apart work with one checkpoint in a generation, and {what} is to "
+                f"change to {name}: take the same, or another scheme."
+            )
+
+
+def is_theirs_active(p: Generation) -> bool:
+    """Whether the extension sd-webui-negpip takes words away in this generation."""
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
+    return any(script.title().lower() == THEIR_TITLE and getattr(script, "active", False) for script in scripts)
+
+
+def _unet_of(model: Any) -> nn.Module:
+    """The U-Net of a loaded model: Forge's, or A1111's."""
+    owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
+    owner = owner or getattr(model, "model", None)
+    unet = getattr(owner, "diffusion_model", None)
+    if not isinstance(unet, nn.Module) or not any(name.endswith("attn2.to_v") for name, _ in unet.named_modules()):
+        raise WebUIError(
+            f"The schemes negpip and negpip_apart do not know the U-Net of this model ({type(model).__name__}): take "
+            "another scheme."
+        )
+    return unet

@@ -1,0 +1,202 @@
+"""NegPip: weights below 0 take a word away, by what its rows are where the image reads them.
+
+An attention reads rows by keys and values. A row whose sign is -1 keeps its key, so the image looks at it as before,
+and its value is multiplied by -1, so what it would add is taken away. Who carries the signs to the attention is a
+host's matter: ``hosts/comfy/signs.py``, ``hosts/webui/pairs.py``.
+
+Source: docs/weighting.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c (2025-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..chunking import ChunkedSection, chunks_of
+from ..chunks import TokenChunk
+from .api import DEFAULT_OPTIONS, Place, SchemeOptions, Weighted, plan_with_empty, taken_weight
+from .plan import Plan
+from .rows import a1111
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..reading import ReadPrompt
+
+SIGNED = ("negpip", "negpip_apart")
+"""Schemes whose rows can have signs."""
+
+
+class NegPipError(ValueError):
+    """Weights below 0 that cannot act here; the message says what can be done."""
+
+
+class Signed(Protocol):
+    """What has rows with signs: `EncodedPrompt`."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """``[1, rows, dim]``."""
+        ...
+
+    @property
+    def signs(self) -> tuple[float, ...]:
+        """1 or -1 for each row; empty where all are 1."""
+        ...
+
+
+def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """``E + (C - E) |w|``; rows of w < 0 have the sign -1, given them by `signed`. Equals ComfyUI-ppm's CLIP NegPip.
+
+    With ``options.strength`` s, ``1 + s (w - 1)`` takes the place of w.
+    """
+    strength = options.strength
+
+    def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
+        taken = weights if strength == 1.0 else 1.0 + strength * (weights - 1.0)
+        return hidden.where(weights == 1.0, (hidden - empty) * taken.abs() + empty)
+
+    return plan_with_empty(chunks, options, move)
+
+
+def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """As `a1111`, for what is left of a prompt and for each term that is cut out of it. Equals sd-webui-negpip.
+
+    The terms' rows are appended by `with_terms`.
+    """
+    return a1111(chunks, options)
+
+
+def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: float) -> Weighted:
+    """Give each row of a prompt the sign of its weight.
+
+    Args:
+        weighted: Rows of the whole prompt, in any number.
+        sections: The prompt.
+        strength: How far weights are taken.
+
+    Returns:
+        The same rows with signs.
+
+    Raises:
+        NegPipError: If prompts that are blended have different signs in the same row.
+    """
+    rows = [
+        [taken_weight(weight, strength) < 0 for weight in chunk.weights]
+        for section in sections
+        for chunk in max(section.prompts, key=len)
+    ]
+    of_blends = chunks_of([section for section in sections if len(section.prompts) > 1])
+    if any(taken_weight(weight, strength) < 0 for chunk in of_blends for weight in chunk.weights):
+        raise NegPipError(
+            "The scheme negpip cannot blend prompts with weights below 0: a row of a .blend is a mixture of the words "
+            "at its place in all of them. Leave those weights out, or take another scheme."
+        )
+    signs = tuple(-1.0 if rows[place.chunk][place.position] else 1.0 for place in weighted.places)
+    return weighted._replace(signs=signs if -1.0 in signs else ())
+
+
+def has_signs(read: ReadPrompt) -> bool:
+    """Whether any row of a prompt, read for a scheme of `SIGNED`, will have the sign -1."""
+    if read.options.scheme == "negpip":
+        weights = (weight for chunk in read.chunks for weight in chunk.weights)
+        return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
+    return bool(read.terms)
+
+
+def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Weighted:
+    """Append the rows of terms that were encoded on their own, with the sign -1.
+
+    Args:
+        weighted: Rows of the prompt without the terms.
+        terms: Of each the rows of its chunks, and how many tokens n it has: its rows 1 to n + 1 are appended, which are
+            its tokens and the EOS behind them.
+
+    Returns:
+        The longer result; its places go on counting chunks.
+    """
+    import torch  # not above: commands that encode nothing read the table of schemes
+
+    hidden, places, issues = [weighted.hidden], list(weighted.places), list(weighted.issues)
+    for term, num_tokens in terms:
+        first = 1 + max((place.chunk for place in places), default=-1)
+        rows = slice(1, num_tokens + 2)
+        hidden.append(term.hidden[:, rows])
+        places += [Place(first + place.chunk, place.position) for place in term.places[rows]]
+        issues += term.issues
+    if len(hidden) == 1:
+        return weighted
+    signs = (1.0,) * len(weighted.places) + (-1.0,) * (len(places) - len(weighted.places))
+    return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=tuple(issues), signs=signs)
+
+
+def signs_of(towers: Mapping[str, Signed]) -> tuple[float, ...]:
+    """The signs of rows that stand side by side; empty where all are 1.
+
+    Args:
+        towers: A prompt as each tower encoded it, by name.
+
+    Raises:
+        NegPipError: If they are not the same for all towers.
+    """
+    (first, encoded), *others = towers.items()
+    count = encoded.hidden.shape[1]
+    for name, other in others:
+        if other.signs != encoded.signs or (encoded.signs and other.hidden.shape[1] != count):
+            raise NegPipError(
+                f"Weights below 0 must stand in the same rows of {first} and {name}, which stand side by side: give "
+                "both the same text, and no embedding that has more vectors for one than for the other."
+            )
+    return encoded.signs
+
+
+def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
+    """See whether the rows of terms can stand side by side.
+
+    Args:
+        towers: How many tokens each term has, as each tower reads it, by name.
+
+    Raises:
+        NegPipError: If they are not as many for all towers.
+    """
+    (first, counts), *others = towers.items()
+    for name, other in others:
+        if list(other) != list(counts):
+            raise NegPipError(
+                f"The scheme negpip_apart appends rows of {first} and {name} side by side, so both must have the same "
+                "terms with as many tokens: give both the same text, and no embedding in a term that has more vectors "
+                "for one than for the other."
+            )
+
+
+def check_without_signs(towers: Mapping[str, Signed], where: str) -> None:
+    """Refuse rows with signs where nothing could carry them.
+
+    Args:
+        towers: As in `signs_of`.
+        where: What cannot hold them, such as ``a file``.
+
+    Raises:
+        NegPipError: If a row has the sign -1.
+    """
+    if signs_of(towers):
+        raise NegPipError(
+            f"{where[0].upper()}{where[1:]} cannot hold that a word of a weight below 0 is taken away, as NegPip does "
+            "it in the model's attention: use these schemes in ComfyUI or the WebUI, or weights of 0 and above."
+        )
+
+
+def paired(hidden: Tensor, signs: Sequence[float]) -> Tensor:
+    """Rows twice, side by side: one to be read as key, one as value, which has the sign.
+
+    Args:
+        hidden: ``[batch, rows, dim]``.
+        signs: Of each row; empty where all are 1.
+
+    Returns:
+        ``[batch, 2 rows, dim]``: keys in even rows, values in odd ones, as ComfyUI-ppm's CLIP NegPip has them.
+    """
+    import torch
+
+    values = hidden * hidden.new_tensor(signs).unsqueeze(-1) if signs else hidden
+    return torch.stack([hidden, values], dim=2).flatten(1, 2)
