@@ -89,6 +89,8 @@ class Seen:
     """Last step and conditioning, in turn; by ``pass.image.part`` or ``pass.image.negative``, all counted from 0."""
     comments: str
     """What the page shows below the picture."""
+    samples: torch.Tensor
+    """What was sampled: the latents of all pictures."""
 
     @property
     def conds(self) -> tuple[torch.Tensor, ...]:
@@ -170,7 +172,7 @@ class WebUIServer:
             script: Values of our script's controls, the first of them if not all; none if it shall not be named.
             probe: Whether to look at the conditioning.
             fail_at: Which call of a layer of the text encoder shall raise, counted from 1; 0: none.
-            fields: More of the API's, or other values.
+            fields: More of the API's, or other values; ``init_images`` makes it img2img.
 
         Raises:
             APIError: If the WebUI answers with an error.
@@ -189,7 +191,8 @@ class WebUIServer:
             file = str(self.base / f"probe-{self.count}.safetensors")
         if probe or fail_at:
             scripts[PROBE_TITLE] = {"args": [file, fail_at]}
-        answer = self.request("/sdapi/v1/txt2img", {**data, "alwayson_scripts": scripts})
+        way = "img2img" if "init_images" in fields else "txt2img"
+        answer = self.request(f"/sdapi/v1/{way}", {**data, "alwayson_scripts": scripts})
         info = json.loads(answer["info"])
         pictures = tuple(pixels_of(picture) for picture in answer["images"])
         return Generation(pictures, info, info["infotexts"][0], _seen(Path(file)) if file else None)
@@ -399,6 +402,7 @@ def _seen(path: Path) -> Seen:
             for name, some in ends.items()
         },
         comments,
+        tensors["samples"],
     )
 
 

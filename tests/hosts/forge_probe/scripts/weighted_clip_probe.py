@@ -44,6 +44,11 @@ class WeightedCLIPProbe(scripts.Script):
         if fail_at:
             fail_in_text_encoder(int(fail_at))
 
+    def post_sample(self, p, ps, file, fail_at):
+        """After sampling, before anything is made a picture."""
+        if file:
+            p.weighted_clip_probe["tensors"]["samples"] = ps.samples
+
     def postprocess(self, p, processed, file, fail_at):
         """After a generation that went well."""
         if file:
