@@ -73,6 +73,14 @@ def add_command(commands: Any) -> None:
     train.add_argument(
         "--ema", type=float, default=0.0, metavar="X", help="write a moving average of the weights, e.g. 0.999 (none)"
     )
+    train.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="train a LoRA, and write lora.safetensors too"
+    )
+    train.add_argument(
+        "--lora-for",
+        choices=["sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"],
+        help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
+    )
     train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure recall by (a tenth, at most 256)")
     train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
@@ -93,9 +101,10 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.full_clip import load_full_clip
+    from ..parity.torchvision_operators import declare_missing_operators
     from ..training.checkpoint import NAME
     from ..training.data import read_data, summary
-    from ..training.run import LOG_NAME, TEXT_NAME, WHOLE_NAME, Run
+    from ..training.run import LOG_NAME, LORA_NAME, TEXT_NAME, WHOLE_NAME, Run
     from ..training.step import make_accelerator
 
     options = _options(arguments)
@@ -108,6 +117,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if accelerator.is_main_process:
             show(line, flush=True)
 
+    if options.lora:
+        declare_missing_operators()  # in the development set, where peft would import a torchvision for CUDA
     data = read_data(arguments.data)
     clip = load_full_clip(arguments.weights, activation=arguments.activation)
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,6 +134,8 @@ def _run(arguments: argparse.Namespace) -> int:
     with _stopping(run):
         run.train()
     say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
+    if options.lora:
+        say(f"written: {folder / LORA_NAME}, which a host adds to the encoder that training began with")
     return 0
 
 
@@ -155,6 +168,8 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         crop=arguments.crop,
         held_out=arguments.held_out,
         ema=arguments.ema,
+        lora=arguments.lora,
+        lora_for=arguments.lora_for,
         checkpointing=arguments.checkpointing,
     )
 

@@ -14,6 +14,7 @@ import torch
 
 COMPARED = {
     "accelerate": "accelerate",
+    "peft": "peft",
     "transformers": "transformers",
     "compel": "compel",
     "diffusers": "diffusers",

@@ -18,6 +18,7 @@ ALLOWED = {
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
     "accelerate": ("training/*.py",),
+    "peft": ("training/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {

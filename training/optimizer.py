@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from .lora import is_lora
+
 BETAS = (0.9, 0.98)
 EPS = 1e-6
 
@@ -70,6 +72,8 @@ def part_of(name: str) -> str:
 def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     """Freeze what is not trained, and sort the rest for an optimizer: norms, biases and the scale do not decay.
 
+    Of a text tower with a LoRA nothing else is trained, but the scale of the loss is.
+
     Args:
         model: `Towers`.
         rates: Which rate each part has.
@@ -81,14 +85,16 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
         ValueError: If nothing is left to train.
     """
     sorted_out: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    has_lora = any(is_lora(name) for name, _ in model.named_parameters())
     for name, parameter in model.named_parameters():
         part = part_of(name)
         layer = name.split(".")[3] if name.startswith("text.encoder.layers.") else ""
         is_frozen = rates.of(part) == 0 or (layer.isdecimal() and int(layer) < rates.frozen_layers)
+        is_frozen |= has_lora and not is_lora(name) and part != "scale"
         parameter.requires_grad_(not is_frozen)
         if not is_frozen:
             sorted_out.setdefault((PARTS.index(part), parameter.ndim >= 2), []).append(parameter)
-    if not sorted_out:
+    if not any(part != PARTS.index("scale") for part, _ in sorted_out):
         raise ValueError("nothing is left to train: every part is frozen")
     return [
         {"params": sorted_out[key], "lr": rates.of(PARTS[key[0]]), "weight_decay": rates.weight_decay * key[1]}

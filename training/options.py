@@ -45,6 +45,10 @@ class TrainOptions:
     """Pairs that are kept from training, to measure recall. None: a tenth, at most 256."""
     ema: float = 0.0
     """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    lora: int = 0
+    """Rank of a LoRA that is trained in the place of the text tower's weights; 0 for none."""
+    lora_for: str | None = None
+    """Which model the LoRA is for, a key of `LORA_NAMES`; None: what the tower's width says."""
     checkpointing: bool = False
     """Compute the layers again in the backward pass, to save memory."""
 
@@ -57,6 +61,10 @@ class TrainOptions:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.held_out is not None and self.held_out < 0:
             raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
+        if self.lora < 0:
+            raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
+        if self.lora and self.towers == "both":
+            raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
         if not 0 <= self.ema < 1:
             raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
 

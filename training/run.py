@@ -26,6 +26,7 @@ from .captions import caption_of, is_too_long, token_ids
 from .data import Data, Example, Problem, summary
 from .evaluation import recalls
 from .features import NUM_THREADS, cached_features, pixels_of, unreadable
+from .lora import add_lora, lora_tensors, merged, model_of
 from .optimizer import adamw, groups_of, schedule
 from .options import TrainOptions
 from .step import Part, Towers, backward
@@ -33,7 +34,8 @@ from .step import Part, Towers, backward
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-TEXT_NAME, WHOLE_NAME, LOG_NAME, FEATURES_NAME = "text_encoder.safetensors", "clip.safetensors", "log.jsonl", "features"
+TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors", "lora.safetensors"
+LOG_NAME, FEATURES_NAME = "log.jsonl", "features"
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
 """How often recall is measured in a run, beside before it."""
@@ -131,6 +133,8 @@ class Run:
         """Model, optimizer, schedule and average."""
         options = self.options
         is_both = options.towers == "both"
+        if options.lora:
+            add_lora(self.clip.text, options.lora, options.seed)
         loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
         self.towers = Towers(self.clip.text, self.clip.vision if is_both else None, loss)
         for tower in (self.towers.text, self.towers.vision):
@@ -369,7 +373,7 @@ class Run:
             place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write_results(self) -> None:
-        """Write the text encoder and the whole CLIP as hosts read them.
+        """Write the text encoder, the whole CLIP and a LoRA as hosts read them.
 
         Raises:
             OSError: If a file cannot be written.
@@ -382,10 +386,14 @@ class Run:
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            text = hugging_face_tensors(result.text)
+            text = hugging_face_tensors(result.text, merged(result.text))
             vision = hugging_face_tensors(result.vision or self.clip.vision)
             scale = {"logit_scale": result.loss.logit_scale.detach().cpu().contiguous()}
-            for name, tensors in ((TEXT_NAME, text), (WHOLE_NAME, {**text, **vision, **scale})):
+            files = {TEXT_NAME: text, WHOLE_NAME: {**text, **vision, **scale}}
+            if self.options.lora:
+                width = result.text.config.hidden_dim
+                files[LORA_NAME] = lora_tensors(result.text, self.options.lora_for or model_of(width))
+            for name, tensors in files.items():
                 with written_whole(self.folder / name) as place:
                     save_tensors(tensors, place, metadata)
         self.accelerator.wait_for_everyone()

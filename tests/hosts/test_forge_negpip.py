@@ -77,7 +77,7 @@ def changed(webui: WebUIServer, picture: str) -> Callable[..., Generation]:
 
 
 def samples(generation: Generation) -> torch.Tensor:
-    assert generation.seen is not None
+    assert generation.seen is not None and generation.seen.samples is not None
     return generation.seen.samples
 
 

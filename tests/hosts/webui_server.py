@@ -89,8 +89,8 @@ class Seen:
     """Last step and conditioning, in turn; by ``pass.image.part`` or ``pass.image.negative``, all counted from 0."""
     comments: str
     """What the page shows below the picture."""
-    samples: torch.Tensor
-    """What was sampled: the latents of all pictures."""
+    samples: torch.Tensor | None
+    """What was sampled: the latents of all pictures; None behind hires. fix."""
 
     @property
     def conds(self) -> tuple[torch.Tensor, ...]:
@@ -402,7 +402,7 @@ def _seen(path: Path) -> Seen:
             for name, some in ends.items()
         },
         comments,
-        tensors["samples"],
+        tensors.get("samples"),
     )
 
 

@@ -202,6 +202,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 RESUMED = {
     "text": ["--shuffle-tags"],
+    "a LoRA": ["--lora", "2", "--lora-for", "sdxl_l"],
     "both with an average": ["--towers", "both", "--ema", "0.9", "--warmup", "3"],
 }
 
@@ -226,7 +227,9 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
         file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
     assert start(*options, "--resume") == 0
     assert "goes on after step 5 of 9" in capsys.readouterr().out
-    for name in ("text_encoder.safetensors", "clip.safetensors"):
+    assert (tmp_path / "out" / "lora.safetensors").exists() == ("--lora" in options)
+    for path in (tmp_path / "whole").glob("*.safetensors"):
+        name = path.name
         whole, resumed = (tensors_of(tmp_path / folder / name) for folder in ("whole", "out"))
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
@@ -357,6 +360,8 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(
     [
         (["--batch", "0"], "batch must be at least 1, got 0"),
         (["--rate-of", "head=1"], "'head'; parts are layers, embeddings"),
+        (["--lora", "-1"], "at least 1, got -1"),
+        (["--lora", "2", "--towers", "both"], "leave out --towers both"),
         (["--rate-of", "image"], "--rate-of image: write PART=X"),
         (["--tag-dropout", "1"], "from 0 to below 1, got 1.0"),
         (["--held-out", "40"], "32 usable pairs, 40 of them held out"),

@@ -45,8 +45,8 @@ class WeightedCLIPProbe(scripts.Script):
             fail_in_text_encoder(int(fail_at))
 
     def post_sample(self, p, ps, file, fail_at):
-        """After sampling, before anything is made a picture."""
-        if file:
+        """After sampling; behind hires. fix these are pictures already."""
+        if file and torch.is_tensor(ps.samples):
             p.weighted_clip_probe["tensors"]["samples"] = ps.samples
 
     def postprocess(self, p, processed, file, fail_at):

@@ -1,0 +1,103 @@
+"""Low-rank updates of a text tower's layers, by peft, and their names in files for ComfyUI, A1111 and Forge.
+
+Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; names as ``model_lora_keys_clip`` of
+ComfyUI 0.29 and kohya-ss/sd-scripts have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..encoder.text_model import TextModel
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+"""Matrices of each layer that get an update."""
+
+LORA_NAMES = {"sd1": "lora_te", "sd2": "lora_te", "sdxl_l": "lora_te1", "sdxl_g": "lora_te2", "refiner": "lora_te"}
+"""What keys begin with, by the model that the text tower belongs to."""
+
+_ADAPTER = "default"
+
+
+def add_lora(text: TextModel, rank: int, seed: int) -> None:
+    """Give the matrices of all layers a low-rank update, which is 0 at first, and freeze all else.
+
+    Args:
+        text: The tower; changed in place.
+        rank: From 1.
+        seed: Of the first values.
+
+    Raises:
+        ValueError: If peft is not installed, or the rank is below 1.
+    """
+    if rank < 1:
+        raise ValueError(f"the rank of a LoRA must be at least 1, got {rank}")
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as error:
+        if error.name != "peft":
+            raise
+        raise ValueError("a LoRA needs peft, which python run.py train installs") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=rank, lora_alpha=rank, target_modules=list(TARGETS))
+        inject_adapter_in_model(config, text, adapter_name=_ADAPTER)
+
+
+def is_lora(name: str) -> bool:
+    """Whether a parameter of this name is part of an update."""
+    return ".lora_" in name
+
+
+def merged(text: TextModel) -> dict[str, Tensor]:
+    """Parameters by their own names, the updates added to them; of a tower without updates as they are."""
+    parameters = {
+        name.replace(".base_layer.", "."): parameter.detach()
+        for name, parameter in text.named_parameters()
+        if not is_lora(name)
+    }
+    for name, layer in _updated(text).items():
+        weight = f"{name}.weight"
+        parameters[weight] = parameters[weight] + layer.get_delta_weight(_ADAPTER).detach()
+    return parameters
+
+
+def lora_tensors(text: TextModel, model: str) -> dict[str, Tensor]:
+    """The updates as files for hosts have them.
+
+    Args:
+        text: The tower, with updates.
+        model: Which model it belongs to; a key of `LORA_NAMES`.
+
+    Returns:
+        For each matrix ``.lora_down.weight`` ``[rank, in]``, ``.lora_up.weight`` ``[out, rank]`` and ``.alpha``, which
+        hosts divide by the rank and multiply with; on the CPU.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, layer in _updated(text).items():
+        key = f"{LORA_NAMES[model]}_text_model_{name.replace('.', '_')}"
+        tensors[f"{key}.lora_down.weight"] = _plain(layer.lora_A[_ADAPTER].weight)
+        tensors[f"{key}.lora_up.weight"] = _plain(layer.lora_B[_ADAPTER].weight)
+        tensors[f"{key}.alpha"] = torch.tensor(float(layer.lora_alpha[_ADAPTER]))
+    return tensors
+
+
+def _updated(text: TextModel) -> dict[str, Any]:
+    """The layers with an update, by name."""
+    return {name: cast("Any", layer) for name, layer in text.named_modules() if hasattr(layer, "get_delta_weight")}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def model_of(hidden_dim: int) -> str:
+    """Which model a text tower of a width most likely belongs to.
+
+    >>> model_of(768), model_of(1280)
+    ('sd1', 'sdxl_g')
+    """
+    return {1024: "sd2", 1280: "sdxl_g"}.get(hidden_dim, "sd1")
