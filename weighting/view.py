@@ -76,7 +76,10 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         for issue in read.issues
     ]
     _mark_breaks(chunks, [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)])
-    _mark_problems([chip for chunk in chunks for chip in chunk["chips"]], issues)
+    chips = [chip for chunk in chunks for chip in chunk["chips"]]
+    if read.terms:  # they stand behind the rest, wherever they were typed
+        chips.sort(key=lambda chip: chip["start"])
+    _mark_problems(chips, issues)
     return {
         "version": VERSION,
         "text": text,

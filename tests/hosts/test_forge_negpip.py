@@ -52,7 +52,7 @@ def webui(
     base.mkdir()
     (base / "ui-config.json").write_text("{}")  # theirs reads it before the host has written it
     with running_webui(webui_host, webui_models, base, with_ours=True, extensions={EXTENSION: theirs}) as server:
-        server.txt2img("a cat")  # theirs encodes before the host has set up what it has just loaded
+        server.txt2img("a cat")  # in the first generation theirs gives other numbers than ever after
         yield server
 
 

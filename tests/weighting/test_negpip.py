@@ -161,8 +161,19 @@ def test_terms_are_shown_as_chunks_with_their_places() -> None:
     weights = {text[chip["start"] : chip["end"]]: chip["weight"] for chip in chips}
     assert weights == {"a": 1, "cat": 1, "oil": 1.5, "painting": 1.5, "dog": 1}
     assert "chunk 2 of 3: 2/75 tokens" in token_table(read)
-    issues = encode("a (b [c:-1)").read.issues  # within a term: square bracket never closed
-    assert [(issue.code, "a (b [c:-1)"[issue.span.start]) for issue in issues] == [("unclosed-bracket", "[")]
+
+
+def test_a_problem_in_a_term_is_marked_there() -> None:
+    text = "a (b [c:-1) d"  # a square bracket never closed
+    read = encode(text).read
+    assert [(issue.code, text[issue.span.start]) for issue in read.issues] == [("unclosed-bracket", "[")]
+    chips = [chip for chunk in view(read)["chunks"] for chip in chunk["chips"]]
+    assert {text[chip["start"] : chip["end"]]: chip["problems"] for chip in chips} == {
+        "a": [],
+        "d": [],
+        "b": [],
+        "c": [0],
+    }
 
 
 # ---- both
