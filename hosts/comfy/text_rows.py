@@ -45,11 +45,16 @@ Part = tuple[str, ...] | int
 """Rows of a conditioning: those of an encoder, of two that share their rows, or a number that no word has."""
 
 
+def _is_loaded(clip: Clip, encoder: str) -> bool:
+    """Whether a CLIP holds one of its text encoders, by its name there; a tokenizer alone is taken for all of them."""
+    loaded = getattr(clip, "cond_stage_model", None)
+    return loaded is None or getattr(loaded, encoder) is not None
+
+
 def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
     """Those of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
-    loaded = clip.cond_stage_model
-    towers = tuple(key for key in ("l", "g") if getattr(loaded, f"clip_{key}") is not None)
-    parts = [part for part in (towers, () if loaded.t5xxl is None else ("t5xxl",)) if part]
+    towers = tuple(key for key in ("l", "g") if _is_loaded(clip, f"clip_{key}"))
+    parts = [part for part in (towers, ("t5xxl",) if _is_loaded(clip, "t5xxl") else ()) if part]
     if not parts:
         raise ValueError("This CLIP holds no text encoder of Stable Diffusion 3: load CLIP-L, CLIP-G or T5.")
     return tuple(parts)
@@ -57,10 +62,10 @@ def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
 
 def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
     """Those of T5, then those of Llama; for a missing one the host puts zeros."""
-    loaded = clip.cond_stage_model
-    if loaded.t5xxl is None and loaded.llama is None:
+    has_t5, has_llama = _is_loaded(clip, "t5xxl"), _is_loaded(clip, "llama")
+    if not (has_t5 or has_llama):
         raise ValueError("This CLIP holds no text encoder of HiDream whose rows are read: load T5 or Llama.")
-    return 128 if loaded.t5xxl is None else ("t5xxl",), 1 if loaded.llama is None else ("llama",)
+    return ("t5xxl",) if has_t5 else 128, ("llama",) if has_llama else 1
 
 
 @dataclass(frozen=True)
