@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     towers, source = encoders_of(arguments, is_quiet=not place.is_first)
     encoders = Encoders(readers_of(arguments, towers), towers)
-    encoder = BulkEncoder(encoders, options_of(arguments), dtype_named(arguments.save_dtype or "fp32"))
+    options = replace(options_of(arguments), binds_some=True)  # lines need not have the same phrases
+    encoder = BulkEncoder(encoders, options, dtype_named(arguments.save_dtype or "fp32"))
     about = {name: str(value) for name, value in vars(encoder.options).items()} | {
         "clip_skip": str(arguments.clip_skip),
         "dtype": arguments.dtype,

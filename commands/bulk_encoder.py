@@ -38,8 +38,8 @@ class BulkEncoder:
             For each hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]``, on the CPU, in the type wanted.
 
         Raises:
-            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, or of
-                which words are to be taken away in an attention.
+            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose phrases
+                cannot be bound, or of which words are to be taken away in an attention.
         """
         from ..encoder.encoding import Encoding
         from ..weighting.schemes.negpip import NegPipError, check_without_signs
@@ -61,15 +61,20 @@ class BulkEncoder:
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
+        from ..weighting.bound import BindError
+        from ..weighting.encode import check_bound
         from ..weighting.prompt import PromptError
         from ..weighting.schemes.negpip import NegPipError
         from ..weighting.schemes.repeat import RepeatError
 
         for number, text in enumerate(texts, first + 1):
             try:
-                yield self.encoders.read(text, self.options)
-            except (PromptError, RepeatError, NegPipError) as error:
+                read = self.encoders.read(text, self.options)
+                for one in read.values():
+                    check_bound(one)
+            except (PromptError, RepeatError, NegPipError, BindError) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
+            yield read
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:
         """Encode prompts together as soon as there are chunks enough."""

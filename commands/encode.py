@@ -26,7 +26,7 @@ NAME = "prompt"
 
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
-    from ..weighting.options import EOS_ROWS
+    from ..weighting.options import BIND_HIDES, BIND_RESTS, EOS_ROWS
     from ..weighting.padding import PADDINGS
     from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
     from ..weighting.schemes.repeat import FINEST_STEPS
@@ -41,6 +41,17 @@ def add_command(commands: Any) -> None:
     encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")
     encode.add_argument("--filler", default="+", help="masked_blend, method token: stands in for an absent token (+)")
     encode.add_argument("--finest-step", choices=FINEST_STEPS, default="auto", help="repeat: steps from 0 to 1 (auto)")
+    encode.add_argument(
+        "--bind", action="append", default=[], metavar="PHRASE", help="keep it apart from the others; give it for each"
+    )
+    encode.add_argument("--bind-rest", choices=BIND_RESTS, default="full", help="what all other words have read")
+    encode.add_argument("--bind-strength", type=float, default=1.0, metavar="S", help="how far apart, 0 to 1 (1)")
+    encode.add_argument(
+        "--bind-hide", choices=BIND_HIDES, default=BIND_HIDES[0], help="what phrases hide (%(default)s)"
+    )
+    encode.add_argument(
+        "--bind-words", action="append", default=[], metavar="WORD", help="--bind-hide these words, cutoff: hide it"
+    )
     encode.add_argument(
         "--eos-rows", choices=EOS_ROWS, default="own", help="what stands in the EOS rows of long prompts"
     )

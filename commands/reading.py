@@ -75,11 +75,13 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
-    """The options among the arguments."""
+    """The options among the arguments. What is given several times is one a line."""
     from ..weighting.options import EncodeOptions
 
     given = vars(arguments)
-    return EncodeOptions(**{field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given})
+    chosen: dict[str, Any] = {field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given}
+    lines = {name: "\n".join(value) for name, value in chosen.items() if isinstance(value, list)}
+    return EncodeOptions(**{**chosen, **lines})
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

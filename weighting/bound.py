@@ -15,6 +15,10 @@ ABSENT = "absent-phrase"
 """Code of what is said of phrases, or words of theirs, that are not there."""
 
 
+class BindError(ValueError):
+    """Phrases that cannot be bound; the message names them."""
+
+
 class Bound(NamedTuple):
     """Chunks whose bound phrases are marked."""
 

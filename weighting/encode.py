@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..encoder.encoding import Encoding
 from .binding import bound
-from .bound import refusal
+from .bound import BindError, refusal
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
@@ -37,6 +37,7 @@ __all__ = [
     "EncodeOptions",
     "EncodedPrompt",
     "ReadPrompt",
+    "check_bound",
     "is_in_columns",
     "plan_columns",
     "plan_prompt",
@@ -130,16 +131,16 @@ def check_bound(read: ReadPrompt) -> None:
     """See whether the phrases of a prompt can be bound.
 
     Raises:
-        ValueError: If they cannot: the message names the phrase, or the schemes that go with Cutoff.
+        BindError: If they cannot: the message names the phrase, or the schemes that go with Cutoff.
     """
     options = read.options
     if not options.binds:
         return
     if message := refusal(read.issues, options):
-        raise ValueError(message)
+        raise BindError(message)
     is_weighted = any(token.weight != 1.0 for chunk in read.chunks for token in chunk.tokens)
     if options.bind_hide == "cutoff" and is_weighted and options.scheme not in _CUTOFF_SCHEMES:
-        raise ValueError(
+        raise BindError(
             f"With weights, cutoff goes with the schemes {', '.join(_CUTOFF_SCHEMES)}; under {options.scheme} it would "
             "not give what Cutoff gives, which mixes rows after they are weighted."
         )
