@@ -38,8 +38,8 @@ class BulkEncoder:
             For each hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]``, on the CPU, in the type wanted.
 
         Raises:
-            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose phrases
-                cannot be bound, or of which words are to be taken away in an attention.
+            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose
+                phrases cannot be bound, or of which words are to be taken away in an attention.
         """
         from ..encoder.encoding import Encoding
         from ..weighting.schemes.negpip import NegPipError, check_without_signs

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "beyond"),
+    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "beyond", "bind"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -165,6 +165,11 @@ SUBJECTS = {
     "check_as_many_rows_as_patches_do_not_confuse_lumina": "The same on Lumina 2, as many rows as patches, likewise",
     "check_long_prompts_are_weighed_in_every_chunk": "The same on SD3.5 and HiDream with long prompts, likewise",
     "check_stock_is_stock_afterwards": "Stock after Weigh Attention on the same model and CLIP, with before",
+    "check_a_phrase_knows_nothing_of_another": "Bind Phrases, small: a phrase with other words in the other one",
+    "check_these_words_of_a_phrase_are_all_that_is_hidden": "Bind Phrases, these words, small: likewise with a colour",
+    "check_strength_0_and_no_phrases_are_the_plain_node": "Bind Phrases at strength 0, or without phrases: Text Encode",
+    "check_strength_1_takes_rows_from_the_passes_as_they_are": "Bind Phrases, small: rows, with Mask Control's passes",
+    "check_cutoff_takes_rows_from_texts_with_underscores": "Bind Phrases as Cutoff, small: rows, with texts with _",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
 """What a check compares, in the words of docs/evidence/parity.md."""
@@ -197,6 +202,8 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_lora_hooks_and_weights_act_together": "at most 1e-5",
     "check_a_compiled_model_is_weighed_as_well": "at most 1e-5",
     "check_two_nodes_on_one_model_both_act": "at most 1e-5",
+    "check_strength_1_takes_rows_from_the_passes_as_they_are": "at most 1e-5",
+    "check_cutoff_takes_rows_from_texts_with_underscores": "at most 1e-5",
     "check_and_guides_as_the_webui_does": "at most 5e-5",
     "check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding": "at most 2e-5",
     "check_a_clip_that_remembers_gives_what_it_gives_without": "at most 1e-5",
