@@ -14,8 +14,10 @@ from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 from ...weighting.chunks import Token
+from ...weighting.embeddings import EmbeddingError
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.prompt import Issue, Span
+from .pieces import NoSuchEmbedding, as_id, pieces
 from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
 from .types import Clip, Conditioning
 
@@ -214,13 +216,17 @@ def _tokens(
 ) -> tuple[Token, ...]:
     """The tokens with their places in the prompt; none where the host's tokenizer does not tell them."""
     inner = inner_tokenizer(clip, name)
-    ids = [token_id for token_id, _ in _pairs(host_tokens[name])]
+    ids = [as_id(token_id) for token_id, _ in _pairs(host_tokens[name])]
     found: list[Token] = []
     try:
         for run in _runs(characters):
-            found += [token_of(*one, 0, run, issues) for one in offsets(inner, _plain(run))]
+            found += [token_of(*one, 0, run, issues) for one in pieces(inner, _plain(run), offsets)]
+    except (NoSuchEmbedding, EmbeddingError) as error:
+        code = "unknown-embedding" if isinstance(error, NoSuchEmbedding) else "unusable-embedding"
+        issues.append(Issue(code, f"{error} ComfyUI leaves it out.", Span(0, 0)))
+        return ()
     except (AttributeError, ValueError):
         return ()
-    own = [token.id for token in found]
+    own = [as_id(token.id) for token in found]
     starts = range(len(ids) - len(own) + 1)
     return tuple(found) if any(ids[start : start + len(own)] == own for start in starts) else ()

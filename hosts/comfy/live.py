@@ -28,6 +28,7 @@ OF_LOADERS: Mapping[str, str] = {
     "DualCLIPLoader flux": "comfy.text_encoders.flux.FluxTokenizer",
     "CLIPLoader chroma": "comfy.text_encoders.pixart_t5.PixArtTokenizer",
     "CLIPLoader qwen_image": "comfy.text_encoders.qwen_image.QwenImageTokenizer",
+    "CLIPLoader krea2": "comfy.text_encoders.krea2.Krea2Tokenizer",
 }
 """The tokenizer that a loader most likely gives, by its name and the type that it is set to. Which one it is stands in
 the file; so types that fit several models, such as ``lumina2``, are not here."""

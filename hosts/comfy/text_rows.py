@@ -19,9 +19,11 @@ from torch import Tensor
 from ...weighting.bare import bare
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import ChunkLayout, Token, TokenChunk
+from ...weighting.embeddings import TokenId
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.prompt import Break, Issue, Prompt, Span
 from ...weighting.syntax import parse, syntax_of
+from .pieces import Piece, as_id, pieces
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
@@ -30,11 +32,11 @@ ANIMA_ROWS = 512
 """Rows that Anima's model reads at least: those that it makes of T5's ids, then zeros."""
 
 
-def _all_rows(ids: Sequence[int]) -> int:
+def _all_rows(ids: Sequence[int | bytes]) -> int:
     return 0
 
 
-def _qwen_image_prefix(ids: Sequence[int]) -> int:
+def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
     """Tokens in front of the second turn of Qwen-Image's template and of its heading, which the host leaves out."""
     turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
     start = turns[:2][-1]
@@ -76,7 +78,7 @@ class TextFamily:
     """Models that use it."""
     key: str
     """Its name among the host's tokens."""
-    num_left_out: Callable[[Sequence[int]], int] = _all_rows
+    num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
     """From its ids to the number of first rows that the host leaves out."""
     has_weights: bool = True
     """Whether its stock tokenizer reads weights, and has to be told not to."""
@@ -84,6 +86,8 @@ class TextFamily:
     """Rows that its model fills it up to, with rows that are no word's."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Whose rows stand one behind the other; without it, those of ``key`` alone."""
+    takes_embeddings: bool = True
+    """Whether an embedding can stand in a prompt; not where a model takes the ids themselves."""
 
 
 TEXT_FAMILIES: Mapping[str, TextFamily] = {
@@ -96,7 +100,9 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
     "comfy.text_encoders.krea2.Krea2Tokenizer": TextFamily(
         "Krea 2", "qwen3vl_4b", _qwen_image_prefix, has_weights=False
     ),
-    "comfy.text_encoders.anima.AnimaTokenizer": TextFamily("Anima", "t5xxl", min_rows=ANIMA_ROWS),
+    "comfy.text_encoders.anima.AnimaTokenizer": TextFamily(
+        "Anima", "t5xxl", min_rows=ANIMA_ROWS, takes_embeddings=False
+    ),
     "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
     "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily("Stable Diffusion 3", "t5xxl", parts=_sd3_parts),
     "comfy.text_encoders.lumina2.LuminaTokenizer": TextFamily("Lumina 2", "gemma2_2b"),
@@ -181,9 +187,15 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
             continue
         sharing: dict[str, list[Token]] = {}
         for key in part:
+            ids = [as_id(pair[0]) for chunk in host_tokens[key] for pair in chunk]
+            if not family.takes_embeddings and any(isinstance(one, bytes) for one in ids):
+                raise ValueError(
+                    f"{family.title} takes no embeddings, as its model reads the ids of {key} themselves: take "
+                    "“embedding:…” out."
+                )
             tokens = _tokens(clip, key, host_tokens[key], plain, characters, issues)
             words[key] = [token for token in tokens if token.span is not None]
-            sharing[key] = tokens[family.num_left_out([pair[0] for chunk in host_tokens[key] for pair in chunk]) :]
+            sharing[key] = tokens[family.num_left_out(ids) :]
         rows += _shared(sharing)
     rows += [Token(0)] * (family.min_rows - len(rows))
     key = family.key if family.key in words else next(iter(words))
@@ -205,30 +217,28 @@ def _tokens(
     template = getattr(tokenizer, "llama_template", "{}")
     if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host takes it for a template of its own
         template = "{}"
-    found = offsets(inner, template.format(plain))
+    found = pieces(inner, template.format(plain), offsets)
     _check_offsets(inner, template.format(plain), found)
     starts_at = len(template.split("{}")[0])
     tokens: list[Token] = []
     for chunk in chunks:
-        ids = [pair[0] for pair in chunk]
-        if not all(isinstance(token_id, int) for token_id in ids):
-            raise ValueError("Weigh Attention does not take embeddings in this text encoder: take “embedding:…” out.")
+        ids = [as_id(pair[0]) for pair in chunk]
         own = found[: inner.max_length - (inner.start_token is not None) - (inner.end_token is not None)]
         found = found[len(own) :]
         first = max(0, len(ids) - len(own)) if getattr(inner, "pad_left", False) else int(inner.start_token is not None)
         around = {*ids[:first], *ids[first + len(own) :]}
-        if ids[first : first + len(own)] != [token_id for token_id, _, _ in own] or around - {
+        if ids[first : first + len(own)] != [as_id(token_id) for token_id, _, _ in own] or around - {
             inner.start_token,
             inner.end_token,
             inner.pad_token,
         }:
             raise ValueError(
                 f"Weigh Attention cannot tell which rows are a word's: ComfyUI's tokens of “{plain[:80]}” are not "
-                "those that its tokenizer gives for it. Embeddings and escaped brackets may be the reason."
+                "those that its tokenizer gives for it. Escaped brackets may be the reason."
             )
-        tokens += [Token(token_id) for token_id in ids[:first]]
+        tokens += [Token(pair[0]) for pair in chunk[:first]]
         tokens += [token_of(*one, starts_at, characters, issues) for one in own]
-        tokens += [Token(token_id) for token_id in ids[first + len(own) :]]
+        tokens += [Token(pair[0]) for pair in chunk[first + len(own) :]]
     left_out = [token_of(*one, starts_at, characters, []) for one in found]
     if spans := [token.span for token in left_out if token.span is not None]:
         message = f"{key} reads no more than {len(tokens)} tokens: it does not see this and what follows."
@@ -307,7 +317,7 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
 
 
-def _check_offsets(tokenizer: Any, text: str, found: Sequence[tuple[int, int, int]]) -> None:
+def _check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:
     """Refuse a tokenizer whose tokens leave out letters; where it changes letters that is no sign."""
     covered = {place for _, start, end in found for place in range(start, end)}
     missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
@@ -337,7 +347,7 @@ def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, in
 
 
 def token_of(
-    token_id: int, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
+    token_id: TokenId, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
 ) -> Token:
     """A token with the weight of its text, or without a place if it is the template's."""
     own = characters[max(0, start - starts_at) : max(0, end - starts_at)]

@@ -102,9 +102,7 @@ def test_other_tokens_than_the_tokenizers_are_refused(change) -> None:
         weights("a red cat", clip=Clip(change=change))
 
 
-def test_embeddings_and_several_prompts_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not take embeddings"):
-        weights("a cat", clip=Clip(change=lambda ids: ["vector", *ids]))
+def test_several_prompts_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\.and and \.blend"):
         weights('("a", "b").blend(1, 1)', "compel")
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import inprocess_attention_cross
 import torch
 from inprocess import T5_SIZES, TEXTS, difference, draw, issues_in, main, make_clip, ours, refusal, run_ours, stock
-from inprocess_attention import make_model, sampled
-from inprocess_attention_joint import make_text_encoder
+from inprocess_attention import is_close, make_model, sampled
+from inprocess_attention_joint import make_model as make_flux
+from inprocess_attention_joint import make_text_encoder, written_out
+from inprocess_attention_joint import sampled as draw_flux
 
 NODE = "WeightedCLIPTextEncode"
 WEIGH = "WeightedCLIPWeighAttention"
@@ -33,6 +38,8 @@ PLAIN = "a red cat, photograph of (it), embedding:nothing"
 
 
 def make(family: str) -> Any:
+    if family in ("Krea 2", "Anima", "Wan"):
+        return inprocess_attention_cross.make_text_encoder(family)
     return make_clip(family) if "SD3" in family else make_text_encoder(family)
 
 
@@ -153,7 +160,7 @@ def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
     ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.ruler")
     inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.ruler')}.web.inspection")
     ruler_nodes = ruler.ruler_nodes({name: nodes.NODE_CLASS_MAPPINGS[name] for name in (NODE, WEIGH)})
-    for family in ("Flux", "Chroma", *READING):
+    for family in ("Flux", "Chroma", "Krea 2", "Anima", *READING):
         clip = make(family)
         for node in (NODE, WEIGH) if family != "Flux" else (WEIGH,):
             bracketed = TEXT.partition(", embedding")[0]
@@ -164,6 +171,89 @@ def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
                 (typed,) = inspection.inspect(inspection.request_of(asked, ruler_nodes), [], reader)["views"]
                 assert typed == {key: run[key] for key in typed}, (family, typed, run)
                 assert typed["encoder"].endswith("Tokenizer") and typed["notes"]
+    # its vocabulary stands in the checkpoint
+    (run,) = run_ours(WEIGH, clip=make("Wan"), text="a cat")["ui"]["weighted_clip"]
+    asked = {"node": WEIGH, "text": "a cat", "values": {}, "encoder": run["encoder"]}
+    assert run["encoder"].endswith("WanT5Tokenizer") and inspection.reader_of(asked, ruler_nodes) is None
+
+
+def with_embeddings(folder: Path) -> Any:
+    """A small Flux CLIP with an embedding of three vectors for T5, and for Qwen, and one of a wrong width."""
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(3, 64, generator=generator)
+    style = {"t5xxl": vectors, "qwen3_4b": vectors.clone(), "clip_l": torch.randn(1, 128, generator=generator)}
+    save_file(style, folder / "style.safetensors")
+    save_file({"t5xxl": torch.ones(1, 32), "clip_l": torch.ones(1, 128)}, folder / "narrow.safetensors")
+    clip = make_clip("Flux", embeddings=folder)
+    clip.tokenizer.t5xxl.embedding_size = 64
+    return clip
+
+
+def check_rows_of_embeddings_are_counted_and_weighed() -> float:
+    largest = 0.0
+    model = make_flux("Flux")
+    with TemporaryDirectory() as name:
+        clip = with_embeddings(Path(name))
+        negative = stock(clip, "")
+        for text, plain, weight in (
+            ("a embedding:style, (red:1.7) cat", "a embedding:style, red cat", 1.0),
+            ("a (embedding:style:0.4) (red:1.7)", "a embedding:style red", 0.4),
+            ("embedding:style embedding:style (red:1.7)", "embedding:style embedding:style red", 1.0),
+        ):
+            (pairs,) = clip.tokenize(plain)["t5xxl"]
+            red = clip.tokenizer.t5xxl.tokenizer.convert_tokens_to_ids("▁red")
+            vectors = [row for row, (token, _) in enumerate(pairs) if isinstance(token, torch.Tensor)]
+            (word,) = [row for row, (token, _) in enumerate(pairs) if row not in vectors and token == red]
+            weights = {**dict.fromkeys(vectors, weight), word: 1.7}
+            assert len(vectors) == 3 * plain.count("embedding")
+            result = run_ours(WEIGH, clip=clip, text=text)
+            conditioning, report, _ = result["result"]
+            encoded = stock(clip, plain)
+            assert torch.equal(conditioning[0][0], encoded[0][0]), text
+            assert "'red' 1.7: row" in report, report
+            with written_out(model, "bias", (encoded, weights)):
+                reference = draw_flux(model, encoded, negative)
+            without = draw_flux(model, encoded, negative)
+            largest = max(largest, is_close(draw_flux(model, conditioning, negative), reference, without, text))
+        report = run_ours(WEIGH, clip=clip, text="a (embedding:style:0.4)")["result"][1]
+        assert "'embedding:style' 0.4: rows 2-4" in report, report
+        assert ("embedding:style", "×3") in chips(run_ours(WEIGH, clip=clip, text="a embedding:style cat"))
+        z_image = make("Z-Image")
+        inner = z_image.tokenizer.qwen3_4b
+        inner.embedding_directory, inner.embedding_size = [name], 64
+        result = run_ours(WEIGH, clip=z_image, text="a (embedding:style:0.4), (red:2) cat")
+        space = ("#220", "")  # of the part before the embedding
+        style = ("embedding:style", "×3 0.4")
+        assert chips(result) == [("a", ""), space, style, (",", ""), ("red", "2"), ("cat", "")]
+        assert torch.equal(result["result"][0][0][0], stock(z_image, "a embedding:style, red cat")[0][0])
+        anima = make("Anima")
+        anima.tokenizer.t5xxl.embedding_directory, anima.tokenizer.t5xxl.embedding_size = [name], 64
+        message = refusal(lambda: run_ours(WEIGH, clip=anima, text="a embedding:style (cat:2)"))
+        assert "Anima takes no embeddings" in message
+        for name, message in (("nothing", "no embedding “nothing” for t5xxl"), ("narrow", "32 wide, t5xxl takes 64")):
+            assert message in refusal(lambda name=name: run_ours(WEIGH, clip=clip, text=f"a embedding:{name} (cat:2)"))
+    return largest
+
+
+def check_embeddings_in_t5_alone_equal_stock() -> float:
+    largest = 0.0
+    with TemporaryDirectory() as name:
+        embeddings = with_embeddings(Path(name)).tokenizer.t5xxl.embedding_directory
+        clip = make("Chroma")
+        inner = clip.tokenizer.clip_t5xxl
+        inner.embedding_directory, inner.embedding_size = embeddings, 64
+        for text, codes in (
+            ("a (embedding:style:1.3), (red:0.5) cat", []),
+            ("a embedding:nothing cat", ["unknown-embedding"]),
+            ("a embedding:narrow cat", ["unusable-embedding"]),
+        ):
+            result = run_ours(NODE, clip=clip, text=text)
+            largest = max(largest, difference(result["result"][0], stock(clip, text)))
+            assert [issue["code"] for issue in issues_in(result)] == codes
+        assert chips(run_ours(NODE, clip=clip, text="(embedding:style:1.3), a cat"))[0] == ("embedding:style", "×3 1.3")
+    return largest
 
 
 def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:

@@ -128,6 +128,10 @@ SUBJECTS = {
     "check_encoders_that_read_weights_as_text_get_the_prompt_without_them": (
         "Qwen-Image's and Z-Image's Qwen, small, with stock and the prompt without its syntax"
     ),
+    "check_rows_of_embeddings_are_counted_and_weighed": (
+        "Weigh Attention on Flux, small, with embeddings for T5, with a softmax written out, relative to the largest"
+    ),
+    "check_embeddings_in_t5_alone_equal_stock": "Chroma's T5, small, with embeddings, with stock",
     "check_prompts_that_change_are_encoded_text_by_text": "T5 and Qwen, timed prompts, with stock and each text",
     "check_unknown_encoders_are_left_to_comfyui": "Mochi's T5 and Ovis's Qwen, small, with stock",
     "check_cross_families_at_weight_one_are_stock": (
@@ -181,6 +185,7 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_joint_weights_and_lora_hooks_act_together": "at most 1e-5",
     "check_compiled_joint_families_are_weighed_as_well": "at most 1e-5",
     "check_two_nodes_and_anothers_attention_all_act": "at most 1e-5",
+    "check_rows_of_embeddings_are_counted_and_weighed": "at most 1e-5",
     "check_a_cache_that_answers_for_steps_is_let_be": "at most 1e-5",
     "check_weighed_cross_families_equal_one_written_out": "at most 1e-5",
     "check_an_image_to_be_moved_is_read_without_weights": "at most 1e-5",

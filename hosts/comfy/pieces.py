@@ -1,0 +1,87 @@
+"""The tokens that one of the host's tokenizers makes of a text, with their places: words, and vectors of embeddings.
+
+The host cuts a text before each ``embedding:`` that follows white space, tokenizes the parts on their own, and takes
+the first word of a part for the name. It drops white space behind a name, and the name if there is no such embedding.
+
+Source: behaviour of ComfyUI 0.29.0 (``comfy.sd1_clip.SDTokenizer``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...weighting.embeddings import EMBEDDING_PREFIX, EmbeddingVector, TokenId
+from .embeddings import HostEmbeddings
+
+_START = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
+
+Offsets = Callable[[Any, str], list[tuple[int, int, int]]]
+"""From a host's tokenizer and a text to id, start and end of each token."""
+Piece = tuple[TokenId, int, int]
+"""Id or vector, and from where to where in the text it comes."""
+
+
+class NoSuchEmbedding(ValueError):
+    """A name that the host finds no embedding for."""
+
+
+def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
+    """The tokens of a text but those that the tokenizer adds itself.
+
+    Args:
+        tokenizer: The host's tokenizer of one encoder.
+        text: What it is given, without weights.
+        offsets: What it makes of a text without embeddings.
+
+    Returns:
+        Each token or vector with its place.
+
+    Raises:
+        NoSuchEmbedding: If a name is not known.
+        EmbeddingError: If an embedding is for another model.
+        ValueError: As ``offsets`` does.
+    """
+    starts = [0, *(found.start() for found in _START.finditer(text))]
+    result: list[Piece] = []
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        part = text[start:end]
+        if part.startswith(EMBEDDING_PREFIX) and tokenizer.embedding_directory is not None:
+            result += _named(tokenizer, part, start, offsets)
+        else:
+            result += [(token_id, start + a, start + b) for token_id, a, b in offsets(tokenizer, part)]
+    return result
+
+
+def as_id(token: Any) -> int | bytes:
+    """A token as something to compare: its id, or the content of a vector, the host's or an `EmbeddingVector`."""
+    vector: Any = token.vector if isinstance(token, EmbeddingVector) else token
+    return vector.float().numpy().tobytes() if isinstance(vector, torch.Tensor) else vector
+
+
+def _named(tokenizer: Any, part: str, start: int, offsets: Offsets) -> list[Piece]:
+    """Tokens of a part that begins with an embedding."""
+    name, *others = part[len(EMBEDDING_PREFIX) :].split()
+    rest = " ".join(others)
+    if (mark := re.search(r"[<\[]", name)) is not None:
+        name, rest = name[: mark.start()], f"{name[mark.start() :]} {rest}".rstrip()
+    embeddings = HostEmbeddings(tokenizer.embedding_directory, tokenizer.embedding_size, tokenizer.embedding_key)
+    vectors = embeddings.find(name)
+    bare = name.strip(",")
+    if vectors is None and bare != name:
+        vectors, name, rest = embeddings.find(bare), bare, f"{name[len(bare) :]} {rest}"
+    if vectors is None:
+        raise NoSuchEmbedding(f"There is no embedding “{name}” for {tokenizer.embedding_key}.")
+    # the characters of the rest are the last ones of the part, but for white space
+    places = [start + place for place, character in enumerate(part) if not character.isspace()]
+    behind = iter(places[len(places) - len("".join(rest.split())) :])
+    at = [None if character.isspace() else next(behind) for character in rest]
+    first = next((place for place in at if place is not None), places[-1] + 1)
+    found: list[Piece] = [(EmbeddingVector(name, index, vector), start, first) for index, vector in enumerate(vectors)]
+    for token_id, a, b in offsets(tokenizer, rest) if rest else ():
+        own = [place for place in at[a:b] if place is not None]
+        found.append((token_id, own[0], own[-1] + 1) if own else (token_id, first, first))
+    return found
