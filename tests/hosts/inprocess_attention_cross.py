@@ -361,6 +361,33 @@ def check_cross_weights_stay_with_their_entry() -> float:
     return largest
 
 
+def check_each_window_of_a_long_video_is_weighed() -> float:
+    from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
+
+    import nodes
+
+    clip, model = make_text_encoder("Wan"), make_model("Wan")
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    # of 3 latent frames, of which neighbours share 1; all but the first get the frame before them as well
+    (windows,) = WanContextWindowsManualNode.execute(model, 9, 4, "standard_static", 1, False, "pyramid", False).args
+    calls: list[int] = []
+
+    def note(apply_model: Any, call: dict[str, Any]) -> torch.Tensor:
+        calls.append(call["input"].shape[2])
+        return apply_model(call["input"], call["timestep"], **call["c"])
+
+    windows.set_model_unet_function_wrapper(note)
+
+    def drawn(positive: Any) -> torch.Tensor:
+        latent = {"samples": torch.zeros(1, 16, 7, 8, 16)}
+        return nodes.KSampler().sample(windows, 1, 2, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
+
+    with written_out(model, "bias", (plain, rows_by_hand("Wan", clip))):
+        reference = drawn(plain)
+    assert calls == 2 * [3, 4, 4], calls
+    return is_close(drawn(weighed(clip)), reference, drawn(plain))
+
+
 # ---- beside other packs
 
 

@@ -146,6 +146,7 @@ SUBJECTS = {
     "check_cross_weights_stay_with_their_entry": (
         "Krea 2, Anima and Wan in masks, two conditionings, time ranges and batches, likewise"
     ),
+    "check_each_window_of_a_long_video_is_weighed": "Wan in context windows, likewise",
     "check_cross_weights_and_lora_hooks_act_together": "Krea 2, Anima and Wan with LoRA hooks, likewise",
     "check_two_nodes_and_anothers_attention_all_act": (
         "Krea 2, Anima and Wan, positive and negative weighed, with another pack's attention, likewise"
@@ -191,6 +192,7 @@ REQUIRED = {check: "at most 1e-5" for check in SUBJECTS if re.search("native|mas
     "check_an_image_to_be_moved_is_read_without_weights": "at most 1e-5",
     "check_reference_images_behind_the_text_are_none_of_it": "at most 1e-5",
     "check_cross_weights_stay_with_their_entry": "at most 1e-5",
+    "check_each_window_of_a_long_video_is_weighed": "at most 1e-5",
     "check_cross_weights_and_lora_hooks_act_together": "at most 1e-5",
     "check_compiled_cross_families_are_weighed_as_well": "at most 1e-5",
     "check_krea2_equals_the_node_of_kjnodes": "at most 1e-5",
