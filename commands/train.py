@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .console import show
 from .loading import DTYPES
+from .train_report import write_report
 
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
@@ -123,16 +124,22 @@ def _run(arguments: argparse.Namespace) -> int:
     clip = load_full_clip(arguments.weights, activation=arguments.activation)
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(clip, data, folder, options, accelerator, say)
-    for line in summary(run.data.problems):
+    notes = summary(run.data.problems)
+    for line in notes:
         say(line)
-    say(
+    notes.append(
         f"{len(run.pairs):,} pairs to train on, {len(run.held):,} held out, {run.num_steps:,} steps, "
         f"on {accelerator.device} in {options.precision}"
     )
+    say(notes[-1])
     if arguments.resume:
         run.resume()
-    with _stopping(run):
-        run.train()
+    try:
+        with _stopping(run):
+            run.train()
+    finally:
+        if accelerator.is_main_process and (folder / LOG_NAME).is_file():
+            say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
     say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
     if options.lora:
         say(f"written: {folder / LORA_NAME}, which a host adds to the encoder that training began with")

@@ -23,6 +23,8 @@ from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.training import run as run_module
 from weighted_clip.training.evaluation import recalls
 from weighted_clip.training.run import Run
+from weighted_clip.web.pictures.curves import draw_curves
+from weighted_clip.web.pictures.style import THEMES
 
 from ..encoder.files import write
 from ..libraries import library
@@ -174,6 +176,41 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
         written = tensors_of(folder / "text_encoder.safetensors")[key]
         assert (written - expected).abs().max() < 1e-7
         assert (written - seen[-1]).abs().max() > 1e-5
+
+
+def test_a_run_has_a_report_with_its_curves(start: Start, tmp_path: Path) -> None:
+    data = write_pairs(tmp_path / "<b>data", 12)
+    (data / "<b>.png").write_bytes(b"no image")
+    (data / "<b>.txt").write_text("x", encoding="utf-8")
+    assert start("--steps", "4", "--held-out", "4", "--batch", "4", "--accumulate", "1", data=data) == 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "8 pairs to train on, 4 held out, 4 steps" in page
+    assert "1 left out: no image of a kind that is read" in page
+    assert "&lt;b&gt;.png" in page
+    assert "<b>" not in page
+    entries = [entry for entry in log_of(tmp_path / "out") if "text to image @1" in entry]
+    shares = [entry["text to image @1"] for entry in entries]
+    expected = "".join(f"<td>{share:.1%}" for share in (shares[0], max(shares), shares[-1]))
+    assert f"<td>text to image @1{expected}" in page
+    for name in ("loss.png", "recall.png"):
+        assert f'src="{name}"' in page
+        with Image.open(tmp_path / "out" / name) as picture:
+            assert picture.format == "PNG"
+
+
+def test_a_curve_goes_where_its_numbers_are() -> None:
+    picture = draw_curves("Falling", {"x": [(0, 4.0), (1, math.nan), (10, 0.0)]})
+    accent = THEMES["dark"].accent
+    pixels = picture.load()
+    places = [
+        (x, y) for x in range(80, picture.width - 20) for y in range(90, picture.height - 40) if pixels[x, y] == accent
+    ]
+    (_, first), (_, last) = min(places), max(places)
+    assert first < 100
+    assert last > picture.height - 60
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw_curves("Nothing", {"x": [(0, math.inf)]})
+    assert len({color for _, color in draw_curves("One", {"x": [(3, 1.0)]}).getcolors(10**6)}) > 3
 
 
 @pytest.mark.parametrize("options", [["--checkpointing"], ["--batch", "4", "--accumulate", "4"]])

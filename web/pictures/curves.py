@@ -1,0 +1,100 @@
+"""A chart of curves: numbers that change with the steps of something, such as a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from PIL import Image
+
+from .canvas import Canvas, shorten
+from .fonts import text_width
+from .style import MARGIN, SMALL_SIZE, THEMES, TITLE_SIZE, ThemeName
+
+WIDTH, HEIGHT = 720, 360
+MAX_POINTS = 2000
+"""Of a curve with more points, means of neighbours are drawn."""
+_LEFT, _TOP, _BOTTOM = 74, 92, 48
+_NUM_LINES = 4
+
+
+def draw_curves(
+    title: str,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    across: str = "step",
+    top: float | None = None,
+    theme: ThemeName = "dark",
+) -> Image.Image:
+    """Draw curves in one chart, from 0 upwards.
+
+    Args:
+        title: Above it.
+        curves: By name, points by their x; points that are no finite numbers are left out.
+        across: What x is.
+        top: Upper end of the chart; None: the highest number.
+        theme: Colours.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If there is no point to draw.
+    """
+    colors = THEMES[theme]
+    hues = (colors.accent, colors.up, colors.down, colors.problem, colors.muted, colors.text)
+    found = {
+        name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)] for name, points in curves.items()
+    }
+    drawn = {name: _thinned(points) for name, points in found.items() if points}
+    if not drawn:
+        raise ValueError(f"{title}: there is nothing to draw")
+    xs = [x for points in drawn.values() for x, _ in points]
+    low, high = min(xs), max(xs)
+    ceiling = _rounded_up(max(y for points in drawn.values() for _, y in points)) if top is None else top
+    canvas = Canvas(WIDTH, HEIGHT, colors.background)
+    canvas.text(MARGIN, MARGIN + 8, shorten(title, WIDTH - 2 * MARGIN, TITLE_SIZE), colors.text, size=TITLE_SIZE)
+    x = float(MARGIN)
+    for name, hue in zip(drawn, hues, strict=False):
+        canvas.line([(x, 62), (x + 18, 62)], hue, width=3)
+        x += 24 + canvas.text(x + 24, 62, name, colors.muted, size=SMALL_SIZE) + 16
+    right, bottom = WIDTH - MARGIN, HEIGHT - _BOTTOM
+    for number in range(_NUM_LINES + 1):
+        y = bottom - (bottom - _TOP) * number / _NUM_LINES
+        canvas.line([(_LEFT, y), (right, y)], colors.line, width=1)
+        canvas.text(_LEFT - 8, y, f"{ceiling * number / _NUM_LINES:.4g}", colors.muted, size=SMALL_SIZE, align="right")
+    canvas.text(_LEFT, bottom + 18, f"{low:,.0f}", colors.muted, size=SMALL_SIZE)
+    last = f"{across} {high:,.0f}"
+    canvas.text(right - text_width(last, SMALL_SIZE), bottom + 18, last, colors.muted, size=SMALL_SIZE)
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        share = (point[0] - low) / (high - low) if high > low else 0.5
+        return _LEFT + share * (right - _LEFT), bottom - min(1.0, max(0.0, point[1] / ceiling)) * (bottom - _TOP)
+
+    for points, hue in zip(drawn.values(), hues, strict=False):
+        places = [at(point) for point in points]
+        if len(places) > 1:
+            canvas.line(places, hue, width=2)
+        if len(places) <= 30:
+            for place in places:
+                canvas.dot(*place, 2.5, hue)
+    return canvas.image()
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most `MAX_POINTS`, each the mean of its neighbours."""
+    size = math.ceil(len(points) / MAX_POINTS)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _rounded_up(value: float) -> float:
+    """The next of 1, 2, 4, 5, 8 or 10 times a power of ten.
+
+    >>> [_rounded_up(value) for value in (0.031, 3.4, 41.0, 0.0)]
+    [0.04, 4.0, 50.0, 1.0]
+    """
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return float(f"{next(step for step in (1, 2, 4, 5, 8, 10) if step * power >= value * 0.9999) * power:.6g}")
