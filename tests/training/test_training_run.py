@@ -203,11 +203,16 @@ def test_a_curve_goes_where_its_numbers_are() -> None:
     accent = THEMES["dark"].accent
     pixels = picture.load()
     places = [
-        (x, y) for x in range(80, picture.width - 20) for y in range(90, picture.height - 40) if pixels[x, y] == accent
+        (x, y) for x in range(74, picture.width - 20) for y in range(95, picture.height - 40) if pixels[x, y] == accent
     ]
     (_, first), (_, last) = min(places), max(places)
-    assert first < 100
+    assert first < 105
     assert last > picture.height - 60
+    six = draw_curves("Six", {f"a name of some length {number}": [(0, number), (9, 0)] for number in range(6)})
+    background = THEMES["dark"].background
+    names = six.crop((0, 45, six.width, 90))
+    assert {color for _, color in names.crop((six.width - 22, 0, six.width, 45)).getcolors()} == {background}
+    assert len(names.crop((six.width - 250, 20, six.width, 45)).getcolors()) > 3  # the sixth
     with pytest.raises(ValueError, match="nothing to draw"):
         draw_curves("Nothing", {"x": [(0, math.inf)]})
     assert len({color for _, color in draw_curves("One", {"x": [(3, 1.0)]}).getcolors(10**6)}) > 3

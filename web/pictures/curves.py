@@ -14,8 +14,9 @@ from .style import MARGIN, SMALL_SIZE, THEMES, TITLE_SIZE, ThemeName
 WIDTH, HEIGHT = 720, 360
 MAX_POINTS = 2000
 """Of a curve with more points, means of neighbours are drawn."""
-_LEFT, _TOP, _BOTTOM = 74, 92, 48
+_LEFT, _TOP, _BOTTOM = 74, 98, 48
 _NUM_LINES = 4
+_COLUMNS = 3  # of names
 
 
 def draw_curves(
@@ -54,10 +55,11 @@ def draw_curves(
     ceiling = _rounded_up(max(y for points in drawn.values() for _, y in points)) if top is None else top
     canvas = Canvas(WIDTH, HEIGHT, colors.background)
     canvas.text(MARGIN, MARGIN + 8, shorten(title, WIDTH - 2 * MARGIN, TITLE_SIZE), colors.text, size=TITLE_SIZE)
-    x = float(MARGIN)
-    for name, hue in zip(drawn, hues, strict=False):
-        canvas.line([(x, 62), (x + 18, 62)], hue, width=3)
-        x += 24 + canvas.text(x + 24, 62, name, colors.muted, size=SMALL_SIZE) + 16
+    column = (WIDTH - 2 * MARGIN) / _COLUMNS
+    for number, (name, hue) in enumerate(zip(drawn, hues, strict=False)):
+        x, y = MARGIN + number % _COLUMNS * column, 56 + number // _COLUMNS * 20
+        canvas.line([(x, y), (x + 18, y)], hue, width=3)
+        canvas.text(x + 24, y, shorten(name, column - 30, SMALL_SIZE), colors.muted, size=SMALL_SIZE)
     right, bottom = WIDTH - MARGIN, HEIGHT - _BOTTOM
     for number in range(_NUM_LINES + 1):
         y = bottom - (bottom - _TOP) * number / _NUM_LINES
