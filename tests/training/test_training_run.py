@@ -7,6 +7,8 @@ import math
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, distributed
 from weighted_clip.commands import main
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
@@ -319,6 +321,41 @@ def test_features_of_images_are_computed_once_and_anew_for_a_changed_image(
     assert sum(seen) == 30
 
 
+# ---- several processes
+
+
+@pytest.mark.slow
+def test_torchrun_trains_on_the_batch_of_all_processes(
+    start: Start, weights: Path, pairs: Path, tmp_path: Path
+) -> None:
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    options = ["--towers", "both", "--steps", "3", "--rate", "1e-4", "--ema", "0.5", "--batch", "4", "--held-out", "4"]
+    assert start(*options, "--accumulate", "4") == 0
+    program = str(Path(__file__).resolve().parents[2] / "__main__.py")
+    usual = ["--weights", str(weights), "--out", str(tmp_path / "two"), "--device", "cpu", "--accumulate", "2"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, program, "train", str(pairs), *usual, *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("28 pairs to train on") == 1  # the first process speaks for all
+    one, two = (log_of(tmp_path / name) for name in ("out", "two"))
+    assert [entry["step"] for entry in two] == [entry["step"] for entry in one]
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    once, together = (tensors_of(tmp_path / name / "clip.safetensors") for name in ("out", "two"))
+    before = tensors_of(weights)
+    for key, tensor in once.items():
+        assert (tensor - together[key]).abs().max() < 4e-5, key  # true gradients of 0 are a step of AdamW
+    assert max((tensor - before[key]).abs().max() for key, tensor in once.items()) > 1e-4
+
+
 # ---- bad input
 
 
@@ -425,8 +462,6 @@ def test_wrong_options_are_refused_in_a_line(
 def test_without_accelerate_the_command_says_how_to_get_it(
     weights: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "accelerate", None)
     assert main(["train", str(pairs), "--weights", str(weights), "--out", str(tmp_path / "out")]) == 1
     assert "train needs accelerate, which python run.py train installs" in capsys.readouterr().err
