@@ -83,6 +83,13 @@ def add_command(commands: Any) -> None:
         help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
     )
     train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure recall by (a tenth, at most 256)")
+    train.add_argument(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="PROMPT",
+        help="measure how far the rows of this prompt move; may be given several times",
+    )
     train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
     train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
@@ -175,6 +182,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         crop=arguments.crop,
         held_out=arguments.held_out,
         ema=arguments.ema,
+        watch=tuple(dict.fromkeys(arguments.watch)),
         lora=arguments.lora,
         lora_for=arguments.lora_for,
         checkpointing=arguments.checkpointing,

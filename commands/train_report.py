@@ -11,7 +11,10 @@ from typing import Any
 from ..output.files import written_whole
 
 REPORT_NAME = "report.html"
-LOSS_NAME, RECALL_NAME = "loss.png", "recall.png"
+LOSS_NAME, RECALL_NAME, MOVED_NAME = "loss.png", "recall.png", "moved.png"
+
+MAX_WATCHED = 6
+"""Prompts that are drawn."""
 
 _STYLE = (
     "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
@@ -52,6 +55,15 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
         with written_whole(folder / RECALL_NAME) as place:
             draw_curves("Recall of held-out pairs", curves, top=1.0).save(place)
         pictures.append(RECALL_NAME)
+    watched = list(dict.fromkeys(name for entry in entries for name in entry if name.startswith("moved: ")))
+    if watched:
+        curves = {
+            name.removeprefix("moved: "): [(entry["step"], entry[name]) for entry in entries if name in entry]
+            for name in watched[:MAX_WATCHED]
+        }
+        with written_whole(folder / MOVED_NAME) as place:
+            draw_curves("How far the rows of prompts have moved", curves).save(place)
+        pictures.append(MOVED_NAME)
     with written_whole(folder / REPORT_NAME) as place:
         place.write_text(_page(about, notes, measured, pictures), encoding="utf-8")
     return folder / REPORT_NAME

@@ -49,6 +49,8 @@ class TrainOptions:
     """Rank of a LoRA that is trained in the place of the text tower's weights; 0 for none."""
     lora_for: str | None = None
     """Which model the LoRA is for, a key of `LORA_NAMES`; None: what the tower's width says."""
+    watch: tuple[str, ...] = ()
+    """Prompts of which is measured how far their rows have moved."""
     checkpointing: bool = False
     """Compute the layers again in the backward pass, to save memory."""
 

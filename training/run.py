@@ -24,7 +24,7 @@ from . import checkpoint
 from .batches import Batches, held_out
 from .captions import caption_of, is_too_long, token_ids
 from .data import Data, Example, Problem, summary
-from .evaluation import recalls
+from .evaluation import moved, recalls, rows_of
 from .features import NUM_THREADS, cached_features, pixels_of, unreadable
 from .lora import add_lora, lora_tensors, merged, model_of
 from .optimizer import adamw, groups_of, schedule
@@ -133,6 +133,7 @@ class Run:
         """Model, optimizer, schedule and average."""
         options = self.options
         is_both = options.towers == "both"
+        self._watched = rows_of(self.clip.text, options.watch)
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
@@ -156,7 +157,7 @@ class Run:
         """Train to the end, and write the results.
 
         Returns:
-            Held-out recall at the end; nothing where no pairs are held out.
+            What was measured at the end: recall, if pairs are held out, and how far watched prompts have moved.
 
         Raises:
             KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
@@ -274,9 +275,17 @@ class Run:
 
     @torch.no_grad()
     def _measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Recall of what is held out, by the first caption of each image."""
-        if not self.held:
-            return {}
+        """Recall of what is held out, by the first caption of each image, and how far watched prompts have moved."""
+        found = self._recall(is_quiet=is_quiet) if self.held else {}
+        rows = rows_of(self._result.text, self.options.watch)
+        for prompt, before, after in zip(self.options.watch, self._watched, rows, strict=True):
+            found[f"moved: {prompt}"] = moved(before, after)
+            if not is_quiet:
+                self.say(f"{prompt!r} has moved by {found[f'moved: {prompt}']:.1%} after {self.step:,} steps")
+        return found
+
+    def _recall(self, *, is_quiet: bool) -> dict[str, float]:
+        """Recall of what is held out."""
         result, device = self._result, self.accelerator.device
         texts: list[Tensor] = []
         images: list[Tensor] = []

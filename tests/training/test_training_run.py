@@ -22,6 +22,7 @@ from weighted_clip.commands import main
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import run as run_module
 from weighted_clip.training.evaluation import recalls
 from weighted_clip.training.run import Run
@@ -149,6 +150,31 @@ def test_the_log_and_the_lines_tell_of_recall_and_progress(
     assert "recall of 8 held-out pairs after 0 steps: text to image @1 " in told
     assert "step 6 of 6: loss " in told
     assert " pairs/s, 0 s left" in told
+
+
+def test_watched_prompts_tell_how_far_their_rows_have_moved(
+    start: Start, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = ["a red cat 3", "something else: 9%"]
+    options = [option for prompt in prompts for option in ("--watch", prompt)]
+    assert start("--steps", "3", "--held-out", "0", *options) == 0
+    assert start("--steps", "3", "--held-out", "0", *options, "--resume") == 0  # measures from the first weights too
+    entries = [entry for entry in log_of(tmp_path / "out") if "moved: a red cat 3" in entry]
+    assert [entry["step"] for entry in entries] == [0, 1, 2, 3]
+    told = capsys.readouterr().out
+    before, after = (load_full_clip(path).text for path in (weights, tmp_path / "out" / "clip.safetensors"))
+    for prompt in prompts:
+        tokens = [token.id for token in default_tokenizer()(prompt)]
+        ids = torch.tensor([[49406, *tokens, *[49407] * (76 - len(tokens))]])
+        rows = [model(ids).hidden[0, 1 : len(tokens) + 2] for model in (before, after)]
+        ratios = [((new - old).norm() / old.norm()).item() for old, new in zip(*rows, strict=True)]
+        assert len(ratios) == len(tokens) + 1
+        expected = sum(ratios) / len(ratios)
+        assert entries[-1][f"moved: {prompt}"] == pytest.approx(expected, rel=1e-3)
+        assert expected > 0.01
+        assert entries[0][f"moved: {prompt}"] == 0
+        assert f"{prompt!r} has moved by " in told
+    assert 'src="moved.png"' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Start, tmp_path: Path) -> None:
