@@ -87,7 +87,7 @@ class TextFamily:
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Whose rows stand one behind the other; without it, those of ``key`` alone."""
     takes_embeddings: bool = True
-    """Whether an embedding can stand in a prompt; not where a model takes the ids themselves."""
+    """Whether an embedding can stand in a prompt; not where a model takes ids, or several encoders read it."""
 
 
 TEXT_FAMILIES: Mapping[str, TextFamily] = {
@@ -104,12 +104,16 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
         "Anima", "t5xxl", min_rows=ANIMA_ROWS, takes_embeddings=False
     ),
     "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
-    "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily("Stable Diffusion 3", "t5xxl", parts=_sd3_parts),
+    "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily(
+        "Stable Diffusion 3", "t5xxl", parts=_sd3_parts, takes_embeddings=False
+    ),
     "comfy.text_encoders.lumina2.LuminaTokenizer": TextFamily("Lumina 2", "gemma2_2b"),
     "comfy.text_encoders.flux.KleinTokenizer": TextFamily("Flux 2", "qwen3_4b", has_weights=False),
     "comfy.text_encoders.flux.KleinTokenizer8B": TextFamily("Flux 2", "qwen3_8b", has_weights=False),
     "comfy.text_encoders.flux.Flux2Tokenizer": TextFamily("Flux 2", "mistral3_24b", has_weights=False),
-    "comfy.text_encoders.hidream.HiDreamTokenizer": TextFamily("HiDream", "llama", parts=_hidream_parts),
+    "comfy.text_encoders.hidream.HiDreamTokenizer": TextFamily(
+        "HiDream", "llama", parts=_hidream_parts, takes_embeddings=False
+    ),
 }
 """By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
 
@@ -178,6 +182,9 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))
+    given = (as_id(pair[0]) for chunks in host_tokens.values() for chunk in chunks for pair in chunk)
+    if not family.takes_embeddings and any(isinstance(token, bytes) for token in given):
+        raise ValueError(f"Weigh Attention takes no embeddings with {family.title}: take “embedding:…” out.")
     issues: list[Issue] = []
     rows: list[Token] = []
     words: dict[str, list[Token]] = {}
@@ -188,11 +195,6 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
         sharing: dict[str, list[Token]] = {}
         for key in part:
             ids = [as_id(pair[0]) for chunk in host_tokens[key] for pair in chunk]
-            if not family.takes_embeddings and any(isinstance(one, bytes) for one in ids):
-                raise ValueError(
-                    f"{family.title} takes no embeddings, as its model reads the ids of {key} themselves: take "
-                    "“embedding:…” out."
-                )
             tokens = _tokens(clip, key, host_tokens[key], plain, characters, issues)
             words[key] = [token for token in tokens if token.span is not None]
             sharing[key] = tokens[family.num_left_out(ids) :]
