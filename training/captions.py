@@ -52,8 +52,8 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
     >>> example = Example("a.png", None, ("red cat, sitting, window, rain",))
     >>> caption_of(example, 0, 0, CaptionOptions())
     'red cat, sitting, window, rain'
-    >>> caption_of(example, 1, 0, CaptionOptions(shuffle_tags=True, keep_tags=1))
-    'red cat, rain, sitting, window'
+    >>> caption_of(example, 4, 0, CaptionOptions(shuffle_tags=True, keep_tags=1))
+    'red cat, sitting, rain, window'
     """
     rng = random.Random(f"{seed}/{epoch}/{example.name}")
     caption = rng.choice(example.captions)

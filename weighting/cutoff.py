@@ -5,7 +5,6 @@ Source: docs/masks.md, "Cutoff"; behaviour of sd-webui-cutoff 33f102c (2023-11).
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,11 @@ COMMA = ","
 
 def words_of(options: EncodeOptions) -> tuple[str, ...]:
     """The words that phrases hide from each other, each once."""
-    return tuple(dict.fromkeys(word.strip() for word in re.split("[\n,]", options.bind_words) if word.strip()))
+    return tuple(
+        dict.fromkeys(
+            word.strip() for line in options.bind_words.split("\n") for word in line.split(COMMA) if word.strip()
+        )
+    )
 
 
 def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[str], tokenize: Tokenize) -> Bound:
@@ -43,7 +46,7 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
     """
     [(stand_in, _, _)] = tokenize(STAND_IN)
     comma_ids = {token_id for token_id, _, _ in tokenize(COMMA)}
-    commas = [match.start() for match in re.finditer(COMMA, text)]
+    commas = [place for place, character in enumerate(text) if character == COMMA]
     places = _words_in(text, words)
     hidden = sorted(span for spans in places.values() for span in spans)
     active = {bisect_left(commas, span.start) + 1 for span in hidden}
@@ -80,22 +83,41 @@ def _words_in(text: str, words: Sequence[str]) -> dict[str, list[Span]]:
     {'red': [Span(start=0, end=3), Span(start=17, end=20)]}
     """
     found: dict[str, list[Span]] = {}
+    left = list(text)
     for word in words:
-        pattern = _whole(word)
-        found[word] = [Span(*match.span()) for match in pattern.finditer(text)]
-        text = pattern.sub(lambda match: " " * len(match[0]), text)
+        found[word] = _whole(word, "".join(left))
+        for start, end in found[word]:
+            left[start:end] = " " * (end - start)
     return found
 
 
-def _whole(word: str) -> re.Pattern[str]:
-    return re.compile(rf"\b{re.escape(word)}\b")
+def _whole(word: str, text: str) -> list[Span]:
+    """Where a word stands in a text with no letter, digit or underscore around it, from left to right."""
+    found: list[Span] = []
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        if is_whole := _is_edge(text, start) and _is_edge(text, end):
+            found.append(Span(start, end))
+        start = text.find(word, end if is_whole else start + 1)
+    return found
+
+
+def _is_edge(text: str, place: int) -> bool:
+    """Whether a word begins or ends at a place."""
+    before, behind = text[max(0, place - 1) : place], text[place : place + 1]
+    return _is_of_word(before) != _is_of_word(behind)
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequence[Span]) -> list[Issue]:
     """Words that have no places of their own, unless each is hidden with a longer word."""
     issues: list[Issue] = []
     for word in (word for word, spans in places.items() if not spans):
-        matches = [match.span() for match in _whole(word).finditer(text)]
+        matches = _whole(word, text)
         if not matches:
             message = f"“{shortened(word)}” is not in the prompt, written so and as whole words, as Cutoff wants it."
             issues.append(bind_issue(ABSENT, message))

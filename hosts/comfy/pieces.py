@@ -17,6 +17,8 @@ import torch
 from ...weighting.embeddings import EMBEDDING_PREFIX, EmbeddingVector, TokenId
 from .embeddings import HostEmbeddings
 
+_MARK = re.compile(r"[<\[]")
+"""Where a name ends although no white space follows."""
 _START = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
 
 Offsets = Callable[[Any, str], list[tuple[int, int, int]]]
@@ -66,7 +68,7 @@ def _named(tokenizer: Any, part: str, start: int, offsets: Offsets) -> list[Piec
     """Tokens of a part that begins with an embedding."""
     name, *others = part[len(EMBEDDING_PREFIX) :].split()
     rest = " ".join(others)
-    if (mark := re.search(r"[<\[]", name)) is not None:
+    if (mark := _MARK.search(name)) is not None:
         name, rest = name[: mark.start()], f"{name[mark.start() :]} {rest}".rstrip()
     embeddings = HostEmbeddings(tokenizer.embedding_directory, tokenizer.embedding_size, tokenizer.embedding_key)
     vectors = embeddings.find(name)

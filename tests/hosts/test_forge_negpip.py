@@ -17,6 +17,7 @@ from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 
 from .comfy_server import REPOSITORY
+from .parity import Figures
 from .webui_server import Generation, WebUIServer, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -27,6 +28,8 @@ THEIRS = {"alwayson_scripts": {"negpip": {"args": [True]}}}
 OURS = (True, "negpip_apart")
 CLOSE = 1e-5
 """Largest difference of what is sampled, over the largest number."""
+APART = "Scheme negpip_apart, latents of img2img, with sd-webui-negpip, relative to the largest"
+PAIRS = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 PROMPTS = {
     "one term": ("a (red:1.3) cat on a mat, (oil painting:-1.2)", "blurry"),
     "two terms": ("a cat (dog:-1) on a [mat] (old, worn out rug:-0.7) in snow", "blurry"),
@@ -40,14 +43,16 @@ SCRIPT = Path(__file__).with_name("forge_pairs.py")
 
 @pytest.fixture(scope="module")
 def webui(
-    webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    webui_host: Host,
+    webui_models: Path,
+    webui_figures: Figures,
+    other_pack: Callable[[str, Figures], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[WebUIServer]:
     """A running Forge with our extension and theirs."""
-    theirs = Path(request.config.getoption("--hosts")).resolve() / EXTENSION
-    if not (theirs / "scripts" / "negpip.py").is_file():
-        pytest.skip(f"no {EXTENSION} in --hosts")
     if webui_host.kind != "Forge":
         pytest.skip("compared in Forge")
+    theirs = other_pack(EXTENSION, webui_figures)
     base = tmp_path_factory.mktemp("negpip") / "data"
     base.mkdir()
     (base / "ui-config.json").write_text("{}")  # theirs reads it before the host has written it
@@ -87,9 +92,13 @@ def rel(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_negpip_apart_samples_what_theirs_samples(changed: Callable[..., Generation], name: str) -> None:
+def test_negpip_apart_samples_what_theirs_samples(
+    changed: Callable[..., Generation], webui_figures: Figures, name: str
+) -> None:
     theirs, ours, without = (changed(*PROMPTS[name], **fields) for fields in (THEIRS, {"script": OURS}, {}))
-    assert rel(samples(ours), samples(theirs)) <= CLOSE
+    difference = rel(samples(ours), samples(theirs))
+    webui_figures.add(APART, difference, required="at most 1e-5")
+    assert difference <= CLOSE
     assert rel(samples(without), samples(theirs)) > 100 * CLOSE
 
 
@@ -119,7 +128,9 @@ def test_switched_off_again_all_is_as_before(changed: Callable[..., Generation])
     assert changed(prompt, negative).equals(before)
 
 
-def test_pairs_equal_signs_written_out_in_the_cross_attention(webui_host: Host, tmp_path: Path) -> None:
+def test_pairs_equal_signs_written_out_in_the_cross_attention(
+    webui_host: Host, webui_figures: Figures, tmp_path: Path
+) -> None:
     if webui_host.kind != "Forge":
         pytest.skip("the U-Net of A1111 is another repository's")
     outcome = tmp_path / "outcome.json"
@@ -130,5 +141,6 @@ def test_pairs_equal_signs_written_out_in_the_cross_attention(webui_host: Host, 
     found = json.loads(outcome.read_text(encoding="utf-8"))
     assert len(found) == 3
     for text, difference, change in found:
+        webui_figures.add(PAIRS, difference, required="at most 1e-5")
         assert difference <= CLOSE, text
         assert (change > 1e-3) is ("-" in text), text
