@@ -9,6 +9,7 @@ inprocess.py.
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import math
@@ -599,6 +600,22 @@ def check_other_families_say_what_acts_and_refuse_what_does_not() -> None:
         )
         message = refusal(lambda m=longer, c=conditioning, n=negative: sampled(m, c, n))
         assert f"expects {conditioning[0][0].shape[1]} rows of text in each block" in message, message
+
+
+def check_the_ruler_shows_the_same_tokens_while_typing() -> None:
+    import nodes
+
+    ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.ruler")
+    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.ruler')}.web.inspection")
+    ruler_nodes = ruler.ruler_nodes({NODE: nodes.NODE_CLASS_MAPPINGS[NODE]})
+    for family in ("SD 3", "Flux 2 Klein"):
+        if family not in families():
+            continue
+        (run,) = run_ours(NODE, clip=make_text_encoder(family), text=TEXT)["ui"]["weighted_clip"]
+        asked = {"node": NODE, "text": TEXT, "values": {}, "encoder": run["encoder"]}
+        reader = inspection.reader_of(asked, ruler_nodes)
+        (typed,) = inspection.inspect(inspection.request_of(asked, ruler_nodes), [], reader)["views"]
+        assert typed == {key: run[key] for key in typed}, (family, typed, run)
 
 
 def check_a_tokenizer_that_loses_letters_is_refused() -> None:
