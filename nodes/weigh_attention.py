@@ -46,9 +46,9 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
                     HOWS,
                     "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
                     "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
-                    "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL: rows are "
-                    "moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as KJNodes' "
-                    "Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
+                    "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
+                    "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
+                    "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
                 ),
                 "strength": common.make_input(
                     "FLOAT",

@@ -86,6 +86,8 @@ class TextFamily:
     """Rows that its model fills it up to, with rows that are no word's."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Whose rows stand one behind the other; without it, those of ``key`` alone."""
+    has_row_weights: bool = False
+    """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
     """Whether an embedding can stand in a prompt; not where a model takes ids, or several encoders read it."""
 
@@ -101,7 +103,7 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
         "Krea 2", "qwen3vl_4b", _qwen_image_prefix, has_weights=False
     ),
     "comfy.text_encoders.anima.AnimaTokenizer": TextFamily(
-        "Anima", "t5xxl", min_rows=ANIMA_ROWS, takes_embeddings=False
+        "Anima", "t5xxl", min_rows=ANIMA_ROWS, has_row_weights=True, takes_embeddings=False
     ),
     "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
     "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily(

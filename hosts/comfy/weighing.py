@@ -21,7 +21,7 @@ from .attention import with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .native import NativeClip
-from .text_rows import TEXT_FAMILIES, TextFamily, class_of, read_rows, text_family
+from .text_rows import TEXT_FAMILIES, TextFamily, class_of, num_rows_read, read_rows, text_family
 from .types import Clip, ModelPatcher
 
 KNOWN_MODELS = ", ".join(
@@ -82,12 +82,8 @@ def weigh_text(
     options = replace(options, scheme="negpip" if is_negpip else "unweighted", strength=strength)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):
-        if is_negpip:
-            raise ValueError(
-                f"how negpip works on Stable Diffusion 1, 2 and XL, as CLIP NegPip of ComfyUI-ppm does, not on "
-                f"{family.title}. Take bias, which takes words of weights below 0 away as well."
-            )
-        encoded, tokens = _encode_by_host(clip, family, text, options)
+        encode = _encode_as_negpip if is_negpip else _encode_by_host
+        encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
         encoded = encode_unsigned(clip, [text], options)[0]
@@ -136,6 +132,27 @@ def _encode_by_host(
     pooled = values.get("pooled_output")
     prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
     return Encoded(conditioning, {rows.encoder: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
+
+
+def _encode_as_negpip(
+    clip: Clip, family: TextFamily, text: str, options: EncodeOptions
+) -> tuple[Encoded, tuple[Token, ...]]:
+    """Have the host encode a prompt of Anima with absolute weights; the token of each row, with its own weight."""
+    if not family.has_row_weights:
+        raise ValueError(
+            f"how negpip works on Stable Diffusion 1, 2 and XL and on Anima, as CLIP NegPip of ComfyUI-ppm does, not "
+            f"on {family.title}. Take bias, which takes words of weights below 0 away as well."
+        )
+    (encoded,) = encode_unsigned(clip, [text], replace(options, scheme="comfy"))
+    ((hidden, values),) = encoded.conditioning
+    weights = values["t5xxl_weights"]
+    (chunk,) = next(iter(encoded.prompts.values())).read.chunks
+    if len(chunk.content) + 1 != len(weights):  # the end of the text
+        raise ValueError(f"Weigh Attention cannot tell which rows of {family.title} are a word's in this prompt.")
+    tokens = [token._replace(weight=weight) for token, weight in zip(chunk.content, weights.tolist(), strict=False)]
+    tokens += [Token(0)] * (num_rows_read(hidden, values) - len(tokens))
+    taken = (1.0 + options.strength * (weights - 1.0)).abs()
+    return encoded._replace(conditioning=[[hidden, {**values, "t5xxl_weights": taken}]]), tuple(tokens)
 
 
 def _rows_of(encoded: Encoded) -> tuple[Token, ...]:

@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import inprocess_attention_cross as anima
 import torch
 from inprocess import difference, issues_in, main, make_clip, ours, refusal, run_ours, stock
 from inprocess_attention import CLOSE, NEGATIVE, NODE, is_close, make_model, num_calls, rel, sampled
@@ -102,6 +103,24 @@ def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> float:
             assert "hooks" not in conditioning[0][1]
             largest = max(largest, is_close(sampled(ready, conditioning, negative), expected, without, text))
             assert num_calls(model, weighed, negative) == num_calls(model, stock(clip, text), negative)
+    return largest
+
+
+def check_anima_draws_what_theirs_draws() -> float:
+    largest = 0.0
+    clip, model = anima.make_text_encoder("Anima"), anima.make_model("Anima")
+    patched_model, patched_clip = theirs(model, clip)
+    assert patched_model.object_patches
+    for text in ("a red cat", *TEXTS[:2]):
+        for negative in NEGATIVES[:2]:
+            expected = anima.sampled(patched_model, stock(patched_clip, text), stock(patched_clip, negative))
+            ours = [run_ours(NODE, clip=clip, text=one, how="negpip")["result"][0] for one in (text, negative)]
+            drawn, without = anima.sampled(model, *ours), anima.sampled(model, stock(clip, text), stock(clip, negative))
+            if "-" in text + negative:
+                largest = max(largest, is_close(drawn, expected, without, f"{text} {negative}"))
+            else:
+                assert torch.equal(drawn, without)
+                largest = max(largest, rel(drawn, expected))
     return largest
 
 

@@ -21,9 +21,10 @@ CHECKS = re.findall(r"^def (check_\w+)", SCRIPT.read_text(encoding="utf-8"), re.
 CLOSE = 1e-5
 PACK = "ComfyUI-ppm"
 SUBJECTS = {
-    "check_the_scheme_negpip_draws_what_theirs_draws": "Scheme negpip",
-    "check_the_rows_are_theirs_with_signs": "Rows and signs of scheme negpip",
-    "check_weigh_attention_by_negpip_draws_what_theirs_draws": "Weigh Attention at negpip",
+    "check_the_scheme_negpip_draws_what_theirs_draws": "Scheme negpip on SD1 and SDXL",
+    "check_the_rows_are_theirs_with_signs": "Rows and signs of scheme negpip on SD1 and SDXL",
+    "check_weigh_attention_by_negpip_draws_what_theirs_draws": "Weigh Attention at negpip on SD1 and SDXL",
+    "check_anima_draws_what_theirs_draws": "Weigh Attention at negpip on Anima",
 }
 """What is compared with CLIP NegPip, in the words of docs/evidence/parity.md."""
 
@@ -51,6 +52,6 @@ def test_beside_clip_negpip(found: dict[str, dict[str, Any]], figures: Figures, 
     outcome = found[check]
     assert "error" not in outcome, outcome["error"]
     if check in SUBJECTS:
-        subject = f"{SUBJECTS[check]}, SD1 and SDXL, small, with CLIP NegPip of {PACK}, relative to the largest"
+        subject = f"{SUBJECTS[check]}, small, with CLIP NegPip of {PACK}, relative to the largest"
         figures.add(subject, outcome["difference"], required="at most 1e-5", comparisons=outcome["comparisons"])
     assert outcome["difference"] is None or outcome["difference"] <= CLOSE
