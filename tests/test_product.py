@@ -219,6 +219,30 @@ def test_a_help_page_speaks_of_inputs_and_templates_that_exist(node_id: str) -> 
     assert templates <= {path.stem for path in TEMPLATES}
 
 
+@pytest.mark.parametrize("page", sorted(HELP.rglob("zh.md")), ids=lambda page: page.parent.name)
+def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path) -> None:
+    """ComfyUI looks for pictures beside the English page, whatever the language."""
+    node_id = page.parent.name
+    names = read_json(LOCALES / "zh" / "nodeDefs.json")[node_id]
+    texts = [path.read_text(encoding="utf-8") for path in (HELP / f"{node_id}.md", page)]
+    assert texts[1].startswith(f"# {names['display_name']}\n")
+    for pattern in (
+        r"^#+ ",
+        r"^- \*\*",
+        r"^\| `[^`]+` \|",
+        r"!\[[^]]+\]\(([^)]+)\)",
+        r"template \*[^*]+\*|模板 \*[^*]+\*",
+    ):
+        english, chinese = (re.findall(pattern, text, re.MULTILINE) for text in texts)
+        assert len(chinese) == len(english), pattern
+    assert re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[1]) == re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[0])
+    english, chinese = (set(re.findall(r"`([^`]+)`", text)) for text in texts)
+    assert english - inputs_of(node_id).keys() == chinese
+    inputs = texts[1].split("\n## 输入\n")[1].split("\n## ")[0]
+    named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", inputs, re.MULTILINE) for name in line.split("、")]
+    assert set(named) <= {given["name"] for given in names["inputs"].values()}
+
+
 def code_block(page: str) -> str:
     return (HELP / f"{page}.md").read_text(encoding="utf-8").split("\n```\n")[1]
 
