@@ -89,6 +89,6 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     default = getattr(Settings, name)
     value = parameters.get(infotext_key(name), default)
     if isinstance(default, float):
-        with contextlib.suppress(ValueError):  # what is no number is the host's to refuse
+        with contextlib.suppress(TypeError, ValueError):  # what is no number is the host's to refuse
             return float(value)
     return value

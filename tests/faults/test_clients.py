@@ -185,7 +185,7 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
 
     model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
     handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
     job = {"is_cancelled": False}
     steps = handlers.compare(job, ["comfy", "a1111", "compel", "lpw"], "a (red:1.3) cat", *values)
     next(steps)
@@ -205,7 +205,7 @@ def test_two_sessions_compare_at_once_and_only_one_is_cancelled() -> None:
     handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
     model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
     handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
     jobs = [{"is_cancelled": False}, {"is_cancelled": False}]
     runs = [handlers.compare(job, ["comfy", "a1111", "lpw"], "a (red:1.3) cat", *values) for job in jobs]
     for run in runs:
@@ -219,7 +219,7 @@ def test_sessions_that_export_at_once_each_get_their_own_file() -> None:
     handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
     model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
     handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [str(getattr(EncodeOptions(), name)) for name in handlers_module.OPTIONS]
+    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
     exported = at_once(lambda index: handlers.export(f"a cat and {index} dogs", *values)[0])
     assert len(set(exported)) == len(exported)
     for index, path in enumerate(exported):

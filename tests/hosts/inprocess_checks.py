@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 import torch
-from inprocess import OURS, TEXTS, difference, identity, main, make_clip, ours, refusal, stock
+from inprocess import OURS, TEXTS, difference, identity, main, make_clip, ours, refusal, run_ours, stock
 
 
 def check_every_clip_family_equals_stock() -> float:
@@ -121,9 +121,12 @@ def check_another_packs_patch_stays_on_its_own_clip() -> float:
     return largest
 
 
-def check_a_clip_without_a_clip_text_tower_is_refused_by_name() -> None:
-    message = refusal(lambda: ours(make_clip("SD3 with T5 alone"), "a cat"))
-    assert "only: t5xxl" in message and "the host's own encode node" in message, message
+def check_what_takes_a_clip_text_tower_is_refused_by_name_without_one() -> None:
+    clip = make_clip("SD3 with T5 alone")
+    message = refusal(lambda: ours(clip, "a (red:2) cat", scheme="a1111"))
+    assert "The scheme a1111 takes a CLIP text encoder" in message and "choose comfy" in message, message
+    message = refusal(lambda: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
+    assert "only: t5xxl" in message and "take CLIP Text Encode (Weighted)" in message, message
     message = refusal(lambda: ours(None, "a cat"))
     assert "Load CLIP" in message, message
 
