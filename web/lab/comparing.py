@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-import torch
 from PIL import Image
-from torch import Tensor
 
 from ...encoder.encoding import EncoderError
-from ...weighting.chunking import ChunkedSection
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Check
 from ...weighting.schemes.repeat import copies_of
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ...weighting.view import counted
+from ..difference import BLENDED, chunk_counts, first_rows, measured
 from ..pictures.change_axes import RowChange, SchemeRow
 from ..pictures.changes import draw_changes
 from ..pictures.figures import mask_labels
@@ -119,11 +116,11 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
         return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
     message = ""
     if not is_unmixed:
-        message = "Prompts are blended here: each row is a mixture of the tokens at its place in all of them."
+        message = BLENDED
     elif num_rows < num_plain:
         message = f"It leaves out {num_plain - num_rows} rows {missing}."
-    by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
-    return tuple(tuple(map(by_row.get, range(start, start + length))) for start in _first_rows(read)), message
+    by_row = dict(zip(kept, measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
+    return tuple(tuple(map(by_row.get, range(start, start + length))) for start in first_rows(read)), message
 
 
 def _repeated_changes(
@@ -134,28 +131,12 @@ def _repeated_changes(
     counts = [count for row in copies_of(read.sections, read.options.finest_step).rows for count in row]
     kept = [row for row, count in enumerate(counts) if count]
     firsts = [first for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count]
-    by_row = dict(zip(kept, _measured(plain.hidden[0, kept], weighted.hidden[0, firsts]), strict=True))
+    by_row = dict(zip(kept, measured(plain.hidden[0, kept], weighted.hidden[0, firsts]), strict=True))
     message = f"It changes no row: {len(counts)} rows become {sum(counts)}, by their weights."
     message = "" if set(counts) == {1} else message
     return tuple(
-        tuple(map(by_row.get, range(start, start + read.layout.length))) for start in _first_rows(read)
+        tuple(map(by_row.get, range(start, start + read.layout.length))) for start in first_rows(read)
     ), message
-
-
-def _num_chunks(sections: Sequence[ChunkedSection]) -> list[int]:
-    """Chunks that each section has in the result."""
-    return [max(map(len, section.prompts)) for section in sections]
-
-
-def _first_rows(read: ReadPrompt) -> list[int]:
-    """For each chunk, the row of an encoding with all rows at which it starts; prompts of a blend share theirs."""
-    ends = accumulate(_num_chunks(read.sections), initial=0)
-    return [
-        (first + index) * read.layout.length
-        for section, first in zip(read.sections, ends, strict=False)
-        for prompt in section.prompts
-        for index in range(len(prompt))
-    ]
 
 
 def _rows_up_to(kept: Sequence[int], length: int) -> list[int]:
@@ -166,26 +147,12 @@ def _rows_up_to(kept: Sequence[int], length: int) -> list[int]:
 def _rows_without_seams(read: ReadPrompt) -> list[int]:
     """The rows that the scheme ``lpw`` keeps: of each section all but the BOS and EOS between its chunks."""
     length = read.layout.length
-    ends = accumulate((count * length for count in _num_chunks(read.sections)), initial=0)
+    ends = accumulate((count * length for count in chunk_counts(read.sections)), initial=0)
     return [
         row
         for first, end in pairwise(ends)
         for row in range(first, end)
         if row in (first, end - 1) or 0 < row % length < length - 1
-    ]
-
-
-def _measured(plain: Tensor, weighted: Tensor) -> list[RowChange]:
-    """The change of each row, ``[rows, dim]`` both."""
-    before, after = plain.detach().cpu().double(), weighted.detach().cpu().double()
-    old, new = before.norm(dim=-1, keepdim=True), after.norm(dim=-1, keepdim=True)
-    # unlike the arc cosine of a product, this keeps its digits where the angle is small
-    apart, together = before / old - after / new, before / old + after / new
-    degrees = torch.rad2deg(2 * torch.atan2(apart.norm(dim=-1), together.norm(dim=-1)))
-    ratios = (new / old).squeeze(-1)
-    return [
-        RowChange(ratio, angle if math.isfinite(angle) else None)
-        for ratio, angle in zip(ratios.tolist(), degrees.tolist(), strict=True)
     ]
 
 

@@ -55,8 +55,10 @@ UNCHANGED = "No row changes."
 def draw_changes(
     rows: Sequence[SchemeRow],
     labels: Sequence[str],
-    weights: Sequence[float],
+    weights: Sequence[float] | None,
     *,
+    heading: str = HEADING,
+    legend: str = LEGEND,
     title: str = "",
     warning: str = "",
     width: int = 1100,
@@ -67,7 +69,9 @@ def draw_changes(
     Args:
         rows: Its lines, at least one.
         labels: Of the tokens.
-        weights: Theirs; 1.0 is neutral.
+        weights: Theirs; 1.0 is neutral. None: there is no line of weights.
+        heading: What the numbers are.
+        legend: What the bars are.
         title: What is shown of the prompt, behind the heading.
         warning: What has to be known before a number is believed.
         width: Of the picture, in pixels.
@@ -80,16 +84,17 @@ def draw_changes(
         ValueError: If labels, weights and changes are not equally many, or the theme is unknown.
     """
     colors = theme_named(theme)
-    if len(weights) != len(labels) or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
+    has_weights = weights is None or len(weights) == len(labels)
+    if not has_weights or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
         raise ValueError("there must be rows, and as many weights and changes in each as labels")
     rows = [_told(row) for row in rows]
     sheet = _Sheet(labels, weights, width, axes_of(rows), colors)
     warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
-    legend = wrap(LEGEND, width - 2 * MARGIN, NOTE_SIZE)
+    legend_lines = wrap(legend, width - 2 * MARGIN, NOTE_SIZE)
     header = TITLE_SIZE + 10 + (len(warning_lines) * 19 + 17 if warning else 0)
     heights = [sheet.label_height(block) + sum(map(sheet.row_height, rows)) for block in sheet.blocks]
-    canvas = Canvas(width, header + sum(heights) + len(legend) * 18 + 2 * MARGIN + 4, colors.background)
-    _draw_header(canvas, title, warning_lines, colors)
+    canvas = Canvas(width, header + sum(heights) + len(legend_lines) * 18 + 2 * MARGIN + 4, colors.background)
+    _draw_header(canvas, heading, title, warning_lines, colors)
     top = MARGIN + header
     for block, height in zip(sheet.blocks, heights, strict=True):
         sheet.draw_labels(canvas, block, top)
@@ -98,7 +103,7 @@ def draw_changes(
             sheet.draw_row(canvas, row, block, y)
             y += sheet.row_height(row)
         top += height
-    canvas.lines(MARGIN, top + 12, legend, colors.muted, step=18, size=NOTE_SIZE)
+    canvas.lines(MARGIN, top + 12, legend_lines, colors.muted, step=18, size=NOTE_SIZE)
     return canvas.image()
 
 
@@ -123,7 +128,9 @@ def _blocks(count: int) -> list[range]:
 class _Sheet:
     """Where columns and lines stand, and drawing into them."""
 
-    def __init__(self, labels: Sequence[str], weights: Sequence[float], width: int, axes: Axes, colors: Theme) -> None:
+    def __init__(
+        self, labels: Sequence[str], weights: Sequence[float] | None, width: int, axes: Axes, colors: Theme
+    ) -> None:
         self.labels, self.weights, self.width, self.axes, self.colors = labels, weights, width, axes, colors
         self.blocks = _blocks(len(labels))
         self.left = MARGIN + GUTTER
@@ -155,7 +162,8 @@ class _Sheet:
         """Texts and weights of a block's tokens."""
         colors, bottom = self.colors, top + self.label_height(block) - 20
         for place in block:
-            x, label, weight = self.centre(block, place), self.labels[place], self.weights[place]
+            x, label = self.centre(block, place), self.labels[place]
+            weight = 1.0 if self.weights is None else self.weights[place]
             if self.is_upright:
                 label = shorten(label, MAX_LABEL_HEIGHT, LABEL_SIZE)
                 canvas.upright_text(x, bottom - 24, label, colors.text, size=LABEL_SIZE)
@@ -166,7 +174,8 @@ class _Sheet:
                 half = max(15.0, text_width(text, VALUE_SIZE) / 2 + 6)
                 canvas.box(x - half, bottom - 18, x + half, bottom, fill=fill, radius=5)
                 canvas.text(x, bottom - 9, text, readable(fill, colors.text), size=VALUE_SIZE, align="center")
-        canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
+        if self.weights is not None:
+            canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
 
     def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float) -> None:
         """One scheme's part of a block."""
@@ -226,8 +235,8 @@ class _Sheet:
         canvas.text(x, y, text, self.colors.text, size=VALUE_SIZE, align="center")
 
 
-def _draw_header(canvas: Canvas, title: str, warning: Sequence[str], colors: Theme) -> None:
-    width = canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, HEADING, colors.text, size=TITLE_SIZE - 2, bold=True)
+def _draw_header(canvas: Canvas, heading: str, title: str, warning: Sequence[str], colors: Theme) -> None:
+    width = canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, heading, colors.text, size=TITLE_SIZE - 2, bold=True)
     if title:
         canvas.text(MARGIN + width + 14, MARGIN + TITLE_SIZE / 2 + 1, title, colors.muted, size=LABEL_SIZE)
     top = MARGIN + TITLE_SIZE + 10

@@ -1,0 +1,218 @@
+"""How the rows of a prompt differ between two encodings, and a chart and a report of one text encoder beside another.
+
+``web/lab/comparing.py`` measures schemes by it; the node CLIP Difference measures two CLIPs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..weighting.chunking import ChunkedSection
+from ..weighting.encode import EncodedPrompt, ReadPrompt
+from ..weighting.view import counted
+from .pictures.change_axes import RowChange, SchemeRow, angle_text, ratio_text
+from .pictures.changes import draw_changes
+from .pictures.figures import mask_labels
+
+SHOWN_CHUNKS = 4
+"""Chunks in the chart at most; the report has all."""
+HEADING = "What the changed CLIP makes of each token"
+LEGEND = (
+    "length: of the changed CLIP's row, as a multiple of that of the original's, on a logarithmic axis. angle: "
+    "between the two, in degrees. No bar: changed by less than 0.5 % or 0.05°. mean, pooled: |changed - original| / "
+    "|original|, averaged over the rows shown, and of the pooled vector. Weights are not applied."
+)
+BLENDED = "Prompts are blended here: each row is a mixture of the tokens at its place in all of them."
+
+
+def chunk_counts(sections: Sequence[ChunkedSection]) -> list[int]:
+    """Chunks that each section has in the result."""
+    return [max(map(len, section.prompts)) for section in sections]
+
+
+def first_rows(read: ReadPrompt) -> list[int]:
+    """For each chunk, the row of an encoding with all rows at which it starts; prompts of a blend share theirs."""
+    ends = accumulate(chunk_counts(read.sections), initial=0)
+    return [
+        (first + index) * read.layout.length
+        for section, first in zip(read.sections, ends, strict=False)
+        for prompt in section.prompts
+        for index in range(len(prompt))
+    ]
+
+
+def measured(plain: Tensor, changed: Tensor) -> list[RowChange]:
+    """The change of each row in length and direction, in float64.
+
+    Args:
+        plain: ``[rows, dim]``, what the rows were.
+        changed: ``[rows, dim]``, what they are.
+
+    Returns:
+        One for each row.
+    """
+    before, after = plain.detach().cpu().double(), changed.detach().cpu().double()
+    old, new = before.norm(dim=-1, keepdim=True), after.norm(dim=-1, keepdim=True)
+    # unlike the arc cosine of a product, this keeps its digits where the angle is small
+    apart, together = before / old - after / new, before / old + after / new
+    degrees = torch.rad2deg(2 * torch.atan2(apart.norm(dim=-1), together.norm(dim=-1)))
+    ratios = (new / old).squeeze(-1)
+    return [
+        RowChange(ratio, angle if math.isfinite(angle) else None)
+        for ratio, angle in zip(ratios.tolist(), degrees.tolist(), strict=True)
+    ]
+
+
+def relative_changes(plain: Tensor, changed: Tensor) -> list[float]:
+    """The relative change of each row, ``|changed - plain| / |plain|``, in float64; both are ``[rows, dim]``."""
+    before, after = plain.detach().cpu().double(), changed.detach().cpu().double()
+    return ((after - before).norm(dim=-1) / before.norm(dim=-1)).tolist()
+
+
+@dataclass(frozen=True)
+class TowerDifference:
+    """What one text encoder makes of a prompt, beside what it was before."""
+
+    tower: str
+    """Its name: ``clip_l``, ..."""
+    read: ReadPrompt
+    """The prompt as both have read it."""
+    changes: tuple[tuple[RowChange, ...], ...]
+    """For each chunk and each of its positions, the change of its row in length and direction."""
+    relative: tuple[tuple[float, ...], ...]
+    """The same as shares: 0.1 = the difference is a tenth as long as the original row."""
+    pooled: float
+    """The relative change of the pooled vector."""
+
+    def labels(self, chunk: int) -> list[str]:
+        """Of the rows of a chunk that are no padding: BOS, the tokens' texts, EOS."""
+        shown = self.read.chunks[chunk]
+        return mask_labels(shown, self.read.prompt.source)[: shown.num_content + 2]
+
+
+def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> TowerDifference:
+    """Measure what a text encoder makes of a prompt beside what it was before.
+
+    Args:
+        tower: Its name.
+        original: The prompt as it encoded it before: hidden ``[1, rows, dim]``, with all rows of all chunks.
+        changed: As it encodes it now, with rows of the same shape.
+
+    Returns:
+        The changes of all rows, padding included.
+    """
+    changes = measured(original.hidden[0], changed.hidden[0])
+    relative = relative_changes(original.hidden[0], changed.hidden[0])
+    length = original.read.layout.length
+    starts = first_rows(original.read)
+    return TowerDifference(
+        tower,
+        original.read,
+        tuple(tuple(changes[start : start + length]) for start in starts),
+        tuple(tuple(relative[start : start + length]) for start in starts),
+        relative_changes(original.pooled, changed.pooled)[0],
+    )
+
+
+def draw_differences(differences: Sequence[TowerDifference], *, width: int = 1100) -> Image.Image:
+    """Draw the changes of tokens' rows, a line for each text encoder, as a chart.
+
+    Args:
+        differences: Of each encoder, at least one. Encoders that read other tokens get a chart of their own below.
+        width: Of the picture, in pixels.
+
+    Returns:
+        The picture, RGB, with at most `SHOWN_CHUNKS` chunks; its height follows.
+    """
+    groups: dict[tuple[str, ...], list[TowerDifference]] = {}
+    for one in differences:
+        labels = [label for chunk in _shown(one) for label in one.labels(chunk)]
+        groups.setdefault(tuple(labels), []).append(one)
+    charts: list[Image.Image] = []
+    for labels, some in groups.items():
+        count = len(some[0].read.chunks)
+        title = f"chunks 1 to {SHOWN_CHUNKS} of {count}; the report has all" if count > SHOWN_CHUNKS else ""
+        rows = [_line(one) for one in some]
+        charts.append(draw_changes(rows, labels, None, heading=HEADING, legend=LEGEND, title=title, width=width))
+    if len(charts) == 1:
+        return charts[0]
+    sheet = Image.new("RGB", (width, sum(chart.height for chart in charts)))
+    top = 0
+    for chart in charts:
+        sheet.paste(chart, (0, top))
+        top += chart.height
+    return sheet
+
+
+def difference_report(differences: Sequence[TowerDifference]) -> str:
+    """The relative changes as text: for each text encoder its tokens, the most changed first, padding, and pooled.
+
+    Args:
+        differences: Of each encoder.
+
+    Returns:
+        Lines of text.
+    """
+    lines: list[str] = []
+    for one in differences:
+        found = [
+            (one.relative[chunk][place], chunk, place, label)
+            for chunk in range(len(one.read.chunks))
+            for place, label in enumerate(one.labels(chunk))
+        ]
+        found.sort(key=lambda row: -row[0] if math.isfinite(row[0]) else -math.inf)  # what is no number comes first
+        lines.append(f"{one.tower}: |changed - original| / |original| of each row, the largest first")
+        for value, chunk, place, label in found:
+            change = one.changes[chunk][place]
+            told = [f"length {ratio_text(change.ratio)}"] if ratio_text(change.ratio) else []
+            told += [f"angle {angle_text(change.angle)}"] if angle_text(change.angle) else []
+            where = f"chunk {chunk + 1}, position {place}"
+            lines.append(f"{percent(value):>11}  {label!r:<24}{where:<24}{', '.join(told)}".rstrip())
+        lines.append(f"{percent(_mean([row[0] for row in found])):>11}  mean of these {counted(len(found), 'row')}")
+        padding = [value for chunk, values in enumerate(one.relative) for value in values[len(one.labels(chunk)) :]]
+        if padding:
+            what = f"mean of {counted(len(padding), 'row')} of padding, at most {percent(max(padding))}"
+            lines.append(f"{percent(_mean(padding)):>11}  {what}")
+        lines.append(f"{percent(one.pooled):>11}  pooled vector")
+        lines += [BLENDED] if _is_blended(one.read) else []
+    return "\n".join(lines)
+
+
+def percent(share: float, digits: int = 4) -> str:
+    """A share in percent, so many digits of it.
+
+    >>> percent(0.123456), percent(0.123456, 2), percent(float("nan"))
+    ('12.35 %', '12 %', 'no number')
+    """
+    return f"{100 * share:.{digits}g} %" if math.isfinite(share) else "no number"
+
+
+def _shown(one: TowerDifference) -> range:
+    return range(min(SHOWN_CHUNKS, len(one.read.chunks)))
+
+
+def _line(one: TowerDifference) -> SchemeRow:
+    """An encoder's line of the chart."""
+    ends = [len(one.labels(chunk)) for chunk in _shown(one)]
+    changes = [change for chunk, end in enumerate(ends) for change in one.changes[chunk][:end]]
+    relative = [value for chunk, end in enumerate(ends) for value in one.relative[chunk][:end]]
+    notes = (f"mean {percent(_mean(relative), 3)}", f"pooled {percent(one.pooled, 3)}")
+    message = BLENDED if _is_blended(one.read) else ""
+    if max(relative) > 0 and not any(ratio_text(change.ratio) or angle_text(change.angle) for change in changes):
+        return SchemeRow(one.tower, (), notes, f"All rows change by too little to be drawn. {message}".strip())
+    return SchemeRow(one.tower, changes, notes, message)
+
+
+def _is_blended(read: ReadPrompt) -> bool:
+    return any(len(section.prompts) > 1 for section in read.sections)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
