@@ -5,6 +5,7 @@ from __future__ import annotations
 from .a1111 import WeightedCLIPA1111Encode
 from .bind import WeightedCLIPBindPhrases
 from .convert import WeightedCLIPConvert
+from .difference import WeightedCLIPDifference
 from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSimilarity
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
@@ -31,6 +32,7 @@ _NODES = {
     WeightedCLIPLoadFull: "Load CLIP (text + image)",
     WeightedCLIPRerank: "Rerank by CLIP",
     WeightedCLIPSimilarity: "CLIP Similarity Matrix",
+    WeightedCLIPDifference: "CLIP Difference",
 }
 """Nodes to their display names, which may change. Their own names are ids: permanent, as saved workflows store them."""
 

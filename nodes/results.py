@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,14 +82,18 @@ def _result(result: tuple[Any, ...], views: list[dict[str, Any]]) -> dict[str, A
     return {"ui": {"weighted_clip": views, "text": problems}, "result": result}
 
 
-def _reads(encoded: Encoded) -> list[ReadPrompt]:
-    """What was read, towers of the same text as one, with the problems of all of them."""
+def merged_reads(prompts: Iterable[ReadPrompt]) -> list[ReadPrompt]:
+    """What was read by several towers, those of the same text as one, with the problems of all of them."""
     reads: dict[str, ReadPrompt] = {}
-    for prompt in encoded.prompts.values():
-        read = reads.setdefault(prompt.read.prompt.source, prompt.read)
-        issues = tuple(dict.fromkeys([*read.issues, *prompt.read.issues]))
-        reads[read.prompt.source] = read._replace(issues=issues)
+    for one in prompts:
+        read = reads.setdefault(one.prompt.source, one)
+        issues = tuple(dict.fromkeys([*read.issues, *one.issues]))
+        reads[one.prompt.source] = read._replace(issues=issues)
     return list(reads.values())
+
+
+def _reads(encoded: Encoded) -> list[ReadPrompt]:
+    return merged_reads(prompt.read for prompt in encoded.prompts.values())
 
 
 def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:

@@ -9,6 +9,7 @@ the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import random
 import runpy
@@ -38,7 +39,7 @@ from weighted_clip.encoder.remember import chunk_keys
 from weighted_clip.encoder.reranking import best, image_features
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web import pictures
+from weighted_clip.web import difference, pictures
 from weighted_clip.web.pictures.canvas import Canvas
 from weighted_clip.web.pictures.masks import draw_mask_rows
 from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
@@ -55,6 +56,7 @@ from weighted_clip.weighting.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from PIL import Image
 
@@ -100,6 +102,7 @@ def main() -> None:
         "load-prompt-loras": lora_tag(),
         "remember": remembered_chunks(),
         "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
+        "difference": changed_word("a red ring", "red", "blue"),
         **compared_in_help(),
     }
     save(shown, HELP_FOLDER)
@@ -389,13 +392,41 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
 
 
 @cache
-def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
-    """Scores by the CLIP that the tests train, on captions and pictures that it has not learned; and these two."""
+def load_shapes() -> ModuleType:
+    """What trains the small CLIP of the tests."""
     spec = importlib.util.spec_from_file_location("shapes", ROOT / "tests" / "encoder" / "shapes.py")
     assert spec is not None
     assert spec.loader is not None
     shapes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shapes)
+    return shapes
+
+
+def changed_word(text: str, word: str, other: str) -> Image.Image:
+    """A chart of what changes in a text if the CLIP that the tests train has the embedding of another word for one."""
+    tokenize = default_tokenizer()
+    [[one], [another]] = [[token.id for token in tokenize(name)] for name in (word, other)]
+    model = load_shapes().trained_clip().text
+    changed = copy.deepcopy(model)
+    changed.embeddings.token_embedding.weight[one] = model.embeddings.token_embedding.weight[another]
+    original, swapped = (
+        Encoders({"clip_l": Reader(tokenize)}, {"clip_l": TextEncoder(encoder)})
+        .prepare([text], scheme="unweighted")
+        .run()[0]
+        .prompts["clip_l"]
+        for encoder in (model, changed)
+    )
+    with (
+        patch.multiple(difference, HEADING="Each token, before and after", LEGEND="length and angle: of each row"),
+        patch.multiple(pictures.changes, GUTTER=148, MARGIN=10),
+    ):
+        found = difference.difference("clip_l", original, swapped)
+        return difference.draw_differences([found], width=HELP_WIDTH + 10)
+
+
+def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
+    """Scores by the CLIP that the tests train, on captions and pictures that it has not learned; and these two."""
+    shapes = load_shapes()
     clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
     images = [shape.draw(rng, 192) for shape in shown]
     texts = [shape.caption for shape in shown]

@@ -84,6 +84,7 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPLoadFull": ["file", "dtype", "device", "activation"],
         "WeightedCLIPRerank": ["clip_full", "images", "text", "keep", "crop", "syntax"],
         "WeightedCLIPSimilarity": ["clip_full", "images", "texts", "softmax", "temperature", "crop", "syntax"],
+        "WeightedCLIPDifference": ["clip", "clip_changed", "text", "syntax"],
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.nodes import full_clip
+from weighted_clip.nodes import difference, full_clip
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.weighting import asking, reading
@@ -76,7 +76,8 @@ def read_with(monkeypatch: pytest.MonkeyPatch) -> list[EncodeOptions]:
 
     monkeypatch.setattr(reading, "_read", noted)
     monkeypatch.setattr(full_clip, "encode_images", lambda clip, images, crop: torch.ones(1, 4))
-    monkeypatch.setattr(full_clip, "with_preview", lambda result, chart: result)
+    for module in (difference, full_clip):
+        monkeypatch.setattr(module, "with_preview", lambda result, chart: result)
     monkeypatch.setattr(
         full_clip,
         "encode_texts",

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.host
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
     *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "beyond", "bind"),
+    *("difference",),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [

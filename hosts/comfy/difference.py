@@ -1,0 +1,102 @@
+"""One prompt encoded by two CLIPs that have the same text encoders: a CLIP and what a LoRA or training made of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.view import id_of
+from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, towers_of
+from .native import NativeClip
+from .negpip import is_patched
+
+
+class Pair(NamedTuple):
+    """What two CLIPs make of a prompt."""
+
+    prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]]
+    """For each CLIP text tower, by name, the prompt by the original and by the changed CLIP, rows of equal shape."""
+    left_to_host: tuple[str, ...]
+    """Text encoders of other families beside these."""
+
+
+def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, options: EncodeOptions) -> Pair:
+    """Encode a prompt by two CLIPs.
+
+    Args:
+        clip: The original.
+        clip_changed: The changed one.
+        text: The prompt.
+        options: How to read it, with a scheme that keeps all rows.
+
+    Returns:
+        The encodings.
+
+    Raises:
+        ValueError: If one is None or has no CLIP text tower, or their towers are not the same; the message names them.
+    """
+    _check(clip, clip_changed)
+    original, changed = (encode_text(one, text, options) for one in (clip, clip_changed))
+    prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]] = {}
+    for name, before in original.prompts.items():
+        pair = _with_own_rows(clip, before), _with_own_rows(clip_changed, changed.prompts[name])
+        sizes = [f"{one.read.layout.length} rows of {one.hidden.shape[-1]}" for one in pair]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{name} of clip has {sizes[0]} for a chunk, and that of clip_changed {sizes[1]}: their rows cannot be "
+                "compared. Connect two versions of one text encoder, such as a CLIP with a LoRA and without it."
+            )
+        if _ids(pair[0].read) != _ids(pair[1].read):
+            raise ValueError(f"{name} of clip and of clip_changed read this text as different tokens.")
+        prompts[name] = pair
+    return Pair(prompts, original.left_to_host)
+
+
+def _check(clip: EitherClip, clip_changed: EitherClip) -> None:
+    """Refuse what has no CLIP text tower, and two of different families."""
+    for name, one in (("clip", clip), ("clip_changed", clip_changed)):
+        if one is None:
+            raise ValueError(
+                f"The input {name} is None. If it comes from a checkpoint loader, that checkpoint holds no text "
+                "encoder: load one with Load CLIP."
+            )
+        if not isinstance(one, NativeClip) and not has_towers(one):
+            raise ValueError(
+                f"The input {name} ({type(one.cond_stage_model).__name__}) holds no CLIP text encoder: CLIP Difference "
+                "compares CLIP-L, CLIP-G and CLIP-H."
+            )
+    if not _is_one_family(clip, clip_changed):
+        raise ValueError(
+            f"clip holds {_described(clip)}, and clip_changed {_described(clip_changed)}: CLIP Difference compares two "
+            "CLIPs of one family, such as a CLIP with a LoRA and without it."
+        )
+
+
+def _is_one_family(clip: EitherClip, other: EitherClip) -> bool:
+    if towers_of(clip) != towers_of(other):
+        return False
+    if isinstance(clip, NativeClip) or isinstance(other, NativeClip):
+        return is_stable_diffusion(clip) and is_stable_diffusion(other)
+    return _class_of(clip) == _class_of(other)
+
+
+def _class_of(clip: EitherClip) -> str:
+    """The class of a host's model; what the host makes of one with some of its encoders has the name with a _."""
+    return type(clip).__name__ if isinstance(clip, NativeClip) else type(clip.cond_stage_model).__name__.rstrip("_")
+
+
+def _described(clip: EitherClip) -> str:
+    if isinstance(clip, NativeClip):
+        return f"{', '.join(towers_of(clip))} ({clip.family.name})"
+    return f"{', '.join([*towers_of(clip), *others_in(clip)])} ({_class_of(clip)})"
+
+
+def _with_own_rows(clip: EitherClip, encoded: EncodedPrompt) -> EncodedPrompt:
+    """An encoding without the rows that ComfyUI-ppm's CLIP NegPip has added, each behind its own."""
+    if isinstance(clip, NativeClip) or not is_patched(clip):
+        return encoded
+    return encoded._replace(hidden=encoded.hidden[:, ::2])
+
+
+def _ids(read: ReadPrompt) -> list[int | str]:
+    return [id_of(token.id) for chunk in read.chunks for token in chunk.tokens]

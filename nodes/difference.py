@@ -1,0 +1,63 @@
+"""The node that compares two CLIPs: what a LoRA or training has changed in a text encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy.clip import EitherClip
+from ..hosts.comfy.difference import encode_by_both
+from ..weighting.encode import EncodeOptions
+from . import common
+from .results import merged_reads, node_result, to_image, with_preview
+
+
+class WeightedCLIPDifference:
+    """A chart of what changed in a text encoder, token by token."""
+
+    DESCRIPTION = (
+        "Shows what a LoRA or training has changed in a text encoder: how far each token of a prompt moves between two "
+        "CLIPs. Weights in the prompt are read and not applied."
+    )
+    SEARCH_ALIASES = ["compare clip", "lora", "trained text encoder", "finetune", "debug"]  # noqa: RUF012
+    RETURN_TYPES = ("IMAGE", "STRING")
+    RETURN_NAMES = ("chart", "report")
+    OUTPUT_TOOLTIPS = (
+        "For each text encoder the change of each token's row, in length and in direction.",
+        "The relative change of each token's row, the largest first, of the padding and of the pooled vector; and "
+        "every problem.",
+    )
+    FUNCTION = "compare"
+    CATEGORY = common.CATEGORY
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": common.make_input(common.EITHER_CLIP, "The original text encoder."),
+                "clip_changed": common.make_input(
+                    common.EITHER_CLIP,
+                    "The changed one: with a LoRA, or trained. Of the same family, and with the same clip skip, as "
+                    "otherwise different layers are compared.",
+                ),
+                **common.inputs("text", "syntax"),
+            }
+        }
+
+    @staticmethod
+    def options(syntax: str) -> EncodeOptions:
+        """How the text is read; its weights are not applied."""
+        return EncodeOptions(syntax=syntax, scheme="unweighted")
+
+    def compare(self, clip: EitherClip, clip_changed: EitherClip, text: str, syntax: str) -> dict[str, Any]:
+        """Encode the text by both and measure the rows."""
+        from ..web.difference import difference, difference_report, draw_differences
+
+        pair = encode_by_both(clip, clip_changed, text, self.options(syntax))
+        found = [difference(name, *prompts) for name, prompts in pair.prompts.items()]
+        reads = merged_reads(one.read for one in found)
+        lines = [difference_report(found), *(issue.line for read in reads for issue in read.issues)]
+        lines += [f"not compared: {', '.join(pair.left_to_host)}"] if pair.left_to_host else []
+        picture = draw_differences(found)
+        return with_preview(node_result((to_image(picture), "\n".join(lines)), reads), picture)
