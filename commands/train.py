@@ -130,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> int:
     data = read_data(arguments.data)
     clip = load_full_clip(arguments.weights, activation=arguments.activation)
     folder.mkdir(parents=True, exist_ok=True)
-    run = Run(clip, data, folder, options, accelerator, say)
+    run = Run(clip, arguments.weights, data, folder, options, accelerator, say)
     notes = summary(run.data.problems)
     for line in notes:
         say(line)

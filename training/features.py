@@ -62,7 +62,12 @@ def unreadable(examples: Sequence[Example], size: int, crop: Crop, on_progress: 
 
 
 def cached_features(
-    clip: FullClip, examples: Sequence[Example], crop: Crop, folder: Path, on_progress: Callable[[int], None]
+    clip: FullClip,
+    examples: Sequence[Example],
+    crop: Crop,
+    folder: Path,
+    digest: str,
+    on_progress: Callable[[int], None],
 ) -> tuple[dict[str, Tensor], list[Problem]]:
     """Features of all images by a frozen image tower, from the disk where they are there.
 
@@ -71,6 +76,7 @@ def cached_features(
         examples: The images.
         crop: How an image becomes square.
         folder: For the files; made if it is not there.
+        digest: `digest_of` the image tower.
         on_progress: Called with the number of images done.
 
     Returns:
@@ -80,13 +86,13 @@ def cached_features(
         OSError: If a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tower = _digest_of(clip, crop)
     features: dict[str, Tensor] = {}
     problems: list[Problem] = []
     for start in range(0, len(examples), PER_FILE):
         some = examples[start : start + PER_FILE]
         path = folder / f"features-{start:08}.safetensors"
-        key = blake2b(json.dumps([tower, [_stamp(example) for example in some]]).encode(), digest_size=16).hexdigest()
+        stamps = [_stamp(example) for example in some]
+        key = blake2b(json.dumps([digest, crop, stamps]).encode(), digest_size=16).hexdigest()
         found = _read(path, key)
         if found is None:
             found = _computed(clip, some, crop, lambda count, start=start: on_progress(start + count))
@@ -151,11 +157,3 @@ def _stamp(example: Example) -> list[object]:
     """What changes when an image does."""
     about = example.path.stat()
     return [example.name, about.st_size, about.st_mtime_ns, example.place]
-
-
-def _digest_of(clip: FullClip, crop: Crop) -> str:
-    """Changes with the image tower's weights and with the crop."""
-    digest = blake2b(crop.encode(), digest_size=16)
-    for parameter in clip.vision.parameters():
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

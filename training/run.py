@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
+from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.files.writing import hugging_face_tensors
 from ..encoder.full_clip import FullClip
 from ..encoder.tokenizer import default_tokenizer
@@ -26,6 +27,7 @@ from .captions import caption_of, is_too_long, token_ids
 from .data import Data, Example, Problem, summary
 from .evaluation import moved, recalls, rows_of
 from .features import NUM_THREADS, cached_features, pixels_of, unreadable
+from .frozen import digest_of, drop, read_again
 from .lora import add_lora, lora_tensors, merged, model_of
 from .optimizer import adamw, groups_of, schedule
 from .options import TrainOptions
@@ -47,6 +49,7 @@ class Run:
     def __init__(
         self,
         clip: FullClip,
+        weights: Path,
         data: Data,
         folder: Path,
         options: TrainOptions,
@@ -56,7 +59,9 @@ class Run:
         """Read the images and set all up.
 
         Args:
-            clip: What training begins from; its towers are trained in place.
+            clip: What training begins from; its towers are trained in place. Where the image tower is not trained, its
+                weights are dropped once its features are known.
+            weights: The file that it was read from.
             data: The pairs.
             folder: For all that is written; it is there.
             options: What to do.
@@ -67,7 +72,7 @@ class Run:
             ValueError: If too few pairs are left to train on.
             OSError: If the features of the images cannot be written.
         """
-        self.clip, self.folder, self.options, self.say = clip, folder, options, say
+        self.clip, self.weights, self.folder, self.options, self.say = clip, weights, folder, options, say
         self.accelerator = accelerator
         self.step = 0
         self.is_stopped = False
@@ -103,8 +108,10 @@ class Run:
             problems: Sequence[Problem] = unreadable(data.examples, config.image_size, crop, on_progress)
         else:
             with self.accelerator.main_process_first():  # the others then find the files
-                place = self.folder / FEATURES_NAME
-                self._features, problems = cached_features(self.clip, data.examples, crop, place, on_progress)
+                place, self._digest = self.folder / FEATURES_NAME, digest_of(self.clip.vision.parameters())
+                found = cached_features(self.clip, data.examples, crop, place, self._digest, on_progress)
+            self._features, problems = found
+            drop(self.clip.vision)
         return data.without(problems)
 
     def _say_what_is_cut(self) -> None:
@@ -382,10 +389,11 @@ class Run:
             place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write_results(self) -> None:
-        """Write the text encoder, the whole CLIP and a LoRA as hosts read them.
+        """Write the text encoder, a LoRA and the whole CLIP as hosts read them.
 
         Raises:
             OSError: If a file cannot be written.
+            ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
         """
         if self.accelerator.is_main_process:
             result = self._result
@@ -396,16 +404,32 @@ class Run:
                 "options": json.dumps(self.options.as_dict()),
             }
             text = hugging_face_tensors(result.text, merged(result.text))
-            vision = hugging_face_tensors(result.vision or self.clip.vision)
-            scale = {"logit_scale": result.loss.logit_scale.detach().cpu().contiguous()}
-            files = {TEXT_NAME: text, WHOLE_NAME: {**text, **vision, **scale}}
+            files = {TEXT_NAME: text}
             if self.options.lora:
                 width = result.text.config.hidden_dim
                 files[LORA_NAME] = lora_tensors(result.text, self.options.lora_for or model_of(width))
             for name, tensors in files.items():
                 with written_whole(self.folder / name) as place:
                     save_tensors(tensors, place, metadata)
+            self._write_whole(text, metadata)
         self.accelerator.wait_for_everyone()
+
+    def _write_whole(self, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        """Write the whole CLIP; its image tower is read again where it was not trained."""
+        result = self._result
+        scale = {"logit_scale": result.loss.logit_scale.detach().cpu().contiguous()}
+        if result.vision is not None:
+            vision = hugging_face_tensors(result.vision)
+        else:
+            try:
+                again = read_again(self.clip.vision, self.weights, self._digest)
+            except CheckpointError as error:
+                raise ValueError(
+                    f"{error}. So {WHOLE_NAME} is not written; {TEXT_NAME} is. Put the file back, and use --resume"
+                ) from error
+            vision = hugging_face_tensors(self.clip.vision, again)
+        with written_whole(self.folder / WHOLE_NAME) as place:
+            save_tensors({**text, **vision, **scale}, place, metadata)
 
 
 def _duration(seconds: float) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, distributed
 from weighted_clip.commands import main
-from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import run as run_module
@@ -29,66 +26,7 @@ from weighted_clip.training.run import Run
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 
-from ..encoder.files import write
-from ..libraries import library
-from .models import TEXT, VISION
-
-Start = Callable[..., int]
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole CLIP with random weights."""
-    tensors = {
-        **hugging_face_tensors(seeded_text_model(TEXT)),
-        **hugging_face_tensors(seeded_vision_model(VISION)),
-        "logit_scale": torch.tensor(math.log(1 / 0.07)),
-    }
-    return write(tmp_path_factory.mktemp("weights") / "tiny.safetensors", tensors)
-
-
-WORDS = ["red", "green", "blue", "cat", "dog", "bird", "sits", "runs", "sleeps", "small", "large", "old"]
-
-
-def write_pairs(folder: Path, count: int) -> Path:
-    """Pictures of noise, each with three random words and a number."""
-    rng = random.Random(0)
-    folder.mkdir()
-    for number in range(count):
-        noise = Image.frombytes("RGB", (7, 7), rng.randbytes(147)).resize((35, 28), Image.Resampling.NEAREST)
-        noise.save(folder / f"{number:03}.png")
-        words = " ".join(rng.choices(WORDS, k=3))
-        (folder / f"{number:03}.txt").write_text(f"{words} {number}\n{number} {words}\n", encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("data") / "pairs", 32)
-
-
-@pytest.fixture
-def start(weights: Path, pairs: Path, tmp_path: Path) -> Start:
-    """Runs the command; the folder is ``out``, and a second value of an option counts."""
-    library("accelerate")
-    from accelerate.state import AcceleratorState
-
-    def started(*options: str, out: str = "out", data: Path = pairs) -> int:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        usual = ["--weights", str(weights), "--out", str(tmp_path / out), "--device", "cpu", "--batch", "8"]
-        return main(["train", str(data), *usual, "--accumulate", "2", "--rate", "1e-3", *options])
-
-    return started
-
-
-def tensors_of(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-
+from .runs import Start, log_of, tensors_of, write_pairs
 
 # ---- what is learned and written
 

@@ -1,0 +1,47 @@
+"""The command, as tests of whole runs start it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from weighted_clip.commands import main
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
+
+from ..encoder.files import write
+from ..libraries import library
+from .models import TEXT, VISION
+from .runs import Start, write_pairs
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole CLIP with random weights."""
+    tensors = {
+        **hugging_face_tensors(seeded_text_model(TEXT)),
+        **hugging_face_tensors(seeded_vision_model(VISION)),
+        "logit_scale": torch.tensor(math.log(1 / 0.07)),
+    }
+    return write(tmp_path_factory.mktemp("weights") / "tiny.safetensors", tensors)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs", 32)
+
+
+@pytest.fixture
+def start(weights: Path, pairs: Path, tmp_path: Path) -> Start:
+    """Runs the command; the folder is ``out``, and a second value of an option counts."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    def started(*options: str, out: str = "out", data: Path = pairs) -> int:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        usual = ["--weights", str(weights), "--out", str(tmp_path / out), "--device", "cpu", "--batch", "8"]
+        return main(["train", str(data), *usual, "--accumulate", "2", "--rate", "1e-3", *options])
+
+    return started

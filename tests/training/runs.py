@@ -1,0 +1,39 @@
+"""Pairs of random pictures and words, and what a run of the command has written."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from safetensors import safe_open
+from torch import Tensor
+
+Start = Callable[..., int]
+
+
+WORDS = ["red", "green", "blue", "cat", "dog", "bird", "sits", "runs", "sleeps", "small", "large", "old"]
+
+
+def write_pairs(folder: Path, count: int) -> Path:
+    """Pictures of noise, each with three random words and a number."""
+    rng = random.Random(0)
+    folder.mkdir()
+    for number in range(count):
+        noise = Image.frombytes("RGB", (7, 7), rng.randbytes(147)).resize((35, 28), Image.Resampling.NEAREST)
+        noise.save(folder / f"{number:03}.png")
+        words = " ".join(rng.choices(WORDS, k=3))
+        (folder / f"{number:03}.txt").write_text(f"{words} {number}\n{number} {words}\n", encoding="utf-8")
+    return folder
+
+
+def tensors_of(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
