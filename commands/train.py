@@ -90,6 +90,13 @@ def add_command(commands: Any) -> None:
         metavar="PROMPT",
         help="measure how far the rows of this prompt move; may be given several times",
     )
+    train.add_argument(
+        "--keep",
+        type=float,
+        default=0.0,
+        metavar="W",
+        help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
+    )
     train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
     train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
@@ -185,6 +192,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         watch=tuple(dict.fromkeys(arguments.watch)),
         lora=arguments.lora,
         lora_for=arguments.lora_for,
+        keep=arguments.keep,
         checkpointing=arguments.checkpointing,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -51,6 +52,8 @@ class TrainOptions:
     """Which model the LoRA is for, a key of `LORA_NAMES`; None: what the tower's width says."""
     watch: tuple[str, ...] = ()
     """Prompts of which is measured how far their rows have moved."""
+    keep: float = 0.0
+    """Weight in the loss of how far the rows of general prompts have moved; 0 for none."""
     checkpointing: bool = False
     """Compute the layers again in the backward pass, to save memory."""
 
@@ -67,6 +70,8 @@ class TrainOptions:
             raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
         if self.lora and self.towers == "both":
             raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
+        if not 0 <= self.keep < math.inf:
+            raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
 

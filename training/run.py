@@ -28,10 +28,11 @@ from .data import Data, Example, Problem, summary
 from .evaluation import moved, recalls, rows_of
 from .features import NUM_THREADS, cached_features, pixels_of, unreadable
 from .frozen import digest_of, drop, read_again
+from .keeping import Keeping
 from .lora import add_lora, lora_tensors, merged, model_of
 from .optimizer import adamw, groups_of, schedule
 from .options import TrainOptions
-from .step import Part, Towers, backward
+from .step import Losses, Part, Towers, backward
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -141,6 +142,7 @@ class Run:
         options = self.options
         is_both = options.towers == "both"
         self._watched = rows_of(self.clip.text, options.watch)
+        self._keeping = Keeping(self.clip.text, options.seed) if options.keep else None
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
@@ -182,10 +184,11 @@ class Run:
                 parts = self._parts(following)
                 if self.step + 1 < self.num_steps:
                     following = self._load(pool, self.step + 1)
-                rate, loss = float(self.schedule.get_last_lr()[0]), self._train_on(parts)
+                rate, (loss, distance) = float(self.schedule.get_last_lr()[0]), self._train_on(parts)
                 self.step += 1
                 now = time.monotonic()
-                self._log({"step": self.step, "loss": loss, "rate": rate, "scale": self._scale()})
+                kept = {"kept": distance} if self._keeping else {}
+                self._log({"step": self.step, "loss": loss, **kept, "rate": rate, "scale": self._scale()})
                 if now - said > 5 or self.step in (first + 1, self.num_steps):
                     said = now
                     self.say(self._progress(loss, (now - began) / (self.step - first)))
@@ -202,16 +205,18 @@ class Run:
         self.write_results()
         return self._measure(is_quiet=True)
 
-    def _train_on(self, parts: Sequence[Part]) -> float:
+    def _train_on(self, parts: Sequence[Part]) -> Losses:
         """One step; the loss of its whole batch."""
-        loss = backward(self.accelerator, self.model, parts)
+        kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
+        loss, distance = backward(self.accelerator, self.model, parts, kept, self.options.keep)
         if self.accelerator.num_processes > 1:
             shared = torch.tensor(loss, device=self.accelerator.device)
             loss = float(cast("Tensor", self.accelerator.reduce(shared, "mean")).item())
-        if not math.isfinite(loss):
+        whole = loss + self.options.keep * distance
+        if not math.isfinite(whole):
             self.write_results()
             raise ValueError(
-                f"the loss of step {self.step + 1} is {loss}: try a lower --rate, more --warmup, or another "
+                f"the loss of step {self.step + 1} is {whole}: try a lower --rate, more --warmup, or another "
                 f"--precision. The weights before that step are written to {self.folder}"
             )
         self.optimizer.step()
@@ -220,7 +225,7 @@ class Run:
         self.towers.loss.clamp_temperature()
         if self.average is not None:
             self.average.update_parameters(self.towers)
-        return loss
+        return Losses(loss, distance)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
         """Captions and, as they come, images of this process's share of a step."""
@@ -301,13 +306,14 @@ class Run:
             ids = token_ids([pair.captions[0] for pair in some], default_tokenizer(), self.clip.text.config)
             loaded = [self._image(pair) for pair in some]
             stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
-            for kept, features in zip((texts, images), result(Part(ids.to(device), stacked.to(device))), strict=True):
-                kept.append(features)
-        found = recalls(torch.cat(texts), torch.cat(images))
+            found = result(Part(ids.to(device), stacked.to(device)))
+            texts.append(found.texts)
+            images.append(found.images)
+        shares = recalls(torch.cat(texts), torch.cat(images))
         if not is_quiet:
-            shown = ", ".join(f"{name} {share:.1%}" for name, share in found.items())
+            shown = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
             self.say(f"recall of {len(self.held)} held-out pairs after {self.step:,} steps: {shown}")
-        return found
+        return shares
 
     def _log(self, entry: Mapping[str, float]) -> None:
         """A line of the log; the first process writes it."""

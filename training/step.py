@@ -20,6 +20,7 @@ from ..encoder.contrastive import ContrastiveLoss
 from ..encoder.linear import widened
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
+from .keeping import Kept
 from .options import Precision
 
 if TYPE_CHECKING:
@@ -54,6 +55,26 @@ class Part(NamedTuple):
     """Pixels ``[pairs, 3, size, size]``; features ``[pairs, p]`` where the image tower is not trained."""
 
 
+class Features(NamedTuple):
+    """What the towers find in some pairs."""
+
+    texts: Tensor
+    """``[pairs, p]``."""
+    images: Tensor
+    """``[pairs, p]``."""
+    distance: Tensor | None = None
+    """Shape ``[]``: of kept rows from where they were; None where none are given."""
+
+
+class Losses(NamedTuple):
+    """What a step minimises."""
+
+    contrastive: float
+    """In nats."""
+    distance: float
+    """Of kept rows, without its weight; 0 where none are kept."""
+
+
 class Towers(nn.Module):
     """What is trained, as the one module that distributed training wants: the towers, and the scale of the loss."""
 
@@ -63,45 +84,53 @@ class Towers(nn.Module):
         self.vision = vision
         self.loss = loss
 
-    def forward(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Text features and image features, ``[pairs, p]`` each."""
+    def forward(self, part: Part, kept: Kept | None = None) -> Features:
+        """Features of some pairs, and how far kept rows have moved."""
         texts = self.text(part.ids).projected
         images = part.images if self.vision is None else self.vision(part.images).projected
-        return widened(texts), widened(images)
+        return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
 
 
-def backward(accelerator: Accelerator, model: nn.Module, parts: Sequence[Part]) -> float:
+def backward(
+    accelerator: Accelerator, model: nn.Module, parts: Sequence[Part], kept: Kept | None = None, keep: float = 0.0
+) -> Losses:
     """Add the gradients of a batch to the parameters.
 
     Args:
         accelerator: Which runs it.
         model: `Towers`, as the accelerator has prepared it.
         parts: Of the batch; of one process's share of it. All processes have equally many.
+        kept: Prompts whose rows are to stay where they were; the same on all processes.
+        keep: Weight of their distance in the loss.
 
     Returns:
-        The loss; over several processes this one's part, whose mean is the batch's.
+        The contrastive loss, over several processes this one's part, whose mean is the batch's; and the distance.
     """
     loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
     if len(parts) == 1:
-        loss = loss_of(*model(parts[0]))
-        accelerator.backward(loss)
-        return loss.item()
+        texts, images, distance = model(parts[0], kept)
+        loss = loss_of(texts, images)
+        accelerator.backward(loss if distance is None else loss + keep * distance)
+        return Losses(loss.item(), 0.0 if distance is None else distance.item())
     with torch.no_grad():
-        pieces = [model(part) for part in parts]
+        pieces = [model(part)[:2] for part in parts]
     features = [torch.cat(piece).requires_grad_() for piece in zip(*pieces, strict=True)]
     loss = loss_of(*features)
     scale = [loss_of.logit_scale] if loss_of.logit_scale.requires_grad else []
     gradients = torch.autograd.grad(loss, [*features, *scale])
     of_scale = gradients[2] if scale else None
     divided = [gradient.split([len(part.ids) for part in parts]) for gradient in gradients[:2]]
+    distance = None
     for number, part in enumerate(parts):
         is_last = number == len(parts) - 1
         with nullcontext() if is_last else cast("Any", accelerator.no_sync(model)):
-            texts, images = model(part)
+            texts, images, distance = model(part, kept if is_last else None)
             carried = (texts * divided[0][number]).sum()
             if images.requires_grad:
                 carried = carried + (images * divided[1][number]).sum()
             if is_last and of_scale is not None:
                 carried = carried + loss_of.logit_scale * of_scale
+            if distance is not None:
+                carried = carried + keep * distance
             accelerator.backward(carried)
-    return loss.item()
+    return Losses(loss.item(), 0.0 if distance is None else distance.item())

@@ -63,7 +63,7 @@ def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates) -> l
     course = schedule(optimizer, rates.warmup, len(batches))
     losses = []
     for parts in batches:
-        losses.append(backward(ours, prepared, parts))
+        losses.append(backward(ours, prepared, parts).contrastive)
         stepped.step()
         stepped.zero_grad()
         course.step()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from weighted_clip.training.run import Run
+from weighted_clip.training.step import Losses
 
 from .runs import Start
 
@@ -23,7 +24,7 @@ def test_the_image_tower_takes_no_memory_in_steps_and_is_written_as_it_was(
     devices: list[set[str]] = []
     real = Run._train_on
 
-    def train_on(self: Run, parts: Any) -> float:
+    def train_on(self: Run, parts: Any) -> Losses:
         devices.append({parameter.device.type for parameter in self.clip.vision.parameters()})
         return real(self, parts)
 

@@ -23,6 +23,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import run as run_module
 from weighted_clip.training.evaluation import recalls
 from weighted_clip.training.run import Run
+from weighted_clip.training.step import Losses
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 
@@ -127,7 +128,7 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
     seen: list[Tensor] = []
 
     class Seeing(Run):
-        def _train_on(self, parts: Any) -> float:
+        def _train_on(self, parts: Any) -> Losses:
             loss = super()._train_on(parts)
             seen.append(self.towers.text.encoder.layers[0].mlp.fc1.weight.detach().clone())
             return loss
@@ -200,7 +201,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Press Ctrl-C in the middle of a step."""
     real = Run._train_on
 
-    def train_on(self: Run, parts: Any) -> float:
+    def train_on(self: Run, parts: Any) -> Losses:
         if self.step + 1 == step:
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, parts)
