@@ -97,6 +97,11 @@ def add_command(commands: Any) -> None:
         metavar="W",
         help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
     )
+    train.add_argument("--word", metavar="WORD", help="train one new embedding alone, for this word in the captions")
+    train.add_argument("--word-vectors", type=int, default=1, metavar="N", help="vectors that it has (%(default)s)")
+    train.add_argument(
+        "--word-from", default="*", metavar="TEXT", help="text whose tokens it begins with (%(default)s)"
+    )
     train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
     train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
@@ -121,6 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..training.data import read_data, summary
     from ..training.run import LOG_NAME, LORA_NAME, TEXT_NAME, WHOLE_NAME, Run
     from ..training.step import make_accelerator
+    from ..training.word import file_name
 
     options = _options(arguments)
     folder: Path = arguments.out
@@ -154,6 +160,9 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
             say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
+    if options.word:
+        say(f"written: {folder / file_name(options.word)}, an embedding, for the host's folder of embeddings")
+        return 0
     say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
     if options.lora:
         say(f"written: {folder / LORA_NAME}, which a host adds to the encoder that training began with")
@@ -193,6 +202,9 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         lora=arguments.lora,
         lora_for=arguments.lora_for,
         keep=arguments.keep,
+        word=arguments.word,
+        word_vectors=arguments.word_vectors,
+        word_from=arguments.word_from,
         checkpointing=arguments.checkpointing,
     )
 

@@ -7,6 +7,7 @@ chooses as it would have without one, on any number of processes.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,27 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
     return ", ".join([*kept, *chosen]) or caption  # never an empty caption
 
 
-def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig) -> Tensor:
+@dataclass(frozen=True)
+class NewWord:
+    """A word in captions that is vectors of its own, as `Word` in ``word.py``."""
+
+    pattern: re.Pattern[str]
+    """Where it stands in a caption."""
+    count: int
+    """Of its vectors."""
+
+
+def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> list[int]:
+    """Token ids of a caption; for the vectors of a new word those from ``config.vocab_size`` on."""
+    pieces = [caption] if word is None else word.pattern.split(caption)
+    ids = [token.id for token in tokenizer(pieces[0])]
+    for piece in pieces[1:]:
+        ids += range(config.vocab_size, config.vocab_size + (word.count if word else 0))
+        ids += [token.id for token in tokenizer(piece)]
+    return ids
+
+
+def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> Tensor:
     """Token ids of captions, no longer than the longest of them.
 
     What stands behind EOS changes nothing before it, so padding beyond the longest caption is left out.
@@ -76,12 +97,13 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig)
         captions: At least one; of one that `is_too_long` the beginning is taken.
         tokenizer: CLIP's.
         config: Of the text tower.
+        word: One that captions may have.
 
     Returns:
         ``[captions, s]``, int64: BOS, tokens, EOS, padding.
     """
     most = config.context_length - 2
-    tokens = [[token.id for token in tokenizer(caption)][:most] for caption in captions]
+    tokens = [tokens_of(caption, tokenizer, config, word)[:most] for caption in captions]
     ids = torch.full((len(tokens), max(map(len, tokens)) + 2), config.pad_id)
     ids[:, 0] = config.bos_id
     for row, given in zip(ids, tokens, strict=True):
@@ -90,6 +112,6 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig)
     return ids
 
 
-def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig) -> bool:
+def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> bool:
     """Whether the text tower cannot read a caption to its end: 75 tokens in all released ones."""
-    return len(tokenizer(caption)) > config.context_length - 2
+    return len(tokens_of(caption, tokenizer, config, word)) > config.context_length - 2

@@ -64,6 +64,8 @@ def part_of(name: str) -> str:
     >>> part_of("text.embeddings.token_embedding.weight"), part_of("loss.logit_scale")
     ('embeddings', 'scale')
     """
+    if name.startswith("word."):
+        return "embeddings"
     if name.startswith("text."):
         return next((part for part in PARTS if part in name.split(".")[1]), "layers")
     return "image" if name.startswith("vision.") else "scale"
@@ -72,7 +74,8 @@ def part_of(name: str) -> str:
 def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     """Freeze what is not trained, and sort the rest for an optimizer: norms, biases and the scale do not decay.
 
-    Of a text tower with a LoRA nothing else is trained, but the scale of the loss is.
+    Of a text tower with a LoRA nothing else is trained, but the scale of the loss is. Of one with a new word nothing
+    else at all; its vectors do not decay.
 
     Args:
         model: `Towers`.
@@ -86,14 +89,16 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     """
     sorted_out: dict[tuple[int, bool], list[nn.Parameter]] = {}
     has_lora = any(is_lora(name) for name, _ in model.named_parameters())
+    has_word = any(name.startswith("word.") for name, _ in model.named_parameters())
     for name, parameter in model.named_parameters():
-        part = part_of(name)
+        part, is_word = part_of(name), name.startswith("word.")
         layer = name.split(".")[3] if name.startswith("text.encoder.layers.") else ""
         is_frozen = rates.of(part) == 0 or (layer.isdecimal() and int(layer) < rates.frozen_layers)
         is_frozen |= has_lora and not is_lora(name) and part != "scale"
+        is_frozen |= has_word and not is_word
         parameter.requires_grad_(not is_frozen)
         if not is_frozen:
-            sorted_out.setdefault((PARTS.index(part), parameter.ndim >= 2), []).append(parameter)
+            sorted_out.setdefault((PARTS.index(part), parameter.ndim >= 2 and not is_word), []).append(parameter)
     if not any(part != PARTS.index("scale") for part, _ in sorted_out):
         raise ValueError("nothing is left to train: every part is frozen")
     return [

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from ..encoder.config import CROPS, Crop
 from .captions import CaptionOptions
 from .optimizer import Rates
+from .word import MAX_VECTORS, file_name
 
 Trained = Literal["text", "both"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)
@@ -54,6 +55,11 @@ class TrainOptions:
     """Prompts of which is measured how far their rows have moved."""
     keep: float = 0.0
     """Weight in the loss of how far the rows of general prompts have moved; 0 for none."""
+    word: str | None = None
+    """A new word in captions, whose vectors are trained and nothing else; None for none."""
+    word_vectors: int = 1
+    word_from: str = "*"
+    """Text whose token embeddings the word begins with."""
     checkpointing: bool = False
     """Compute the layers again in the backward pass, to save memory."""
 
@@ -70,10 +76,22 @@ class TrainOptions:
             raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
         if self.lora and self.towers == "both":
             raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
+        if self.word is not None:
+            self._check_word(self.word)
         if not 0 <= self.keep < math.inf:
             raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
+
+    def _check_word(self, word: str) -> None:
+        """Whether a word can be trained."""
+        file_name(word)
+        if not 1 <= self.word_vectors <= MAX_VECTORS:
+            raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
+        others = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
+        others["--watch"] = bool(self.watch)
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
 
     def num_held_out(self, num_pairs: int) -> int:
         """How many of so many pairs are held out."""

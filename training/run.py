@@ -23,7 +23,7 @@ from ..output.export import save_tensors
 from ..output.files import written_whole
 from . import checkpoint
 from .batches import Batches, held_out
-from .captions import caption_of, is_too_long, token_ids
+from .captions import NewWord, caption_of, is_too_long, token_ids
 from .data import Data, Example, Problem, summary
 from .evaluation import moved, recalls, rows_of
 from .features import NUM_THREADS, cached_features, pixels_of, unreadable
@@ -33,6 +33,7 @@ from .lora import add_lora, lora_tensors, merged, model_of
 from .optimizer import adamw, groups_of, schedule
 from .options import TrainOptions
 from .step import Losses, Part, Towers, backward
+from .word import Word, file_name, pattern_of, word_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -78,6 +79,7 @@ class Run:
         self.step = 0
         self.is_stopped = False
         """Set it, and the run ends after the step that it is in, with a checkpoint."""
+        self._word = NewWord(pattern_of(options.word), options.word_vectors) if options.word else None
         self.data = self._read_images(data)
         self._say_what_is_cut()
         count = options.num_held_out(len(self.data.examples))
@@ -88,6 +90,7 @@ class Run:
                 "out. Training tells pairs from each other, so at least 2 must be left"
             )
         self.pairs, self.held = held_out(self.data.examples, count, options.seed)
+        self._check_word()
         self._share = self._size_of_share()
         self.batches = Batches(self.pairs, self._share * accelerator.num_processes, options.seed)
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
@@ -119,12 +122,25 @@ class Run:
         """Name captions of which the tower cannot read the end."""
         config = self.clip.text.config
         captions = [(pair.name, caption) for pair in self.data.examples for caption in pair.captions]
-        cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config)]
+        cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, self._word)]
         if cut:
             self.say(
                 f"{len(cut)} captions have more than {config.context_length - 2} tokens, and are read up to there "
                 f"({', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''})"
             )
+
+    def _check_word(self) -> None:
+        """Count captions with the new word."""
+        if self._word is None:
+            return
+        captions = [caption for pair in self.pairs for caption in pair.captions]
+        count = sum(bool(self._word.pattern.search(caption)) for caption in captions)
+        if not count:
+            raise ValueError(
+                f"no caption to train on has the word {self.options.word!r}: write it into those of the images that "
+                "show it"
+            )
+        self.say(f"{count:,} of {len(captions):,} captions have the word {self.options.word!r}")
 
     def _size_of_share(self) -> int:
         """Pairs of a batch that are this process's; fewer than asked for where there are not so many."""
@@ -146,7 +162,9 @@ class Run:
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
-        self.towers = Towers(self.clip.text, self.clip.vision if is_both else None, loss)
+        text = self.clip.text
+        word = Word(text, default_tokenizer(), options.word_vectors, options.word_from) if options.word else None
+        self.towers = Towers(text, self.clip.vision if is_both else None, loss, word)
         for tower in (self.towers.text, self.towers.vision):
             if tower is not None:
                 tower.encoder.is_checkpointed = options.checkpointing
@@ -254,10 +272,13 @@ class Run:
                 if isinstance(image, Problem):
                     raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
                 images.append(image)
-            ids = token_ids([caption for caption, _ in some], default_tokenizer(), self.clip.text.config)
+            ids = self._ids([caption for caption, _ in some])
             device = self.accelerator.device
             parts.append(Part(ids.to(device), torch.stack(images).to(device)))
         return parts
+
+    def _ids(self, captions: Sequence[str]) -> Tensor:
+        return token_ids(captions, default_tokenizer(), self.clip.text.config, self._word)
 
     def _all_stop(self) -> bool:
         """Whether any process is to stop."""
@@ -303,7 +324,7 @@ class Run:
         images: list[Tensor] = []
         for start in range(0, len(self.held), self.options.batch):
             some = self.held[start : start + self.options.batch]
-            ids = token_ids([pair.captions[0] for pair in some], default_tokenizer(), self.clip.text.config)
+            ids = self._ids([pair.captions[0] for pair in some])
             loaded = [self._image(pair) for pair in some]
             stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
             found = result(Part(ids.to(device), stacked.to(device)))
@@ -395,7 +416,7 @@ class Run:
             place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write_results(self) -> None:
-        """Write the text encoder, a LoRA and the whole CLIP as hosts read them.
+        """Write the text encoder, a LoRA and the whole CLIP as hosts read them; of a new word its vectors alone.
 
         Raises:
             OSError: If a file cannot be written.
@@ -409,15 +430,19 @@ class Run:
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            text = hugging_face_tensors(result.text, merged(result.text))
-            files = {TEXT_NAME: text}
-            if self.options.lora:
-                width = result.text.config.hidden_dim
-                files[LORA_NAME] = lora_tensors(result.text, self.options.lora_for or model_of(width))
+            if result.word is not None:
+                files = {file_name(self.options.word or ""): word_tensors(result.word.vectors)}
+            else:
+                text = hugging_face_tensors(result.text, merged(result.text))
+                files = {TEXT_NAME: text}
+                if self.options.lora:
+                    width = result.text.config.hidden_dim
+                    files[LORA_NAME] = lora_tensors(result.text, self.options.lora_for or model_of(width))
             for name, tensors in files.items():
                 with written_whole(self.folder / name) as place:
                     save_tensors(tensors, place, metadata)
-            self._write_whole(text, metadata)
+            if result.word is None:
+                self._write_whole(files[TEXT_NAME], metadata)
         self.accelerator.wait_for_everyone()
 
     def _write_whole(self, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

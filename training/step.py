@@ -22,6 +22,7 @@ from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 from .keeping import Kept
 from .options import Precision
+from .word import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -78,15 +79,23 @@ class Losses(NamedTuple):
 class Towers(nn.Module):
     """What is trained, as the one module that distributed training wants: the towers, and the scale of the loss."""
 
-    def __init__(self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss) -> None:
+    def __init__(
+        self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss, word: Word | None = None
+    ) -> None:
         super().__init__()
         self.text = text
         self.vision = vision
         self.loss = loss
+        self.word = word
 
     def forward(self, part: Part, kept: Kept | None = None) -> Features:
         """Features of some pairs, and how far kept rows have moved."""
-        texts = self.text(part.ids).projected
+        if self.word is None:
+            texts = self.text(part.ids).projected
+        else:
+            ids, vectors = self.word.split(part.ids, self.text.config)
+            # a batch without the word has a gradient too, of 0
+            texts = self.text(ids, vectors=vectors).projected + 0 * self.word.vectors.sum()
         images = part.images if self.vision is None else self.vision(part.images).projected
         return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
 

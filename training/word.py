@@ -1,0 +1,97 @@
+"""A new word: vectors that take a place in captions and are all that is trained. Textual inversion by CLIP's own loss.
+
+Ids from the size of the vocabulary on stand for the vectors, in their order.
+
+Source: R. Gal et al., "An Image is Worth One Word", 2022, for what is trained; first values and file as
+AUTOMATIC1111's stable-diffusion-webui has them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor, nn
+
+from ..encoder.config import TextConfig
+from ..encoder.text_model import TextModel, Vectors
+from ..encoder.tokenizer import Tokenizer
+
+MAX_VECTORS = 75
+"""As many as a chunk has room for."""
+
+
+class Word(nn.Module):
+    """The vectors of a new word."""
+
+    def __init__(self, text: TextModel, tokenizer: Tokenizer, count: int, begin: str) -> None:
+        """Begin with the token embeddings of a text, divided evenly among the vectors.
+
+        Args:
+            text: The tower that reads them.
+            tokenizer: CLIP's.
+            count: Of vectors.
+            begin: The text.
+
+        Raises:
+            ValueError: If the text has no token.
+        """
+        super().__init__()
+        ids = [token.id for token in tokenizer(begin)]
+        if not ids:
+            raise ValueError(f"a word cannot begin with {begin!r}, which has no token")
+        chosen = torch.tensor([ids[number * len(ids) // count] for number in range(count)])
+        table = text.embeddings.token_embedding.weight
+        self.vectors = nn.Parameter(table.detach()[chosen.to(table.device)].clone())
+        """``[count, d]``."""
+
+    def split(self, ids: Tensor, config: TextConfig) -> tuple[Tensor, Vectors]:
+        """Ids that a tower reads, and by text and position the vectors that replace their embeddings.
+
+        Args:
+            ids: ``[texts, s]``, some from ``config.vocab_size`` on.
+            config: Of the tower.
+        """
+        is_word = ids >= config.vocab_size
+        places = [(int(row), int(column)) for row, column in is_word.nonzero()]
+        numbers = [int(ids[place]) - config.vocab_size for place in places]
+        vectors = {place: self.vectors[number] for place, number in zip(places, numbers, strict=True)}
+        return ids.where(~is_word, 0), vectors
+
+
+def pattern_of(word: str) -> re.Pattern[str]:
+    """Where a word stands in captions: as it is written, and not within other words.
+
+    >>> bool(pattern_of("<mine>").search("a photo of <mine>.")), bool(pattern_of("cat").search("category"))
+    (True, False)
+    """
+    return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
+
+
+def file_name(word: str) -> str:
+    """Name of a word's file, by which hosts then know it.
+
+    Raises:
+        ValueError: If the word has no letter or digit.
+
+    >>> file_name("<my cat>")
+    'my_cat.safetensors'
+    """
+    name = re.sub(r"[^\w-]+", "_", word).strip("_")
+    if not name:
+        raise ValueError(
+            f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"
+        )
+    return f"{name}.safetensors"
+
+
+def word_tensors(vectors: Tensor) -> dict[str, Tensor]:
+    """A word as ComfyUI, A1111 and Forge read it.
+
+    Args:
+        vectors: ``[count, d]``.
+
+    Returns:
+        On the CPU, as ``emb_params``, which is of any tower; as ``clip_g`` of SDXL's second one, which has its width.
+    """
+    return {"clip_g" if vectors.shape[1] == 1280 else "emb_params": vectors.detach().float().cpu().contiguous()}
