@@ -97,6 +97,15 @@ def add_command(commands: Any) -> None:
         metavar="W",
         help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
     )
+    train.add_argument(
+        "--optimizer", choices=["adamw", "adafactor", "adamw8bit"], default="adamw", help="(%(default)s)"
+    )
+    train.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="end after N measurements of recall without a better one, and write the best weights",
+    )
     train.add_argument("--word", metavar="WORD", help="train one new embedding alone, for this word in the captions")
     train.add_argument("--word-vectors", type=int, default=1, metavar="N", help="vectors that it has (%(default)s)")
     train.add_argument(
@@ -202,6 +211,8 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         lora=arguments.lora,
         lora_for=arguments.lora_for,
         keep=arguments.keep,
+        optimizer=arguments.optimizer,
+        patience=arguments.patience,
         word=arguments.word,
         word_vectors=arguments.word_vectors,
         word_from=arguments.word_from,

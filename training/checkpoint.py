@@ -15,30 +15,31 @@ NAME = "checkpoint.pt"
 """Of the file in a run's folder."""
 
 
-def save(folder: Path, state: Mapping[str, Any]) -> None:
+def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
     """Write a state in the place of the last one.
 
     Args:
         folder: Of the run.
         state: Tensors, numbers, strings, and lists and dicts of them.
+        name: Of the file.
 
     Raises:
         OSError: If it cannot be written; the last one is still there.
     """
-    with written_whole(folder / NAME) as place:
+    with written_whole(folder / name) as place:
         try:
             torch.save(dict(state), place)
         except RuntimeError as error:  # PyTorch's own writer has no other words for a full disk
-            raise WriteError(f"{folder / NAME} cannot be written: is the disk full? ({error})") from error
+            raise WriteError(f"{folder / name} cannot be written: is the disk full? ({error})") from error
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load(folder: Path, name: str = NAME) -> dict[str, Any]:
     """Read the last state.
 
     Raises:
         ValueError: If there is none, or the file is no such state.
     """
-    path = folder / NAME
+    path = folder / name
     if not path.is_file():
         raise ValueError(f"{path} is not there, so there is nothing to go on with; leave out --resume to begin")
     try:

@@ -6,9 +6,11 @@ decay.
 
 from __future__ import annotations
 
+import importlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -110,6 +112,44 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """AdamW with the constants of CLIP's own training."""
     return torch.optim.AdamW(groups, betas=BETAS, eps=EPS)
+
+
+def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """PyTorch's Adafactor, which remembers a row and a column of each matrix in the place of two whole ones.
+
+    Its rates are shares of each tensor's root mean square.
+
+    Raises:
+        ValueError: If PyTorch has none.
+    """
+    if not hasattr(torch.optim, "Adafactor"):
+        raise ValueError(f"--optimizer adafactor needs PyTorch 2.5 or newer, this is {torch.__version__}")
+    return torch.optim.Adafactor(groups)
+
+
+def adamw8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The same as `adamw` with its memory in 8 bits, by bitsandbytes.
+
+    Raises:
+        ValueError: If bitsandbytes is not installed.
+    """
+    try:
+        bitsandbytes = importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise ValueError(
+            f"--optimizer adamw8bit needs bitsandbytes, which cannot be imported ({error}): install it into .venv, or "
+            "use adafactor, which saves memory too"
+        ) from error
+    return bitsandbytes.optim.AdamW8bit(groups, betas=BETAS, eps=EPS)
+
+
+Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
+OPTIMIZERS: dict[Optimizer, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] = {
+    "adamw": adamw,
+    "adafactor": adafactor,
+    "adamw8bit": adamw8bit,
+}
+"""What takes the steps, by name, default first."""
 
 
 def schedule(optimizer: torch.optim.Optimizer, warmup: int, num_steps: int) -> LambdaLR:

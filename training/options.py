@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ..encoder.config import CROPS, Crop
 from .captions import CaptionOptions
-from .optimizer import Rates
+from .optimizer import Optimizer, Rates
 from .word import MAX_VECTORS, file_name
 
 Trained = Literal["text", "both"]
@@ -55,6 +55,9 @@ class TrainOptions:
     """Prompts of which is measured how far their rows have moved."""
     keep: float = 0.0
     """Weight in the loss of how far the rows of general prompts have moved; 0 for none."""
+    optimizer: Optimizer = "adamw"
+    patience: int | None = None
+    """Measurements of recall in a row without a better one that end the run, with the best weights; None: no end."""
     word: str | None = None
     """A new word in captions, whose vectors are trained and nothing else; None for none."""
     word_vectors: int = 1
@@ -65,8 +68,9 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
-        if self.steps is not None:
-            counted["steps"] = self.steps
+        for name in ("steps", "patience"):
+            if getattr(self, name) is not None:
+                counted[name] = getattr(self, name)
         for name, value in counted.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,8 +31,9 @@ from .features import NUM_THREADS, cached_features, pixels_of, unreadable
 from .frozen import digest_of, drop, read_again
 from .keeping import Keeping
 from .lora import add_lora, lora_tensors, merged, model_of
-from .optimizer import adamw, groups_of, schedule
+from .optimizer import OPTIMIZERS, groups_of, schedule
 from .options import TrainOptions
+from .patience import BEST_NAME, Patience
 from .step import Losses, Part, Towers, backward
 from .word import Word, file_name, pattern_of, word_tensors
 
@@ -90,6 +92,9 @@ class Run:
                 "out. Training tells pairs from each other, so at least 2 must be left"
             )
         self.pairs, self.held = held_out(self.data.examples, count, options.seed)
+        self._patience = None if options.patience is None else Patience(options.patience)
+        if self._patience and not self.held:
+            raise ValueError("--patience stops by the recall of held-out pairs, and none are held out: use --held-out")
         self._check_word()
         self._share = self._size_of_share()
         self.batches = Batches(self.pairs, self._share * accelerator.num_processes, options.seed)
@@ -174,7 +179,7 @@ class Run:
         if options.ema:
             of_weights = get_ema_multi_avg_fn(options.ema)
             self.average = AveragedModel(self.towers, self.accelerator.device, multi_avg_fn=of_weights)
-        plain = adamw(groups)
+        plain = OPTIMIZERS[options.optimizer](groups)
         self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
 
@@ -192,13 +197,13 @@ class Run:
             OSError: If a file cannot be written.
         """
         if self.step == 0:
-            self._log({"step": 0, **self._measure()})
+            self._log({"step": 0, **self._judged(self._measure())})
         every = max(1, self.num_steps // NUM_EVALUATIONS)
         began, first = time.monotonic(), self.step
         saved = said = began
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             following = self._load(pool, self.step)
-            while self.step < self.num_steps:
+            while self.step < self.num_steps and not self._is_over:
                 parts = self._parts(following)
                 if self.step + 1 < self.num_steps:
                     following = self._load(pool, self.step + 1)
@@ -211,8 +216,7 @@ class Run:
                     said = now
                     self.say(self._progress(loss, (now - began) / (self.step - first)))
                 if self.step % every == 0 or self.step == self.num_steps:
-                    found = self._measure()
-                    self._log({"step": self.step, **found})
+                    self._log({"step": self.step, **self._judged(self._measure())})
                 if self._all_stop():
                     self.save()
                     raise KeyboardInterrupt
@@ -220,8 +224,39 @@ class Run:
                     self.save()
                     saved = time.monotonic()
         self.save()
+        self._take_best()
         self.write_results()
         return self._measure(is_quiet=True)
+
+    # ---- early stop
+
+    @property
+    def _is_over(self) -> bool:
+        return self._patience is not None and self._patience.is_over
+
+    def _trained(self) -> dict[str, Tensor]:
+        """What is trained, as it is measured and written."""
+        trained = {name for name, parameter in self.towers.named_parameters() if parameter.requires_grad}
+        return {name: one.detach() for name, one in self._result.named_parameters() if name in trained}
+
+    def _judged(self, found: dict[str, float]) -> dict[str, float]:
+        """What was measured; the weights are kept if it is the best so far."""
+        patience = self._patience
+        if patience and patience.is_better(found, self.step) and self.accelerator.is_main_process:
+            checkpoint.save(self.folder, {"step": self.step, "trained": self._trained()}, BEST_NAME)
+        return found
+
+    def _take_best(self) -> None:
+        """Go back to the best weights."""
+        patience = self._patience
+        if patience is None:
+            return
+        self.accelerator.wait_for_everyone()
+        best = checkpoint.load(self.folder, BEST_NAME)
+        for name, parameter in self._trained().items():
+            parameter.copy_(best["trained"][name])
+        why = f"no better recall in {patience.since} measurements: stopped after step" if patience.is_over else "after"
+        self.say(f"{why} {self.step:,}; the best weights, of step {patience.step:,}, are written")
 
     def _train_on(self, parts: Sequence[Part]) -> Losses:
         """One step; the loss of its whole batch."""
@@ -370,6 +405,7 @@ class Run:
                     "optimizer": self.optimizer.state_dict(),
                     "schedule": self.schedule.state_dict(),
                     "average": None if self.average is None else self.average.state_dict(),
+                    "patience": None if self._patience is None else asdict(self._patience),
                     "scaler": None if scaler is None else scaler.state_dict(),
                 },
             )
@@ -400,6 +436,8 @@ class Run:
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self._patience is not None:
+            self._patience = Patience(**state["patience"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self._shorten_log()
@@ -427,7 +465,7 @@ class Run:
             metadata = {
                 "trained_from": self.clip.name,
                 "trained_by": "weighted-clip train",
-                "steps": str(self.step),
+                "steps": str(self._patience.step if self._patience else self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
             if result.word is not None:

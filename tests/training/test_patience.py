@@ -1,0 +1,160 @@
+"""Early stop by recall, with the best weights; and other optimizers than AdamW."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from weighted_clip.parity.torchvision_operators import declare_missing_operators
+from weighted_clip.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor
+from weighted_clip.training.run import Run
+
+from ..libraries import is_torch, library
+from .runs import Start, log_of
+
+KEY = "text_model.encoder.layers.0.mlp.fc1.weight"
+
+
+@pytest.fixture
+def shares(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """Recall by step; else 0.1. The weights at each measurement are kept under the step's negative number."""
+    given: dict[int, Any] = {}
+
+    def measure(self: Run, *, is_quiet: bool = False) -> dict[str, float]:
+        given[-1 - self.step] = self.towers.text.encoder.layers[0].mlp.fc1.weight.detach().clone()
+        return {"text to image @1": given.get(self.step, 0.1), "moved: x": float(self.step)}
+
+    monkeypatch.setattr(Run, "_measure", measure)
+    return given
+
+
+@pytest.mark.parametrize(("best", "last"), [({2: 0.3}, 5), ({0: 0.3}, 3), ({1: 0.2, 3: 0.3, 5: 0.4}, 8), ({9: 0.9}, 3)])
+def test_a_run_ends_after_so_many_measurements_and_writes_the_best_weights(
+    start: Start,
+    tmp_path: Path,
+    shares: dict[int, Any],
+    capsys: pytest.CaptureFixture[str],
+    best: dict[int, float],
+    last: int,
+) -> None:
+    shares |= best
+    options = ["--steps", "10", "--held-out", "4", "--patience", "3"]
+    assert start(*options) == 0
+    step = max((one for one in best if one <= last), key=best.__getitem__, default=0)
+    assert [entry["step"] for entry in log_of(tmp_path / "out") if "loss" in entry] == list(range(1, last + 1))
+    assert f"stopped after step {last}; the best weights, of step {step}, are written" in capsys.readouterr().out
+    path = tmp_path / "out" / "text_encoder.safetensors"
+    assert torch.equal(load_file(path)[KEY], shares[-1 - step])
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["steps"] == str(step)
+    before = load_file(path)
+    assert start(*options, "--resume") == 0  # it is over, and stays so
+    assert [entry["step"] for entry in log_of(tmp_path / "out") if "loss" in entry] == list(range(1, last + 1))
+    assert all(torch.equal(before[key], tensor) for key, tensor in load_file(path).items())
+
+
+def test_the_best_average_is_written_where_there_is_one(start: Start, tmp_path: Path, shares: dict[int, Any]) -> None:
+    shares[2] = 0.5
+    options = ["--held-out", "4", "--ema", "0.5", "--rate-of", "scale=0"]
+    assert start("--steps", "10", "--patience", "2", *options) == 0
+    one, two = (shares[-1 - step] for step in (1, 2))
+    written = load_file(tmp_path / "out" / "text_encoder.safetensors")[KEY]
+    assert (written - (one + two) / 2).abs().max() < 1e-7
+    assert (written - two).abs().max() > 1e-5
+
+
+def test_a_run_that_goes_on_remembers_its_best(
+    start: Start, tmp_path: Path, shares: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares[2] = 0.5
+    options = ["--steps", "10", "--held-out", "4", "--patience", "3"]
+    real = Run._all_stop
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_all_stop", lambda self: self.step == 4 or real(self))
+        assert start(*options) == 130
+    assert start(*options, "--resume") == 0
+    assert log_of(tmp_path / "out")[-1]["step"] == 5
+    assert torch.equal(load_file(tmp_path / "out" / "text_encoder.safetensors")[KEY], shares[-3])
+
+
+# ---- optimizers
+
+
+def matrices() -> Iterator[tuple[torch.nn.Parameter, list[torch.Tensor]]]:
+    """Parameters with the gradients of five steps, some of them large."""
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((6, 9), (9,), (3, 4)):
+        start = torch.randn(shape, generator=generator, dtype=torch.float64)
+        steps = [torch.randn(shape, generator=generator, dtype=torch.float64) * 5**step for step in range(5)]
+        yield torch.nn.Parameter(start), steps
+
+
+def test_adafactor_is_that_of_transformers() -> None:
+    if not is_torch("2.5"):
+        pytest.skip("PyTorch's Adafactor is newer")
+    library("transformers")
+    declare_missing_operators()
+    from transformers.optimization import Adafactor
+
+    ours, theirs = list(matrices()), list(matrices())
+    one = adafactor([{"params": [parameter for parameter, _ in ours], "lr": 1e-2, "weight_decay": 0.0}])
+    other = Adafactor([parameter for parameter, _ in theirs], lr=1e-2, relative_step=False, scale_parameter=True)
+    for step in range(5):
+        for optimizer, some in ((one, ours), (other, theirs)):
+            for parameter, gradients in some:
+                parameter.grad = gradients[step].clone()
+            optimizer.step()
+    for (mine, _), (given, _), (first, _) in zip(ours, theirs, matrices(), strict=True):
+        assert (mine - given).abs().max() <= 1e-10
+        assert (mine - first).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_a_run_with_an_optimizer_goes_on_to_the_same_bits(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options = ["--steps", "4", "--held-out", "0", "--optimizer", name]
+    assert start(*options, out="whole") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_all_stop", lambda self: self.step == 2)
+        assert start(*options) == 130
+    assert start(*options, "--resume") == 0
+    whole, resumed = (load_file(tmp_path / folder / "clip.safetensors") for folder in ("whole", "out"))
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert log_of(tmp_path / "whole")[-1]["loss"] < log_of(tmp_path / "whole")[0]["loss"]
+
+
+def test_eight_bits_are_bitsandbytes_and_missed_in_a_line(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    assert start("--steps", "1", "--optimizer", "adamw8bit") == 1
+    told = capsys.readouterr().err
+    assert "--optimizer adamw8bit needs bitsandbytes, which cannot be imported" in told
+    assert len(told.strip().splitlines()) == 1
+    seen: list[Any] = []
+    fake = SimpleNamespace(optim=SimpleNamespace(AdamW8bit=lambda groups, **given: seen.append((groups, given))))
+    monkeypatch.setitem(sys.modules, "bitsandbytes", fake)
+    OPTIMIZERS["adamw8bit"]([{"lr": 1.0}])
+    assert seen == [([{"lr": 1.0}], {"betas": BETAS, "eps": EPS})]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--patience", "0"], "patience must be at least 1, got 0"),
+        (["--patience", "2", "--held-out", "0"], "none are held out: use --held-out"),
+    ],
+)
+def test_a_patience_that_nothing_can_end_is_refused(
+    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert start("--steps", "1", *options) == 1
+    assert message in capsys.readouterr().err
