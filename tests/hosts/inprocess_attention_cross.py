@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -23,8 +23,18 @@ from inprocess import T5_SIZES, draw, main, make_lora, refusal, run_ours, stock
 from inprocess_attention import CLOSE, NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
 from inprocess_attention_joint import WORDS
 from inprocess_attention_joint import sampled as sampled_at
+from inprocess_families import (
+    Toys,
+    layouts,
+    read_out,
+    weight_one_is_stock,
+    weights_equal_ones_written_out,
+    weights_stay_with_their_entry,
+)
 
 FAMILIES = ("Krea 2", "Anima", "Wan", "Wan image to video", "Wan VACE", "Wan Camera")
+TEXT_ENCODERS = FAMILIES[:3]
+"""Families of a text encoder each."""
 LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
 WIDTH = 64
@@ -128,33 +138,6 @@ def with_image(conditioning: Any) -> Any:
 
 
 # ---- written out
-
-
-def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weights: torch.Tensor) -> torch.Tensor:
-    """Attention written out, in float64.
-
-    Args:
-        q: ``[batch, heads, queries, dim]``.
-        k: The same with keys.
-        v: As ``k``.
-        how: As in our node.
-        weights: ``[batch, rows]`` of the text, whose keys are the first ones.
-
-    Returns:
-        ``[batch, queries, heads * dim]``.
-    """
-    ones = torch.ones(len(weights), k.shape[2] - weights.shape[1], dtype=torch.float64)
-    weights = torch.cat([weights, ones], 1)[:, None]  # [batch, 1, keys]
-    logits = q.double() @ k.double().transpose(-1, -2) / q.shape[-1] ** 0.5
-    shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-    times, factor = {
-        "bias": (weights.abs(), weights.sign().masked_fill(weights == 0, 1)),
-        "value": (torch.ones_like(weights), weights),
-        "krea2": (torch.exp(2 * (weights - 1).clamp(min=0)), weights.clamp(max=1)),
-    }[how]
-    shares = shares * times[:, None]
-    shares = shares / shares.sum(-1, keepdim=True)
-    return (shares @ (v.double() * factor[..., None])).transpose(1, 2).flatten(2).float()
 
 
 @contextmanager
@@ -262,40 +245,18 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, flo
     return found
 
 
+TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled)
+
+
 # ---- what is drawn
 
 
 def check_cross_families_at_weight_one_are_stock() -> float:
-    for family in ("Krea 2", "Anima", "Wan"):
-        clip, model = make_text_encoder(family), make_model(family)
-        expected = stock(clip, PLAIN)
-        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
-            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
-            assert same is model and "no word is weighed" in report
-            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
-            assert torch.equal(rows, stock_rows), family
-            assert values.keys() == stock_values.keys()
-            for key, value in values.items():
-                assert value is None or torch.equal(value, stock_values[key])
-    return 0.0
+    return weight_one_is_stock(TOYS, TEXT_ENCODERS)
 
 
 def check_weighed_cross_families_equal_one_written_out() -> float:
-    largest = 0.0
-    for family in FAMILIES:
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-        rows = rows_by_hand(family, clip)
-        without = sampled(model, plain, negative)
-        for how in ("value", "krea2", "bias"):
-            with written_out(model, how, (plain, rows)):
-                reference = sampled(model, plain, negative)
-            ours = sampled(model, weighed(clip, how=how), negative)
-            largest = max(largest, is_close(ours, reference, without, f"{family}, {how}"))
-        conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, model=model)["result"]
-        largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without, family))
-        assert torch.equal(sampled(model, plain, negative), without)
-    return largest
+    return weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "krea2", "bias"))
 
 
 def check_an_image_to_be_moved_is_read_without_weights() -> float:
@@ -328,37 +289,7 @@ def check_reference_images_behind_the_text_are_none_of_it() -> float:
 
 
 def check_cross_weights_stay_with_their_entry() -> float:
-    import nodes
-
-    largest = 0.0
-    for family in ("Krea 2", "Anima", "Wan"):
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
-        rows = rows_by_hand(family, clip)
-        mask = torch.zeros(1, *(8 * size for size in LATENT))
-        mask[:, :, : 8 * 30] = 1
-
-        def masked(one: Any, two: Any, mask: torch.Tensor = mask) -> Any:
-            node = nodes.ConditioningSetMask()
-            return [*node.append(one, mask, "default", 1.0)[0], *node.append(two, 1 - mask, "default", 1.0)[0]]
-
-        def timed(one: Any, two: Any) -> Any:
-            node = nodes.ConditioningSetTimestepRange()
-            return [*node.set_range(one, 0.0, 0.3)[0], *node.set_range(two, 0.3, 1.0)[0]]
-
-        layouts: dict[str, Callable[[Any, Any], Any]] = {
-            "masks": masked,
-            "times": timed,
-            "two": lambda one, two: [*one, *two],
-        }
-        for name, layout in layouts.items():
-            for batch in (1, 2):
-                with written_out(model, "bias", (plain, rows)):
-                    reference = sampled(model, layout(plain, other), negative, batch=batch)
-                without = sampled(model, layout(plain, other), negative, batch=batch)
-                ours = sampled(model, layout(weighed(clip), other), negative, batch=batch)
-                largest = max(largest, is_close(ours, reference, without, f"{family}, {name}"))
-    return largest
+    return weights_stay_with_their_entry(TOYS, TEXT_ENCODERS, layouts(LATENT, left=30))
 
 
 def check_each_window_of_a_long_video_is_weighed() -> float:
@@ -416,7 +347,7 @@ def check_cross_weights_and_lora_hooks_act_together() -> float:
 
 def check_two_nodes_and_anothers_attention_all_act() -> float:
     largest = 0.0
-    for family in ("Krea 2", "Anima", "Wan"):
+    for family in TEXT_ENCODERS:
         clip, model = make_text_encoder(family), make_model(family)
         plain, bad = stock(clip, PLAIN), stock(clip, "a dog")
         calls = 0
@@ -448,7 +379,7 @@ def check_compiled_cross_families_are_weighed_as_well() -> float:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
     largest = 0.0
-    for family in ("Krea 2", "Anima", "Wan"):
+    for family in TEXT_ENCODERS:
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
         with written_out(model, "bias", (plain, rows_by_hand(family, clip))):
@@ -506,7 +437,7 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
             (row,) = [row for row, weight in rows.items() if weight == WORDS[word]]
             assert f"{word!r} {WORDS[word]:g}: row {row}" in report, report
         # image to video without an image reads the text twice in each of its layers; VACE has as many layers again
-        layers = 2 if family in ("Krea 2", "Anima", "Wan") else 4
+        layers = 2 if family in TEXT_ENCODERS else 4
         assert logged(lambda m=model, c=conditioning, n=negative: sampled(m, c, n)) == [
             f"Weigh Attention: {len(rows)} rows in {layers} attention layers"
         ]

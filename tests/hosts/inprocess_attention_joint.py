@@ -8,7 +8,7 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,14 @@ from unittest.mock import patch
 import torch
 from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, make_lora, refusal, run_ours, stock
 from inprocess_attention import CLOSE, NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
+from inprocess_families import (
+    Toys,
+    layouts,
+    read_out,
+    weight_one_is_stock,
+    weights_equal_ones_written_out,
+    weights_stay_with_their_entry,
+)
 
 LATENT = (14, 22)
 """As in inprocess_attention.py: 7 by 11 patches."""
@@ -163,19 +171,8 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[N
         own = weights if part == "both" else torch.where(weights == 0, 0.0, 1.0).double()
         if part == "image alone" or (part == "text alone" and how == "value"):
             own = torch.ones_like(weights)[:, : k.shape[2]]
-        ones = torch.ones(len(own), k.shape[2] - own.shape[1], dtype=torch.float64)
-        assert part != "both" or ones.shape[1] >= math.prod(LATENT) // 4
-        of_keys = torch.cat([own, ones], 1)[:, None]
-        q, k, v = q.double(), k.double(), v.double()
-        logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-        if how == "bias":
-            shares = shares * of_keys.abs()[:, None]
-            v = v * of_keys.sign().masked_fill(of_keys == 0, 1)[..., None]
-        else:
-            v = v * of_keys[..., None]
-        read = (shares / shares.sum(-1, keepdim=True)) @ v
-        return read.transpose(1, 2).flatten(2).float()
+        assert part != "both" or k.shape[2] - own.shape[1] >= math.prod(LATENT) // 4
+        return read_out(q, k, v, how, own)
 
     with (
         patch.object(flux_math, "optimized_attention", attend),
@@ -202,37 +199,15 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
     return found
 
 
+TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled)
+
+
 def check_joint_families_at_weight_one_are_stock() -> float:
-    for family in FAMILIES:
-        clip, model = make_text_encoder(family), make_model(family)
-        expected = stock(clip, PLAIN)
-        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
-            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
-            assert same is model and "no word is weighed" in report
-            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
-            assert torch.equal(rows, stock_rows), family
-            assert values.keys() == stock_values.keys()
-            for key, value in values.items():
-                assert value is None or torch.equal(value, stock_values[key])
-    return 0.0
+    return weight_one_is_stock(TOYS, FAMILIES)
 
 
 def check_weighed_joint_attention_equals_one_written_out() -> float:
-    largest = 0.0
-    for family in FAMILIES:
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-        rows = rows_by_hand(family, clip)
-        without = sampled(model, plain, negative)
-        for how in ("value", "bias"):
-            with written_out(model, how, (plain, rows)):
-                reference = sampled(model, plain, negative)
-            ours = sampled(model, weighed(clip, how=how), negative)
-            largest = max(largest, is_close(ours, reference, without, f"{family}, {how}"))
-        conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
-        largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without, family))
-        assert torch.equal(sampled(model, plain, negative), without)
-    return largest
+    return weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "bias"))
 
 
 def check_refiners_of_equal_shapes_are_told_apart() -> float:
@@ -255,37 +230,7 @@ def check_reference_images_are_refused_where_they_stand_before_the_text() -> Non
 
 
 def check_joint_weights_stay_with_their_entry() -> float:
-    import nodes
-
-    largest = 0.0
-    for family in FAMILIES:
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
-        rows = rows_by_hand(family, clip)
-        mask = torch.zeros(1, *(8 * size for size in LATENT))
-        mask[:, :, : 8 * 12] = 1
-
-        def masked(one: Any, two: Any, mask: torch.Tensor = mask) -> Any:
-            node = nodes.ConditioningSetMask()
-            return [*node.append(one, mask, "default", 1.0)[0], *node.append(two, 1 - mask, "default", 1.0)[0]]
-
-        def timed(one: Any, two: Any) -> Any:
-            node = nodes.ConditioningSetTimestepRange()
-            return [*node.set_range(one, 0.0, 0.3)[0], *node.set_range(two, 0.3, 1.0)[0]]
-
-        layouts: dict[str, Callable[[Any, Any], Any]] = {
-            "masks": masked,
-            "times": timed,
-            "two": lambda one, two: [*one, *two],
-        }
-        for name, layout in layouts.items():
-            for batch in (1, 2):
-                with written_out(model, "bias", (plain, rows)):
-                    reference = sampled(model, layout(plain, other), negative, batch=batch)
-                without = sampled(model, layout(plain, other), negative, batch=batch)
-                ours = sampled(model, layout(weighed(clip), other), negative, batch=batch)
-                largest = max(largest, is_close(ours, reference, without, f"{family}, {name}"))
-    return largest
+    return weights_stay_with_their_entry(TOYS, FAMILIES, layouts(LATENT, left=12))
 
 
 def check_joint_weights_and_lora_hooks_act_together() -> float:

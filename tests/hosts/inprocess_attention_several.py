@@ -12,7 +12,6 @@ import base64
 import importlib
 import io
 import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -23,6 +22,14 @@ import torch
 from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, refusal, run_ours, stock
 from inprocess_attention import NODE, PLAIN, TEXT, Weights, is_close, logged, weighed
 from inprocess_attention_joint import LATENT, WORDS
+from inprocess_families import (
+    Toys,
+    layouts,
+    read_out,
+    weight_one_is_stock,
+    weights_equal_ones_written_out,
+    weights_stay_with_their_entry,
+)
 
 OF_EVERY_HOST = ("SD 3", "SD 3.5", "SD 3 without T5", "HiDream")
 """Of Stable Diffusion 3.5 some blocks of Medium have an attention of the image alone as well."""
@@ -349,19 +356,11 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tupl
         own = torch.where(weights == 0, 0.0, 1.0).double() if part == "text alone" else weights
         if part == "image alone" or (part == "text alone" and how == "value"):
             own = torch.ones(len(q), 0)
-        ones = torch.ones(len(own), k.shape[2] - own.shape[1], dtype=torch.float64)
-        assert part == "text alone" or ones.shape[1] >= 35, "the image, or an area of it, is missing"
-        of_keys = torch.cat([ones, own] if part == "image first" else [own, ones], 1)[:, None]
-        q, k, v = q.double(), k.double(), v.double()
-        logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-        if how == "bias":
-            shares = shares * of_keys.abs()[:, None]
-            v = v * of_keys.sign().masked_fill(of_keys == 0, 1)[..., None]
-        else:
-            v = v * of_keys[..., None]
-        read = (shares / shares.sum(-1, keepdim=True)) @ v
-        return read.transpose(1, 2).flatten(2).float()
+        num_others = k.shape[2] - own.shape[1]
+        assert part == "text alone" or num_others >= 35, "the image, or an area of it, is missing"
+        if part == "image first":
+            own = torch.cat([torch.ones(len(own), num_others), own], 1)
+        return read_out(q, k, v, how, own)
 
     with (
         patch.object(flux_math, "optimized_attention", attend),
@@ -391,82 +390,27 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
     return found
 
 
+TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled, NEGATIVE)
+
+
 # ---- checks
 
 
 def check_other_families_at_weight_one_are_stock() -> float:
-    for family in families():
-        clip, model = make_text_encoder(family), make_model(family)
-        expected = stock(clip, PLAIN)
-        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
-            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
-            assert same is model and "no word is weighed" in report
-            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
-            assert torch.equal(rows, stock_rows), family
-            assert values.keys() == stock_values.keys()
-            for key, value in values.items():
-                assert value is None or torch.equal(value, stock_values[key])
-    return 0.0
+    return weight_one_is_stock(TOYS, families())
 
 
 def check_weights_in_other_families_equal_ones_written_out() -> float:
-    largest = 0.0
-    for family in families():
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-        rows = rows_by_hand(family, clip)
-        without = sampled(model, plain, negative)
-        for how in ("value", "bias"):
-            with written_out(model, how, (plain, rows)):
-                reference = sampled(model, plain, negative)
-            ours = sampled(model, weighed(clip, how=how), negative)
-            largest = max(largest, is_close(ours, reference, without, f"{family}, {how}"))
-        conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
-        largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without, family))
-        assert torch.equal(sampled(model, plain, negative), without)
-    return largest
+    return weights_equal_ones_written_out(TOYS, families(), ("value", "bias"))
 
 
 def check_weights_in_other_families_stay_with_their_entry() -> float:
     import nodes
 
-    largest = 0.0
-    for family in families():
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
-        rows = rows_by_hand(family, clip)
-        mask = torch.zeros(1, *(8 * size for size in LATENT))
-        mask[:, :, : 8 * 12] = 1
+    def area(one: Any, two: Any) -> Any:
+        return [*nodes.ConditioningSetArea().append(one, 88, 112, 0, 0, 1.0)[0], *two]
 
-        def area(one: Any, two: Any) -> Any:
-            return [*nodes.ConditioningSetArea().append(one, 88, 112, 0, 0, 1.0)[0], *two]
-
-        def masked(one: Any, two: Any, mask: torch.Tensor = mask) -> Any:
-            node = nodes.ConditioningSetMask()
-            return [*node.append(one, mask, "default", 1.0)[0], *node.append(two, 1 - mask, "default", 1.0)[0]]
-
-        def timed(one: Any, two: Any) -> Any:
-            node = nodes.ConditioningSetTimestepRange()
-            return [*node.set_range(one, 0.0, 0.3)[0], *node.set_range(two, 0.3, 1.0)[0]]
-
-        layouts: dict[str, Callable[[Any, Any], Any]] = {
-            "areas": area,
-            "masks": masked,
-            "times": timed,
-            "two": lambda one, two: [*one, *two],
-        }
-        for name, layout in layouts.items():
-            for batch in (1, 2):
-                with written_out(model, "bias", (plain, rows)):
-                    reference = sampled(model, layout(plain, other), negative, batch=batch)
-                without = sampled(model, layout(plain, other), negative, batch=batch)
-                ours = sampled(model, layout(weighed(clip), other), negative, batch=batch)
-                largest = max(largest, is_close(ours, reference, without, f"{family}, {name}"))
-        # on the side of the negative
-        with written_out(model, "bias", (plain, rows)):
-            reference = sampled(model, other, plain)
-        largest = max(largest, is_close(sampled(model, other, weighed(clip)), reference, sampled(model, other, plain)))
-    return largest
+    return weights_stay_with_their_entry(TOYS, families(), {"areas": area, **layouts(LATENT, left=12)})
 
 
 def check_blocks_that_another_pack_leaves_out_do_not_confuse() -> float:
