@@ -106,6 +106,13 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help="end after N measurements of recall without a better one, and write the best weights",
     )
+    train.add_argument(
+        "--merge",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
+    )
     train.add_argument("--word", metavar="WORD", help="train one new embedding alone, for this word in the captions")
     train.add_argument("--word-vectors", type=int, default=1, metavar="N", help="vectors that it has (%(default)s)")
     train.add_argument(
@@ -211,6 +218,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         lora=arguments.lora,
         lora_for=arguments.lora_for,
         keep=arguments.keep,
+        merge=arguments.merge,
         optimizer=arguments.optimizer,
         patience=arguments.patience,
         word=arguments.word,

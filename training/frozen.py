@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 
 
 def digest_of(parameters: Iterable[Tensor]) -> str:
-    """Changes with the weights of an image tower, given in the tower's order."""
+    """Changes with the weights of a tower, given in its order."""
     digest = blake2b(digest_size=16)
     for parameter in parameters:
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
@@ -29,11 +30,11 @@ def drop(vision: VisionModel) -> None:
     vision.to("meta")
 
 
-def read_again(vision: VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:
-    """The weights of a dropped image tower.
+def read_again(model: TextModel | VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:
+    """The weights of a tower as they are in its file.
 
     Args:
-        vision: The tower.
+        model: The tower, or one like it; it may be dropped.
         weights: The file that it was read from.
         digest: `digest_of` it then.
 
@@ -44,8 +45,10 @@ def read_again(vision: VisionModel, weights: Path, digest: str) -> dict[str, Ten
         CheckpointError: If the file cannot be read, or holds another tower by now.
     """
     with open_tensor_file(weights) as file:
-        sources = file.sources(file.vision_tower(), vision)
-        tensors = {name: file.tensor(sources[name]).float() for name, _ in vision.named_parameters()}
+        is_text = isinstance(model, TextModel)
+        sources = file.sources(file.towers()[0] if is_text else file.vision_tower(), model)
+        tensors = {name: file.tensor(sources[name]).float() for name, _ in model.named_parameters()}
         if digest_of(tensors.values()) != digest:
-            raise CheckpointError("its image tower is another one than when the run began")
+            kind = "text" if is_text else "image"
+            raise CheckpointError(f"its {kind} tower is another one than when the run began")
     return tensors

@@ -55,6 +55,8 @@ class TrainOptions:
     """Prompts of which is measured how far their rows have moved."""
     keep: float = 0.0
     """Weight in the loss of how far the rows of general prompts have moved; 0 for none."""
+    merge: float = 1.0
+    """What is written: the weights from before, and so much of their change. 1: what was trained."""
     optimizer: Optimizer = "adamw"
     patience: int | None = None
     """Measurements of recall in a row without a better one that end the run, with the best weights; None: no end."""
@@ -82,6 +84,8 @@ class TrainOptions:
             raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
         if self.word is not None:
             self._check_word(self.word)
+        if not 0 <= self.merge < math.inf:
+            raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
         if not 0 <= self.keep < math.inf:
             raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
         if not 0 <= self.ema < 1:
@@ -93,7 +97,7 @@ class TrainOptions:
         if not 1 <= self.word_vectors <= MAX_VECTORS:
             raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
         others = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
-        others["--watch"] = bool(self.watch)
+        others |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
         if given := [name for name, is_given in others.items() if is_given]:
             raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
 

@@ -19,7 +19,9 @@ from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.files.writing import hugging_face_tensors
 from ..encoder.full_clip import FullClip
+from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
+from ..encoder.vision_model import VisionModel
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from . import checkpoint
@@ -164,9 +166,10 @@ class Run:
         is_both = options.towers == "both"
         self._watched = rows_of(self.clip.text, options.watch)
         self._keeping = Keeping(self.clip.text, options.seed) if options.keep else None
+        loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
+        self._first = self._reader_of_first_weights(loss.logit_scale)
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
-        loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
         text = self.clip.text
         word = Word(text, default_tokenizer(), options.word_vectors, options.word_from) if options.word else None
         self.towers = Towers(text, self.clip.vision if is_both else None, loss, word)
@@ -225,8 +228,50 @@ class Run:
                     saved = time.monotonic()
         self.save()
         self._take_best()
+        self._merge()
         self.write_results()
         return self._measure(is_quiet=True)
+
+    # ---- merging
+
+    @torch.no_grad()
+    def _merge(self) -> None:
+        """Go back towards the weights from before, as far as asked, and measure again."""
+        strength = self.options.merge
+        if strength == 1:
+            return
+        try:
+            first = self._first()
+        except CheckpointError as error:
+            raise ValueError(
+                f"{error}. So nothing is merged or written. Put the file back, and use --resume"
+            ) from error
+        for name, parameter in self._trained().items():
+            if name in first:
+                before = first[name].to(parameter)
+                parameter.copy_(before + strength * (parameter - before))
+            elif ".lora_B." in name:  # the change is the product of lora_B and lora_A
+                parameter.mul_(strength)
+        self.say(f"merged: the weights from before and {strength:g} of their change")
+        self._measure()
+
+    def _reader_of_first_weights(self, logit_scale: Tensor) -> Callable[[], dict[str, Tensor]]:
+        """What reads the weights from before again: of the towers that are trained, under the names of `Towers`."""
+        first = {"loss.logit_scale": logit_scale.detach().clone()}
+        read: dict[str, TextModel | VisionModel] = {}
+        if self.options.merge != 1 and not self.options.lora:
+            read["text"] = self.clip.text
+            if self.options.towers == "both":
+                read["vision"] = self.clip.vision
+        digests = {name: digest_of(model.parameters()) for name, model in read.items()}
+
+        def again() -> dict[str, Tensor]:
+            for name, digest in digests.items():
+                parameters = read_again(read[name], self.weights, digest)
+                first.update({f"{name}.{part}": tensor for part, tensor in parameters.items()})
+            return first
+
+        return again
 
     # ---- early stop
 
@@ -378,14 +423,15 @@ class Run:
                 file.write(json.dumps(entry) + "\n")
 
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with."""
+        """What a resumed run has to have in common with the one that it goes on with: not how it is merged."""
+        options = {name: value for name, value in self.options.as_dict().items() if name != "merge"}
         return {
             "data": self.data.digest,
             "pairs": len(self.data.examples),
             "weights": self.clip.name,
             "processes": self.accelerator.num_processes,
             "steps": self.num_steps,
-            **{f"options.{name}": json.dumps(value) for name, value in self.options.as_dict().items()},
+            **{f"options.{name}": json.dumps(value) for name, value in options.items()},
         }
 
     def save(self) -> None:

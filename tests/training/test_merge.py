@@ -1,0 +1,92 @@
+"""What is written at another strength than it was trained: the weights from before and a share of their change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from weighted_clip.training.run import Run
+
+from ..libraries import library
+from .runs import Start, log_of
+
+KINDS = {
+    "text": [],
+    "both with an average": ["--towers", "both", "--ema", "0.5"],
+    "the best": ["--patience", "9"],
+}
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_merged_weights_are_those_from_before_and_a_share_of_the_change(
+    start: Start, weights: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*options, "--steps", "4", "--held-out", "4"]
+    assert start(*options) == 0
+    first, trained = load_file(weights), load_file(tmp_path / "out" / "clip.safetensors")
+    log = log_of(tmp_path / "out")
+    for strength in (0.25, 0.0, 1.5, 1.0):  # without training again
+        capsys.readouterr()
+        assert start(*options, "--merge", str(strength), "--resume") == 0
+        told = capsys.readouterr().out
+        assert (f"merged: the weights from before and {strength:g} of their change" in told) == (strength != 1)
+        merged = load_file(tmp_path / "out" / "clip.safetensors")
+        assert merged.keys() == trained.keys()
+        for key, tensor in merged.items():
+            expected = (1 - strength) * first[key] + strength * trained[key]
+            assert (tensor - expected).abs().max() < 1e-6, key
+        text = load_file(tmp_path / "out" / "text_encoder.safetensors")
+        assert all(torch.equal(tensor, merged[key]) for key, tensor in text.items())
+    assert all(torch.equal(merged[key], tensor) for key, tensor in trained.items())
+    assert log_of(tmp_path / "out") == log
+    if "--patience" not in options:  # whose best weights may be the first
+        assert max((trained[key] - tensor).abs().max() for key, tensor in first.items()) > 1e-3
+
+
+def test_a_lora_has_its_updates_at_that_strength(start: Start, weights: Path, tmp_path: Path) -> None:
+    library("peft")
+    options = ["--lora", "2", "--lora-for", "sd1", "--steps", "4", "--held-out", "0"]
+    assert start(*options) == 0
+    lora, trained = (load_file(tmp_path / "out" / name) for name in ("lora.safetensors", "clip.safetensors"))
+    assert start(*options, "--resume", "--merge", "0.5") == 0
+    half, merged = (load_file(tmp_path / "out" / name) for name in ("lora.safetensors", "clip.safetensors"))
+    for key, first in load_file(weights).items():
+        assert (merged[key] - (first + trained[key]) / 2).abs().max() < 1e-6, key
+    for key, tensor in lora.items():
+        assert torch.equal(half[key], tensor * (0.5 if "lora_up" in key else 1.0)), key
+
+
+def test_weights_that_changed_since_are_not_merged_with(
+    start: Start, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copy(weights, tmp_path / "own.safetensors")
+    assert start("--steps", "1", "--towers", "both", out="other") == 0
+    real = Run.save
+
+    def save(self: Run) -> None:
+        real(self)
+        shutil.copy(tmp_path / "other" / "clip.safetensors", own)
+
+    monkeypatch.setattr(Run, "save", save)
+    assert start("--steps", "1", "--weights", str(own), "--merge", "0.5") == 1
+    told = capsys.readouterr().err
+    assert "its text tower is another one than when the run began. So nothing is merged or written" in told
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--merge", "-0.5"], "strength to merge with must be a number from 0, got -0.5"),
+        (["--merge", "nan"], "from 0, got nan"),
+        (["--merge", "0.5", "--word", "<mine>"], "leave out --merge"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(
+    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert start("--steps", "1", *options) == 1
+    assert message in capsys.readouterr().err
