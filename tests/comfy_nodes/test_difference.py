@@ -107,7 +107,8 @@ def test_native_encoders_differ_as_in_transformers(tmp_path: Path, monkeypatch: 
         torch.manual_seed(seed)
         model = CLIPTextModel(config).eval()
         norm = next(module for name, module in model.named_modules() if name.endswith("final_layer_norm"))
-        norm.weight.data *= seed  # rows of other lengths, so that it shows which of them is the measure
+        # rows of other lengths, so that it shows which of them is the measure
+        norm.weight.data *= seed  # pyright: ignore[reportOperatorIssue]
         files[f"{seed}.safetensors"] = str(tmp_path / f"{seed}.safetensors")
         weights = {name: value for name, value in model.state_dict().items() if "position_ids" not in name}
         prefix = "" if any(name.startswith("text_model.") for name in weights) else "text_model."
