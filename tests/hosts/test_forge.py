@@ -16,16 +16,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.schemes.negpip import SIGNED
 from weighted_clip.weighting.schemes.table import SCHEMES
 
-from ..door import encode_prompt
-from .comfy_server import CHECKPOINT
 from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIServer, pixels_of, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -104,20 +98,6 @@ def write_other_extension(folder: Path, name: str) -> None:
     owners = ", ".join(f"{package}.OWNER" for package in PARTS[name])
     script = OTHER_SCRIPT.format(name=name, imports=", ".join(PARTS[name]), owners=owners)
     (folder / "scripts" / f"{name.replace('-', '_')}.py").write_text(script)
-
-
-@pytest.fixture(scope="session")
-def native(webui_models: Path) -> Any:
-    """Our own encoder on the checkpoint: a function from a text and options to hidden states, ``[positions, dim]``."""
-    models, _ = load_text_models(webui_models / "checkpoints" / CHECKPOINT)
-    encoder, tokenize = TextEncoder(models["clip_l"]), default_tokenizer()
-
-    def encode(text: str, **choices: Any) -> torch.Tensor:
-        read = read_prompt(text, EncodeOptions(syntax="a1111", **choices), tokenize)
-        with torch.no_grad():
-            return encode_prompt(read, encoder, tokenize).hidden[0]
-
-    return encode
 
 
 def difference(one: Generation, other: Generation) -> float:

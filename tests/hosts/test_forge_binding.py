@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
-from ..door import encode_prompt
-from .comfy_server import CHECKPOINT
 from .webui_server import APIError, Generation, WebUIServer, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -44,20 +37,6 @@ def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPat
     base = tmp_path_factory.mktemp("binding") / "data"
     with running_webui(webui_host, webui_models, base, with_ours=True) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def native(webui_models: Path) -> Any:
-    """Our own encoder on the checkpoint: a function from a text and options to hidden states, ``[positions, dim]``."""
-    models, _ = load_text_models(webui_models / "checkpoints" / CHECKPOINT)
-    encoder, tokenize = TextEncoder(models["clip_l"]), default_tokenizer()
-
-    def encode(text: str, **choices: Any) -> torch.Tensor:
-        read = read_prompt(text, EncodeOptions(syntax="a1111", **choices), tokenize)
-        with torch.no_grad():
-            return encode_prompt(read, encoder, tokenize).hidden[0]
-
-    return encode
 
 
 def script(**choices: Any) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.host_python import own_environment, run_in_host
 
-from .comfy_server import REPOSITORY
 from .parity import Figures
-from .webui_server import Generation, WebUIServer, running_webui
+from .webui_server import Generation, WebUIServer, run_in_forge, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -133,12 +130,7 @@ def test_pairs_equal_signs_written_out_in_the_cross_attention(
 ) -> None:
     if webui_host.kind != "Forge":
         pytest.skip("the U-Net of A1111 is another repository's")
-    outcome = tmp_path / "outcome.json"
-    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    arguments = [SCRIPT, REPOSITORY, outcome, "--always-cpu"]
-    done = run_in_host(webui_host.python, arguments, folder=webui_host.folder, environment=environment, seconds=300)
-    assert done.returncode == 0, done.stdout[-6000:]
-    found = json.loads(outcome.read_text(encoding="utf-8"))
+    found = run_in_forge(webui_host, SCRIPT, tmp_path)
     assert len(found) == 3
     for text, difference, change in found:
         webui_figures.add(PAIRS, difference, required="at most 1e-5")

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.host_python import own_environment
+from weighted_clip.parity.host_python import own_environment, run_in_host
 
 from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder
 
@@ -272,6 +272,22 @@ def running_webui(
             yield server
         finally:
             _stop(process)
+
+
+def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
+    """What a program of ours found in Forge's own Python, without a server; it is given our pack and a file to write.
+
+    Args:
+        host: The Forge.
+        script: The program.
+        folder: For its file.
+    """
+    outcome = folder / "outcome.json"
+    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    arguments = [script, REPOSITORY, outcome, "--always-cpu"]
+    done = run_in_host(host.python, arguments, folder=host.folder, environment=environment, seconds=300)
+    assert done.returncode == 0, done.stdout[-6000:]
+    return json.loads(outcome.read_text(encoding="utf-8"))
 
 
 def copy_repository(target: Path) -> None:
