@@ -7,7 +7,6 @@ chooses as it would have without one, on any number of processes.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,15 +71,36 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
 class NewWord:
     """A word in captions that is vectors of its own, as `Word` in ``word.py``."""
 
-    pattern: re.Pattern[str]
-    """Where it stands in a caption."""
+    text: str
+    """As it is written in a caption."""
     count: int
     """Of its vectors."""
+
+    def parts_around(self, caption: str) -> list[str]:
+        """What stands around the word in a caption, where it is not within another; the caption where it is not there.
+
+        >>> NewWord("<mine>", 1).parts_around("a photo of <mine>."), NewWord("cat", 1).parts_around("category")
+        (['a photo of ', '.'], ['category'])
+        """
+        parts: list[str] = []
+        begin, start = 0, caption.find(self.text)
+        while start >= 0:
+            end = start + len(self.text)
+            is_within = _is_of_word(caption[max(0, start - 1) : start]) or _is_of_word(caption[end : end + 1])
+            if not is_within:
+                parts.append(caption[begin:start])
+                begin = end
+            start = caption.find(self.text, start + 1 if is_within else end)
+        return [*parts, caption[begin:]]
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> list[int]:
     """Token ids of a caption; for the vectors of a new word those from ``config.vocab_size`` on."""
-    pieces = [caption] if word is None else word.pattern.split(caption)
+    pieces = [caption] if word is None else word.parts_around(caption)
     ids = [token.id for token in tokenizer(pieces[0])]
     for piece in pieces[1:]:
         ids += range(config.vocab_size, config.vocab_size + (word.count if word else 0))

@@ -37,7 +37,7 @@ from .optimizer import OPTIMIZERS, groups_of, schedule
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .step import Losses, Part, Towers, backward
-from .word import Word, file_name, pattern_of, word_tensors
+from .word import Word, file_name, word_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -83,7 +83,7 @@ class Run:
         self.step = 0
         self.is_stopped = False
         """Set it, and the run ends after the step that it is in, with a checkpoint."""
-        self._word = NewWord(pattern_of(options.word), options.word_vectors) if options.word else None
+        self._word = NewWord(options.word, options.word_vectors) if options.word else None
         self.data = self._read_images(data)
         self._say_what_is_cut()
         count = options.num_held_out(len(self.data.examples))
@@ -141,7 +141,7 @@ class Run:
         if self._word is None:
             return
         captions = [caption for pair in self.pairs for caption in pair.captions]
-        count = sum(bool(self._word.pattern.search(caption)) for caption in captions)
+        count = sum(len(self._word.parts_around(caption)) > 1 for caption in captions)
         if not count:
             raise ValueError(
                 f"no caption to train on has the word {self.options.word!r}: write it into those of the images that "

@@ -17,6 +17,7 @@ from ..encoder.config import TextConfig
 from ..encoder.text_model import TextModel, Vectors
 from ..encoder.tokenizer import Tokenizer
 
+_NOT_IN_NAMES = re.compile(r"[^\w-]+")
 MAX_VECTORS = 75
 """As many as a chunk has room for."""
 
@@ -59,15 +60,6 @@ class Word(nn.Module):
         return ids.where(~is_word, 0), vectors
 
 
-def pattern_of(word: str) -> re.Pattern[str]:
-    """Where a word stands in captions: as it is written, and not within other words.
-
-    >>> bool(pattern_of("<mine>").search("a photo of <mine>.")), bool(pattern_of("cat").search("category"))
-    (True, False)
-    """
-    return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-
-
 def file_name(word: str) -> str:
     """Name of a word's file, by which hosts then know it.
 
@@ -77,7 +69,7 @@ def file_name(word: str) -> str:
     >>> file_name("<my cat>")
     'my_cat.safetensors'
     """
-    name = re.sub(r"[^\w-]+", "_", word).strip("_")
+    name = _NOT_IN_NAMES.sub("_", word).strip("_")
     if not name:
         raise ValueError(
             f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"

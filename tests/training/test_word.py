@@ -14,7 +14,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import NewWord, is_too_long, token_ids
 from weighted_clip.training.optimizer import Rates, adamw, groups_of
 from weighted_clip.training.step import Part, Towers, backward
-from weighted_clip.training.word import Word, pattern_of, word_tensors
+from weighted_clip.training.word import Word, word_tensors
 
 from ..libraries import library
 from .models import TEXT, accelerator, divided, towers
@@ -26,7 +26,7 @@ CAPTIONS = ["a photo of <mine>", "<mine>, and <mine> again", "a dog", "my<mine>n
 def with_word(count: int) -> tuple[Towers, NewWord]:
     model = towers()
     model.word = Word(model.text, default_tokenizer(), count, "red cat").double()
-    return model, NewWord(pattern_of("<mine>"), count)
+    return model, NewWord("<mine>", count)
 
 
 def test_features_and_training_equal_transformers_with_tokens_added_to_its_table() -> None:
@@ -94,7 +94,7 @@ def test_vectors_begin_with_the_tokens_of_a_text_in_turn(count: int, chosen: lis
 
 def test_a_caption_that_its_vectors_make_too_long_is_known() -> None:
     caption = "cat " * 70 + "<mine>"
-    five, six = (NewWord(pattern_of("<mine>"), count) for count in (5, 6))
+    five, six = (NewWord("<mine>", count) for count in (5, 6))
     assert [is_too_long(caption, default_tokenizer(), TEXT, word) for word in (five, six)] == [False, True]
     assert token_ids([caption], default_tokenizer(), TEXT, six).shape == (1, 77)
 
