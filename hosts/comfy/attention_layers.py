@@ -139,6 +139,17 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) ->
     return {**options, OVERRIDE: override}
 
 
+def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]:
+    """For `around_attention`: of the next attentions, ``pending`` says which the weights act in, and is used up."""
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        if pending and pending.pop(0):
+            return weighing.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    return act
+
+
 def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     """Options by which weights act in a cross attention that the host can patch: in the next one behind its patch.
 
@@ -153,29 +164,21 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
             "Attention."
         )
     num_keys = weighing.bias.shape[1]
-    is_next = False
+    are_text: list[bool] = []
 
     def before(query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> Any:
-        nonlocal is_next
         if key.shape[1] != num_keys:
             raise ValueError(
                 f"Weigh Attention expects {num_keys} rows of text in the cross attention, but another node's patch has "
                 f"made them {key.shape[1]}: which of them are words can no longer be told. Take out that node, such "
                 "as NegPip, or Weigh Attention."
             )
-        is_next = True
+        are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima's gives the rest by name, and takes what has changed
-
-    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        nonlocal is_next
-        if not is_next:
-            return attention(*inputs, **choices)
-        is_next = False
-        return weighing.attend(attention, *inputs, **choices)
 
     patches = options.get("patches", {})
     patched = {**patches, "attn2_patch": [*patches.get("attn2_patch", ()), before]}
-    return around_attention({**options, "patches": patched}, act)
+    return around_attention({**options, "patches": patched}, _acting_in(are_text, weighing))
 
 
 def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -237,14 +240,8 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     options = in_joint_attention(weighing, call)
     hidden, fusion = weighing.of_hidden(), call.network.txtfusion
-    reads_rows = [False for _ in fusion.layerwise_blocks] + [True for _ in fusion.refiner_blocks]
-
-    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        if reads_rows and reads_rows.pop(0):
-            return hidden.attend(attention, *inputs, **choices)
-        return attention(*inputs, **choices)
-
-    return around_attention(options, act)
+    read_rows = [False for _ in fusion.layerwise_blocks] + [True for _ in fusion.refiner_blocks]
+    return around_attention(options, _acting_in(read_rows, hidden))
 
 
 def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -260,20 +257,15 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
         )
     # image-to-video reads an image first; where it has none, the host lets it read the text there as well
     first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
-    reads_text: list[bool] = []
+    are_text: list[bool] = []
 
     def behind_self_attention(values: Mapping[str, Any]) -> Tensor:
-        reads_text[:] = [*first, True]
+        are_text[:] = [*first, True]
         return values["x"]
-
-    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        if reads_text and reads_text.pop(0):
-            return weighing.attend(attention, *inputs, **choices)
-        return attention(*inputs, **choices)
 
     patches = call.options.get("patches", {})
     patched = {**patches, "attn1_patch": [*patches.get("attn1_patch", ()), behind_self_attention]}
-    return around_attention({**call.options, "patches": patched}, act)
+    return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing))
 
 
 def _is_replaced(layer: Any) -> bool:
@@ -297,37 +289,30 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
             "text. For this model, encode without it."
         )
     num_rows = weighing.bias.shape[1]
-    is_next = False
+    are_text: list[bool] = []
 
     def around(earlier: Callable[..., Any] | None) -> Callable[..., Any]:
         def replacement(block: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
             def original(block: Mapping[str, Any]) -> Any:
-                nonlocal is_next
                 if block["txt"].shape[1] != num_rows:
                     raise ValueError(
                         f"Weigh Attention expects {num_rows} rows of text in each block, but another node has made "
                         f"them {block['txt'].shape[1]}: which of them are words can no longer be told. Take out that "
                         "node or Weigh Attention."
                     )
-                is_next = True
+                are_text[:] = [True]
                 return extra["original_block"](block)
 
             return original(block) if earlier is None else earlier(block, {**extra, "original_block": original})
 
         return replacement
 
-    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        nonlocal is_next
-        if not is_next:
-            return attention(*inputs, **choices)
-        is_next = False
-        return weighing.attend(attention, *inputs, **choices)
-
     replaced = call.options.get("patches_replace", {})
     blocks = replaced.get("dit", {})
     names = [("double_block", index) for index in range(len(call.network.joint_blocks))]
     ours = {name: around(blocks.get(name)) for name in names}
-    return around_attention({**call.options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}, act)
+    options = {**call.options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}
+    return around_attention(options, _acting_in(are_text, weighing))
 
 
 def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:

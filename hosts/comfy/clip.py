@@ -102,7 +102,7 @@ def encode_texts(
     windows. On any other CLIP each is encoded alone, as the host would.
     """
     return [
-        one._replace(conditioning=with_signs(one.conditioning, one.prompts)[0])
+        one._replace(conditioning=with_signs(one.conditioning, one.prompts))
         for one in encode_unsigned(clip, texts, options, values)
     ]
 

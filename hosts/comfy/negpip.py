@@ -13,7 +13,7 @@ from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import NegPipError, has_signs, paired, signs_of
 from .attention import with_effects
-from .types import Clip, Conditioning, ModelPatcher
+from .types import Clip, Conditioning
 
 
 def is_patched(clip: Clip) -> bool:
@@ -45,26 +45,23 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
     )
 
 
-def with_signs(
-    conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt], model: ModelPatcher | None = None
-) -> tuple[Conditioning, ModelPatcher | None]:
+def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt]) -> Conditioning:
     """A conditioning of which words of weights below 0 are taken away wherever an image reads it.
 
     Args:
         conditioning: Of a prompt.
         prompts: What became of the prompt, by tower.
-        model: As in `with_effects`.
 
     Returns:
-        Copies of the conditioning and the model; what came in, if no row has the sign -1.
+        A copy of the conditioning; what came in, if no row has the sign -1.
 
     Raises:
         NegPipError: If the towers have signs in different rows.
     """
     signs = signs_of(prompts)
     if not signs:
-        return conditioning, model
-    return with_effects(conditioning, [RowEffect(0.0, sign) if sign < 0 else PLAIN for sign in signs], model)
+        return conditioning
+    return with_effects(conditioning, [RowEffect(0.0, sign) if sign < 0 else PLAIN for sign in signs])[0]
 
 
 def for_patched(encoded: EncodedPrompt) -> EncodedPrompt:
