@@ -140,7 +140,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..parity.torchvision_operators import declare_missing_operators
     from ..training.checkpoint import NAME
     from ..training.data import read_data, summary
-    from ..training.run import LOG_NAME, LORA_NAME, TEXT_NAME, WHOLE_NAME, Run
+    from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
+    from ..training.run import LOG_NAME, Run
     from ..training.step import make_accelerator
     from ..training.word import file_name
 

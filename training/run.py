@@ -17,33 +17,32 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.files.tensor_file import CheckpointError
-from ..encoder.files.writing import hugging_face_tensors
 from ..encoder.full_clip import FullClip
-from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
-from ..encoder.vision_model import VisionModel
-from ..output.export import save_tensors
 from ..output.files import written_whole
 from . import checkpoint
 from .batches import Batches, held_out
 from .captions import NewWord, caption_of, is_too_long, token_ids
-from .data import Data, Example, Problem, summary
-from .evaluation import moved, recalls, rows_of
-from .features import NUM_THREADS, cached_features, pixels_of, unreadable
-from .frozen import digest_of, drop, read_again
+from .data import Data, Problem, summary
+from .evaluation import rows_of
+from .features import NUM_THREADS
+from .images import Images
 from .keeping import Keeping
-from .lora import add_lora, lora_tensors, merged, model_of
+from .lora import add_lora
+from .measuring import Measure
+from .merging import FirstWeights, merge
 from .optimizer import OPTIMIZERS, groups_of, schedule
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
+from .results import Results
 from .step import Losses, Part, Towers, backward
-from .word import Word, file_name, word_tensors
+from .telling import duration
+from .word import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors", "lora.safetensors"
-LOG_NAME, FEATURES_NAME = "log.jsonl", "features"
+LOG_NAME = "log.jsonl"
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
 """How often recall is measured in a run, beside before it."""
@@ -84,7 +83,8 @@ class Run:
         self.is_stopped = False
         """Set it, and the run ends after the step that it is in, with a checkpoint."""
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
-        self.data = self._read_images(data)
+        self._images = Images(clip, options)
+        self.data = self._images.read(data, folder, accelerator, say)
         self._say_what_is_cut()
         count = options.num_held_out(len(self.data.examples))
         if len(self.data.examples) - count < 2:
@@ -102,28 +102,6 @@ class Run:
         self.batches = Batches(self.pairs, self._share * accelerator.num_processes, options.seed)
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
-
-    def _read_images(self, data: Data) -> Data:
-        """The data without unreadable images; features of all others where the image tower is frozen."""
-        began = time.monotonic()
-
-        def on_progress(count: int) -> None:
-            if time.monotonic() - self._last_said > 10:
-                self._last_said = time.monotonic()
-                self.say(f"images read: {count:,} of {len(data.examples):,}, {_duration(time.monotonic() - began)}")
-
-        self._last_said = began
-        self._features: dict[str, Tensor] = {}
-        config, crop = self.clip.vision.config, self.options.crop
-        if self.options.towers == "both":
-            problems: Sequence[Problem] = unreadable(data.examples, config.image_size, crop, on_progress)
-        else:
-            with self.accelerator.main_process_first():  # the others then find the files
-                place, self._digest = self.folder / FEATURES_NAME, digest_of(self.clip.vision.parameters())
-                found = cached_features(self.clip, data.examples, crop, place, self._digest, on_progress)
-            self._features, problems = found
-            drop(self.clip.vision)
-        return data.without(problems)
 
     def _say_what_is_cut(self) -> None:
         """Name captions of which the tower cannot read the end."""
@@ -164,10 +142,11 @@ class Run:
         """Model, optimizer, schedule and average."""
         options = self.options
         is_both = options.towers == "both"
-        self._watched = rows_of(self.clip.text, options.watch)
+        watched = dict(zip(options.watch, rows_of(self.clip.text, options.watch), strict=True))
+        self._measured = Measure(self.held, self._images, self._ids, options.batch, watched)
         self._keeping = Keeping(self.clip.text, options.seed) if options.keep else None
         loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
-        self._first = self._reader_of_first_weights(loss.logit_scale)
+        self._first = FirstWeights(self.clip, self.weights, options, loss.logit_scale)
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         text = self.clip.text
@@ -230,11 +209,8 @@ class Run:
         self._take_best()
         self._merge()
         self.write_results()
-        return self._measure(is_quiet=True)
+        return self._measured(self._result)
 
-    # ---- merging
-
-    @torch.no_grad()
     def _merge(self) -> None:
         """Go back towards the weights from before, as far as asked, and measure again."""
         strength = self.options.merge
@@ -246,32 +222,9 @@ class Run:
             raise ValueError(
                 f"{error}. So nothing is merged or written. Put the file back, and use --resume"
             ) from error
-        for name, parameter in self._trained().items():
-            if name in first:
-                before = first[name].to(parameter)
-                parameter.copy_(before + strength * (parameter - before))
-            elif ".lora_B." in name:  # the change is the product of lora_B and lora_A
-                parameter.mul_(strength)
+        merge(self._trained(), first, strength)
         self.say(f"merged: the weights from before and {strength:g} of their change")
         self._measure()
-
-    def _reader_of_first_weights(self, logit_scale: Tensor) -> Callable[[], dict[str, Tensor]]:
-        """What reads the weights from before again: of the towers that are trained, under the names of `Towers`."""
-        first = {"loss.logit_scale": logit_scale.detach().clone()}
-        read: dict[str, TextModel | VisionModel] = {}
-        if self.options.merge != 1 and not self.options.lora:
-            read["text"] = self.clip.text
-            if self.options.towers == "both":
-                read["vision"] = self.clip.vision
-        digests = {name: digest_of(model.parameters()) for name, model in read.items()}
-
-        def again() -> dict[str, Tensor]:
-            for name, digest in digests.items():
-                parameters = read_again(read[name], self.weights, digest)
-                first.update({f"{name}.{part}": tensor for part, tensor in parameters.items()})
-            return first
-
-        return again
 
     # ---- early stop
 
@@ -331,15 +284,9 @@ class Run:
         first = self.accelerator.process_index * self._share
         own = [self.pairs[index] for index in indices[first : first + self._share]]
         return [
-            (caption_of(pair, epoch, self.options.seed, self.options.captions), pool.submit(self._image, pair))
+            (caption_of(pair, epoch, self.options.seed, self.options.captions), pool.submit(self._images, pair))
             for pair in own
         ]
-
-    def _image(self, pair: Example) -> Tensor | Problem:
-        """Features of an image, or its pixels where the image tower is trained."""
-        if self.options.towers == "both":
-            return pixels_of(pair, self.clip.vision.config.image_size, self.options.crop)
-        return self._features[pair.name]
 
     def _parts(self, loaded: Sequence[tuple[str, Future[Tensor | Problem]]]) -> list[Part]:
         """Parts of a batch on the device."""
@@ -375,7 +322,7 @@ class Run:
     def _progress(self, loss: float, seconds: float) -> str:
         """A line on a step."""
         per_step = self._share * self.accelerator.num_processes
-        left = _duration(seconds * (self.num_steps - self.step))
+        left = duration(seconds * (self.num_steps - self.step))
         return (
             f"step {self.step:,} of {self.num_steps:,}: loss {loss:.4f}, scale {self._scale():.1f}, "
             f"{per_step / seconds:.1f} pairs/s, {left} left"
@@ -386,35 +333,12 @@ class Run:
         """What is measured and written: the average, if there is one."""
         return self.towers if self.average is None else cast("Towers", self.average.module)
 
-    @torch.no_grad()
-    def _measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Recall of what is held out, by the first caption of each image, and how far watched prompts have moved."""
-        found = self._recall(is_quiet=is_quiet) if self.held else {}
-        rows = rows_of(self._result.text, self.options.watch)
-        for prompt, before, after in zip(self.options.watch, self._watched, rows, strict=True):
-            found[f"moved: {prompt}"] = moved(before, after)
-            if not is_quiet:
-                self.say(f"{prompt!r} has moved by {found[f'moved: {prompt}']:.1%} after {self.step:,} steps")
+    def _measure(self) -> dict[str, float]:
+        """Measure what would be written now, and say it."""
+        found = self._measured(self._result)
+        for line in self._measured.lines(found, self.step):
+            self.say(line)
         return found
-
-    def _recall(self, *, is_quiet: bool) -> dict[str, float]:
-        """Recall of what is held out."""
-        result, device = self._result, self.accelerator.device
-        texts: list[Tensor] = []
-        images: list[Tensor] = []
-        for start in range(0, len(self.held), self.options.batch):
-            some = self.held[start : start + self.options.batch]
-            ids = self._ids([pair.captions[0] for pair in some])
-            loaded = [self._image(pair) for pair in some]
-            stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
-            found = result(Part(ids.to(device), stacked.to(device)))
-            texts.append(found.texts)
-            images.append(found.images)
-        shares = recalls(torch.cat(texts), torch.cat(images))
-        if not is_quiet:
-            shown = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-            self.say(f"recall of {len(self.held)} held-out pairs after {self.step:,} steps: {shown}")
-        return shares
 
     def _log(self, entry: Mapping[str, float]) -> None:
         """A line of the log; the first process writes it."""
@@ -500,62 +424,13 @@ class Run:
             place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write_results(self) -> None:
-        """Write the text encoder, a LoRA and the whole CLIP as hosts read them; of a new word its vectors alone.
+        """Write the files that hosts load.
 
         Raises:
             OSError: If a file cannot be written.
             ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
         """
         if self.accelerator.is_main_process:
-            result = self._result
-            metadata = {
-                "trained_from": self.clip.name,
-                "trained_by": "weighted-clip train",
-                "steps": str(self._patience.step if self._patience else self.step),
-                "options": json.dumps(self.options.as_dict()),
-            }
-            if result.word is not None:
-                files = {file_name(self.options.word or ""): word_tensors(result.word.vectors)}
-            else:
-                text = hugging_face_tensors(result.text, merged(result.text))
-                files = {TEXT_NAME: text}
-                if self.options.lora:
-                    width = result.text.config.hidden_dim
-                    files[LORA_NAME] = lora_tensors(result.text, self.options.lora_for or model_of(width))
-            for name, tensors in files.items():
-                with written_whole(self.folder / name) as place:
-                    save_tensors(tensors, place, metadata)
-            if result.word is None:
-                self._write_whole(files[TEXT_NAME], metadata)
+            step = self._patience.step if self._patience else self.step
+            Results(self.folder, self.clip, self.weights, self.options, self._images.digest).write(self._result, step)
         self.accelerator.wait_for_everyone()
-
-    def _write_whole(self, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Write the whole CLIP; its image tower is read again where it was not trained."""
-        result = self._result
-        scale = {"logit_scale": result.loss.logit_scale.detach().cpu().contiguous()}
-        if result.vision is not None:
-            vision = hugging_face_tensors(result.vision)
-        else:
-            try:
-                again = read_again(self.clip.vision, self.weights, self._digest)
-            except CheckpointError as error:
-                raise ValueError(
-                    f"{error}. So {WHOLE_NAME} is not written; {TEXT_NAME} is. Put the file back, and use --resume"
-                ) from error
-            vision = hugging_face_tensors(self.clip.vision, again)
-        with written_whole(self.folder / WHOLE_NAME) as place:
-            save_tensors({**text, **vision, **scale}, place, metadata)
-
-
-def _duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> _duration(75), _duration(7300)
-    ('1 min 15 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

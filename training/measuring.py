@@ -1,0 +1,70 @@
+"""What a run measures: recall of held-out pairs, and how far watched prompts have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .data import Example
+from .evaluation import moved, recalls, rows_of
+from .images import Images
+from .step import Part, Towers
+
+MOVED = "moved: "
+"""What stands before a watched prompt in the name of its measure."""
+
+
+class Measure:
+    """Measures towers. Its results are shares by names: those of `recalls`, and `MOVED` with a prompt."""
+
+    def __init__(
+        self,
+        held: Sequence[Example],
+        images: Images,
+        token_ids: Callable[[Sequence[str]], Tensor],
+        batch: int,
+        watched: Mapping[str, Tensor],
+    ) -> None:
+        """Set what is measured.
+
+        Args:
+            held: Held-out pairs, of which the first caption is read; where there are none, no recall is measured.
+            images: Gives their images.
+            token_ids: Gives the token ids ``[captions, s]`` of captions.
+            batch: How many are encoded at once.
+            watched: Prompts, and their rows before training.
+        """
+        self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
+        self._watched = watched
+
+    @torch.no_grad()
+    def __call__(self, towers: Towers) -> dict[str, float]:
+        """Measure towers, on the device that they are on."""
+        found = self._recall(towers) if self._held else {}
+        rows = rows_of(towers.text, list(self._watched))
+        for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
+            found[f"{MOVED}{prompt}"] = moved(before, after)
+        return found
+
+    def lines(self, found: Mapping[str, float], step: int) -> list[str]:
+        """What was measured after a step, for people."""
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in found.items() if not name.startswith(MOVED))
+        lines = [f"recall of {len(self._held)} held-out pairs after {step:,} steps: {shares}"] if shares else []
+        moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
+        return lines + [f"{prompt!r} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()]
+
+    def _recall(self, towers: Towers) -> dict[str, float]:
+        device = towers.loss.logit_scale.device
+        texts: list[Tensor] = []
+        images: list[Tensor] = []
+        for start in range(0, len(self._held), self._batch):
+            some = self._held[start : start + self._batch]
+            ids = self._token_ids([pair.captions[0] for pair in some])
+            loaded = [self._images(pair) for pair in some]
+            stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
+            found = towers(Part(ids.to(device), stacked.to(device)))
+            texts.append(found.texts)
+            images.append(found.images)
+        return recalls(torch.cat(texts), torch.cat(images))

@@ -1,0 +1,65 @@
+"""Merging after training: the weights from before, and a part of their change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..encoder.full_clip import FullClip
+from ..encoder.text_model import TextModel
+from ..encoder.vision_model import VisionModel
+from .frozen import digest_of, read_again
+from .options import TrainOptions
+
+
+class FirstWeights:
+    """The weights from before training, read again from their file when they are wanted."""
+
+    def __init__(self, clip: FullClip, weights: Path, options: TrainOptions, logit_scale: Tensor) -> None:
+        """Take note of them, before training.
+
+        Args:
+            clip: What training begins from.
+            weights: The file that it was read from.
+            options: Which weights are trained, and whether they are to be merged.
+            logit_scale: Of the loss.
+        """
+        self._weights, self._logit_scale = weights, logit_scale.detach().clone()
+        self._models: dict[str, TextModel | VisionModel] = {}
+        if options.merge != 1 and not options.lora:
+            self._models["text"] = clip.text
+            if options.towers == "both":
+                self._models["vision"] = clip.vision
+        self._digests = {name: digest_of(model.parameters()) for name, model in self._models.items()}
+
+    def __call__(self) -> dict[str, Tensor]:
+        """Read them: those of the towers that are trained, and the scale, under the names of `Towers`.
+
+        Raises:
+            CheckpointError: If the file cannot be read, or holds other weights by now.
+        """
+        first = {"loss.logit_scale": self._logit_scale}
+        for name, model in self._models.items():
+            parameters = read_again(model, self._weights, self._digests[name])
+            first.update({f"{name}.{part}": tensor for part, tensor in parameters.items()})
+        return first
+
+
+@torch.no_grad()
+def merge(trained: Mapping[str, Tensor], first: Mapping[str, Tensor], strength: float) -> None:
+    """Go back towards the weights from before: ``w0 + strength (w - w0)``, in place.
+
+    Args:
+        trained: What was trained, under the names of `Towers`.
+        first: The same before, without a LoRA, which began with no change.
+        strength: 0 gives the weights from before, 1 what was trained.
+    """
+    for name, parameter in trained.items():
+        if name in first:
+            before = first[name].to(parameter)
+            parameter.copy_(before + strength * (parameter - before))
+        elif ".lora_B." in name:  # the change is the product of lora_B and lora_A
+            parameter.mul_(strength)

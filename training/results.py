@@ -1,0 +1,83 @@
+"""What a run writes: files that hosts load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ..encoder.files.tensor_file import CheckpointError
+from ..encoder.files.writing import hugging_face_tensors
+from ..encoder.full_clip import FullClip
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from .frozen import read_again
+from .lora import lora_tensors, merged, model_of
+from .options import TrainOptions
+from .step import Towers
+from .word import file_name, word_tensors
+
+TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors", "lora.safetensors"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Writes what was trained into a run's folder."""
+
+    folder: Path
+    clip: FullClip
+    """What training began from."""
+    weights: Path
+    """The file that it was read from."""
+    options: TrainOptions
+    vision_digest: str
+    """`digest_of` the image tower where it was dropped; empty where it was trained."""
+
+    def write(self, towers: Towers, step: int) -> None:
+        """Write the text encoder, a LoRA and the whole CLIP as hosts read them; of a new word its vectors alone.
+
+        Args:
+            towers: What is written.
+            step: After how many steps.
+
+        Raises:
+            OSError: If a file cannot be written.
+            ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
+        """
+        metadata = {
+            "trained_from": self.clip.name,
+            "trained_by": "weighted-clip train",
+            "steps": str(step),
+            "options": json.dumps(self.options.as_dict()),
+        }
+        if towers.word is not None:
+            files = {file_name(self.options.word or ""): word_tensors(towers.word.vectors)}
+        else:
+            files = {TEXT_NAME: hugging_face_tensors(towers.text, merged(towers.text))}
+            if self.options.lora:
+                width = towers.text.config.hidden_dim
+                files[LORA_NAME] = lora_tensors(towers.text, self.options.lora_for or model_of(width))
+        for name, tensors in files.items():
+            with written_whole(self.folder / name) as place:
+                save_tensors(tensors, place, metadata)
+        if towers.word is None:
+            self._write_whole(towers, files[TEXT_NAME], metadata)
+
+    def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        """Write the whole CLIP; its image tower is read again where it was not trained."""
+        scale = {"logit_scale": towers.loss.logit_scale.detach().cpu().contiguous()}
+        if towers.vision is not None:
+            vision = hugging_face_tensors(towers.vision)
+        else:
+            try:
+                again = read_again(self.clip.vision, self.weights, self.vision_digest)
+            except CheckpointError as error:
+                raise ValueError(
+                    f"{error}. So {WHOLE_NAME} is not written; {TEXT_NAME} is. Put the file back, and use --resume"
+                ) from error
+            vision = hugging_face_tensors(self.clip.vision, again)
+        with written_whole(self.folder / WHOLE_NAME) as place:
+            save_tensors({**text, **vision, **scale}, place, metadata)
