@@ -19,6 +19,7 @@ COMPARED = {
     "compel": "compel",
     "diffusers": "diffusers",
     "open_clip": "open_clip_torch",
+    "tensorboard": "tensorboard",
     "webdataset": "webdataset",
 }
 """Names of modules, and of what pip installs."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +23,7 @@ from ..encoder.tokenizer import default_tokenizer
 from ..output.files import written_whole
 from . import checkpoint
 from .batches import Batches, held_out
+from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
 from .data import Data, Problem, summary
 from .evaluation import rows_of
@@ -178,6 +180,16 @@ class Run:
             ValueError: If the loss is no number any more. The results up to there are written.
             OSError: If a file cannot be written.
         """
+        with board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext() as self._on_board:
+            self._train()
+        self.save()
+        self._take_best()
+        self._merge()
+        self.write_results()
+        return self._measured(self._result)
+
+    def _train(self) -> None:
+        """All steps that are left."""
         if self.step == 0:
             self._log({"step": 0, **self._judged(self._measure())})
         every = max(1, self.num_steps // NUM_EVALUATIONS)
@@ -205,11 +217,6 @@ class Run:
                 if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
                     self.save()
                     saved = time.monotonic()
-        self.save()
-        self._take_best()
-        self._merge()
-        self.write_results()
-        return self._measured(self._result)
 
     def _merge(self) -> None:
         """Go back towards the weights from before, as far as asked, and measure again."""
@@ -345,6 +352,8 @@ class Run:
         if self.accelerator.is_main_process and len(entry) > 1:
             with (self.folder / LOG_NAME).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+            if self._on_board:
+                self._on_board(entry)
 
     def about(self) -> dict[str, Any]:
         """What a resumed run has to have in common with the one that it goes on with: not how it is merged."""
