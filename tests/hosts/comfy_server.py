@@ -38,8 +38,8 @@ CACHE_VERSION = "1"
 """To be raised when make_checkpoint.py writes other numbers."""
 
 START_SECONDS = 180
-PROMPT_SECONDS = 180
-SCRIPT_SECONDS = 600
+PROMPT_SECONDS = 600
+SCRIPT_SECONDS = 1200
 CHECKPOINT = "seeded-sd15.safetensors"
 LORA = "seeded-clip-lora.safetensors"
 TEXT_ENCODER = "seeded-clip-l.safetensors"

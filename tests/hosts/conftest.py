@@ -1,6 +1,7 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
-With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes docs/evidence/parity.md.
+With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
+docs/evidence/parity.md on the hosts that it had.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,27 +76,32 @@ def vocabulary() -> torch.Tensor:
 def make_text_encoder(family: str) -> Any:
     """A small CLIP of a family with the host's own tokenizer."""
     import comfy.sd
-    from comfy.text_encoders import anima, krea2, qwen3vl, wan
 
-    model, tokenizer = {
-        "Krea 2": (krea2.te(), krea2.Krea2Tokenizer),
-        "Anima": (anima.te(), anima.AnimaTokenizer),
-        "Wan": (wan.te(), wan.WanT5Tokenizer),
-    }[family if family in ("Krea 2", "Anima") else "Wan"]
+    module, tokenizer = {"Krea 2": ("krea2", "Krea2Tokenizer"), "Anima": ("anima", "AnimaTokenizer")}.get(
+        family, ("wan", "WanT5Tokenizer")
+    )
+    theirs = importlib.import_module(f"comfy.text_encoders.{module}")  # not all of them in an older ComfyUI
     qwen = {"hidden_size": WIDTH, "intermediate_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1}
     sizes = {
         "qwen3vl_4b": {**qwen, "num_hidden_layers": 36},  # of which Krea 2 takes twelve
         "qwen3_06b": {**qwen, "num_hidden_layers": 2},
         "umt5xxl": {**T5_SIZES, "vocab_size": 320},
     }
-    with patch.object(qwen3vl, "Qwen3VLVisionModel", lambda *_, **__: torch.nn.Identity()):  # text has no use for eyes
+    with without_eyes() if family == "Krea 2" else nullcontext():
         clip = comfy.sd.CLIP(
-            target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+            target=SimpleNamespace(params={}, clip=theirs.te(), tokenizer=getattr(theirs, tokenizer)),
             tokenizer_data={"spiece_model": vocabulary()},
             model_options={f"{name}_model_config": config for name, config in sizes.items()} | {"dtype": torch.float32},
         )
     draw(clip.cond_stage_model)
     return clip
+
+
+def without_eyes() -> Any:
+    """Makes a Qwen3-VL without what sees, which text has no use for."""
+    from comfy.text_encoders import qwen3vl
+
+    return patch.object(qwen3vl, "Qwen3VLVisionModel", lambda *_, **__: torch.nn.Identity())
 
 
 def make_model(family: str) -> Any:

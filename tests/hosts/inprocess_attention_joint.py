@@ -7,6 +7,7 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,22 +41,23 @@ that refine text alone and image alone then have the same shapes."""
 def make_text_encoder(family: str) -> Any:
     """A small CLIP of a family with the host's own tokenizer."""
     import comfy.sd
-    from comfy.text_encoders import pixart_t5, qwen_image, qwen_vl, z_image
+    from comfy.text_encoders import qwen_vl
 
     if family == "Flux":
         return make_clip("Flux")
-    qwen = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model, tokenizer = {
-        "Chroma": (pixart_t5.pixart_te(), pixart_t5.PixArtTokenizer),
-        "Qwen-Image": (qwen_image.te(), qwen_image.QwenImageTokenizer),
-        "Z-Image": (z_image.te(), z_image.ZImageTokenizer),
+    module, model, tokenizer = {
+        "Chroma": ("pixart_t5", "pixart_te", "PixArtTokenizer"),
+        "Qwen-Image": ("qwen_image", "te", "QwenImageTokenizer"),
+        "Z-Image": ("z_image", "te", "ZImageTokenizer"),
     }[family]
+    theirs = importlib.import_module(f"comfy.text_encoders.{module}")  # not all of them in an older ComfyUI
+    qwen = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     qwen["num_key_value_heads"] = 2
     sizes = {"t5xxl": T5_SIZES, "clip_t5xxl": T5_SIZES, "qwen25_7b": qwen, "qwen3_4b": qwen | {"num_hidden_layers": 3}}
     # its eyes, which text has no use for, have half a billion weights
     with patch.object(qwen_vl, "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()):
         clip = comfy.sd.CLIP(
-            target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+            target=SimpleNamespace(params={}, clip=getattr(theirs, model)(), tokenizer=getattr(theirs, tokenizer)),
             model_options={f"{name}_model_config": config for name, config in sizes.items()} | {"dtype": torch.float32},
         )
     draw(clip.cond_stage_model)

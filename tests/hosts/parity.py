@@ -1,4 +1,4 @@
-"""Collects what the host tests measured and writes docs/evidence/parity.md."""
+"""Collects what the host tests measured and writes docs/evidence/parity.md, the part of one host at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ again, with a folder that holds the hosts, each with its virtual environment, an
 
     python run.py test --hosts DIR -m host
 
-With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes this page.
+With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes the parts of the hosts that
+it had.
 
 [parity-schemes.md](parity-schemes.md) compares every scheme with the programs it is named after.
 
@@ -90,8 +91,10 @@ def revision_of(checkout: Path) -> str:
 
 
 def write_parity(figures: Figures) -> None:
-    """Write the page."""
-    parts = [HEAD]
+    """Put what was measured into the page, in the place of what it says of these hosts."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    written = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
+    written.pop("What is run", None)  # of the head
     for host, measured in figures.hosts.items():
         about = ", ".join(f"{name} {value}" for name, value in measured.about.items())
         lines = [
@@ -103,9 +106,8 @@ def write_parity(figures: Figures) -> None:
         lines += [
             f"| {subject} | {row.cases} | {row.required} | {_number(row)} |" for subject, row in measured.rows.items()
         ]
-        parts.append("\n".join(lines) + "\n")
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+        written[host] = "\n".join(lines) + "\n"
+    PAGE.write_text("\n".join([HEAD, *(written[host] for host in sorted(written))]), encoding="utf-8")
 
 
 def _number(row: Row) -> str:
