@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import show
 from .loading import DTYPES
+from .stopping import stopping
 from .train_report import write_report
 
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
-    from ..training.run import Run
 
 _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
@@ -140,8 +136,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..parity.torchvision_operators import declare_missing_operators
     from ..training.checkpoint import NAME
     from ..training.data import read_data, summary
+    from ..training.log import LOG_NAME
     from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
-    from ..training.run import LOG_NAME, Run
+    from ..training.run import Run
     from ..training.step import make_accelerator
     from ..training.word import file_name
 
@@ -172,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.resume:
         run.resume()
     try:
-        with _stopping(run):
+        with stopping(run):
             run.train()
     finally:
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
@@ -236,22 +233,3 @@ def _rate_of(given: str) -> tuple[str, float]:
         return part, float(rate)
     except ValueError:
         raise ValueError(f"--rate-of {given}: write PART=X, such as embeddings=1e-4") from None
-
-
-@contextmanager
-def _stopping(run: Run) -> Generator[None, None, None]:
-    """Let Ctrl-C end a run after its step; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        run.is_stopped = True
-        run.say("stopping after this step, with a checkpoint; Ctrl-C again ends at once")
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -46,3 +46,25 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever is in it
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run of something else.
+
+    Args:
+        folder: Of the run.
+        found: What the state was saved of, by name.
+        about: What the run is now; ``options.`` before a name is not said.
+
+    Raises:
+        ValueError: If they differ; the message says in what.
+    """
+    changed = [name for name in about if about[name] != found.get(name)]
+    if changed:
+        named = ", ".join(
+            name.removeprefix("options.") + (f" ({found.get(name)} then, {about[name]} now)" if name != "data" else "")
+            for name in changed
+        )
+        raise ValueError(
+            f"{folder / NAME} is of a run with other {named}. Undo the change, or begin anew with another --out"
+        )

@@ -13,8 +13,8 @@ from ..encoder.full_clip import FullClip
 from .data import Data, Example, Problem
 from .features import cached_features, pixels_of, unreadable
 from .frozen import digest_of, drop
+from .log import duration
 from .options import TrainOptions
-from .telling import duration
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -20,8 +20,7 @@ from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.full_clip import FullClip
 from ..encoder.tokenizer import default_tokenizer
-from ..output.files import written_whole
-from . import checkpoint
+from . import checkpoint, log
 from .batches import Batches, held_out
 from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
@@ -37,14 +36,12 @@ from .optimizer import OPTIMIZERS, groups_of, schedule
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
-from .step import Losses, Part, Towers, backward
-from .telling import duration
+from .step import Losses, Part, Towers, backward, over_processes
 from .word import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-LOG_NAME = "log.jsonl"
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
 """How often recall is measured in a run, beside before it."""
@@ -267,9 +264,7 @@ class Run:
         """One step; the loss of its whole batch."""
         kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
         loss, distance = backward(self.accelerator, self.model, parts, kept, self.options.keep)
-        if self.accelerator.num_processes > 1:
-            shared = torch.tensor(loss, device=self.accelerator.device)
-            loss = float(cast("Tensor", self.accelerator.reduce(shared, "mean")).item())
+        loss = over_processes(self.accelerator, loss, "mean")
         whole = loss + self.options.keep * distance
         if not math.isfinite(whole):
             self.write_results()
@@ -316,10 +311,7 @@ class Run:
 
     def _all_stop(self) -> bool:
         """Whether any process is to stop."""
-        if self.accelerator.num_processes == 1:
-            return self.is_stopped
-        flag = torch.tensor(float(self.is_stopped), device=self.accelerator.device)
-        return bool(cast("Tensor", self.accelerator.reduce(flag, "sum")).item())
+        return bool(over_processes(self.accelerator, float(self.is_stopped), "sum"))
 
     # ---- what is said and written
 
@@ -329,7 +321,7 @@ class Run:
     def _progress(self, loss: float, seconds: float) -> str:
         """A line on a step."""
         per_step = self._share * self.accelerator.num_processes
-        left = duration(seconds * (self.num_steps - self.step))
+        left = log.duration(seconds * (self.num_steps - self.step))
         return (
             f"step {self.step:,} of {self.num_steps:,}: loss {loss:.4f}, scale {self._scale():.1f}, "
             f"{per_step / seconds:.1f} pairs/s, {left} left"
@@ -350,8 +342,7 @@ class Run:
     def _log(self, entry: Mapping[str, float]) -> None:
         """A line of the log; the first process writes it."""
         if self.accelerator.is_main_process and len(entry) > 1:
-            with (self.folder / LOG_NAME).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            log.append(self.folder, entry)
             if self._on_board:
                 self._on_board(entry)
 
@@ -397,18 +388,7 @@ class Run:
             ValueError: If there is none, or it is of other data, weights or options.
         """
         state = checkpoint.load(self.folder)
-        about, found = self.about(), state["about"]
-        changed = [name for name in about if about[name] != found.get(name)]
-        if changed:
-            named = ", ".join(
-                name.removeprefix("options.")
-                + (f" ({found.get(name)} then, {about[name]} now)" if name != "data" else "")
-                for name in changed
-            )
-            raise ValueError(
-                f"{self.folder / checkpoint.NAME} is of a run with other {named}. Undo the change, or begin anew with "
-                "another --out"
-            )
+        checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]
         self.towers.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -419,18 +399,9 @@ class Run:
             self._patience = Patience(**state["patience"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        self._shorten_log()
+        if self.accelerator.is_main_process:
+            log.cut_after(self.folder, self.step)
         self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")
-
-    def _shorten_log(self) -> None:
-        """Take out of the log what a killed run has written after its checkpoint."""
-        path = self.folder / LOG_NAME
-        if not self.accelerator.is_main_process or not path.is_file():
-            return
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-        kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-        with written_whole(path) as place:
-            place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write_results(self) -> None:
         """Write the files that hosts load.

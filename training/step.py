@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,14 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False) -> Accelerat
             raise
         raise ValueError("train needs accelerate, which python run.py train installs") from error
     return Accelerator(cpu=is_cpu, mixed_precision="no" if precision == "fp32" else precision)
+
+
+def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:
+    """The mean or the sum of a number that each process has."""
+    if accelerator.num_processes == 1:
+        return number
+    shared = torch.tensor(number, device=accelerator.device)
+    return float(cast("Tensor", accelerator.reduce(shared, how)).item())
 
 
 class Part(NamedTuple):
