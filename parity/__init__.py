@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         type=Path,
         metavar="DIR",
-        help="folder with ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and Forge checkouts, each host with "
-        "its .venv, perhaps peers-venv, a Python with numpy < 2 for the two packs, and a checkout of diffusers",
+        help="folder with ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control, ComfyUI-ppm and Forge checkouts, each "
+        "host with its .venv, perhaps peers-venv, a Python with numpy < 2 for the first two packs, and a checkout of "
+        "diffusers",
     )
     parser.add_argument("--quick", action="store_true", help="every fourth prompt only")
     parser.add_argument(

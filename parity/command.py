@@ -210,6 +210,8 @@ def _label(instance: hosts.HostReference, about: Mapping[str, str]) -> str:
         return f"ComfyUI {about['ComfyUI']}"
     if instance.module == "forge":
         return f"Forge {about['Forge']}"
+    if instance.module == "ppm":
+        return f"ComfyUI-ppm {about['ComfyUI-ppm']}"
     version = about.get("prompt-control", about.get("ADV_CLIP_emb", ""))
     return f"{REFERENCES[instance.module]} {version}, numpy {about['numpy']}"
 

@@ -23,7 +23,8 @@ EMBEDDINGS = "embeddings"
 SECONDS = 5400
 """How long one reference may take."""
 PEERS = {"adv_clip_emb": "ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
-"""The packs, by what their folders are called, at least in part."""
+"""Packs that compute otherwise under numpy 2, by what their folders are called, at least in part."""
+PPM = "ComfyUI-ppm"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
         folder: Holds the checkouts; or is one.
 
     Returns:
-        By reference; an empty list for one that is not there or has no Python. The two packs run in the newest ComfyUI,
-        with the Python of ``peers-venv`` if there is one, and once more with that ComfyUI's own.
+        By reference; an empty list for one that is not there or has no Python. Packs run in the newest ComfyUI,
+        those of `PEERS` with the Python of ``peers-venv`` if there is one, and once more with that ComfyUI's own.
     """
     comfy = find_hosts(folder, "ComfyUI")
     found = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
@@ -64,6 +65,8 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
         packs = find_packs(folder, comfy, pack_name) if comfy else []
         pythons = [python_of(folder.resolve(), (PEERS_VENV,)), comfy[-1].python] if packs else []
         found[name] = [HostReference(name, python, comfy[-1].folder, packs[0]) for python in pythons if python]
+    packs = find_packs(folder, comfy, PPM) if comfy else []
+    found["ppm"] = [HostReference("ppm", comfy[-1].python, comfy[-1].folder, pack) for pack in packs[:1]]
     found["forge"] = [_of_host("forge", host) for host in find_hosts(folder, "Forge")]
     return found
 

@@ -14,6 +14,7 @@ from ..encoder.text_model import TextEncoder, TextModel
 from ..weighting.embeddings import Embeddings
 from ..weighting.encoders import Encoders
 from ..weighting.options import EncodeOptions
+from ..weighting.schemes.negpip import paired
 from ..weighting.towers import native_readers
 
 SEED = 0
@@ -43,9 +44,10 @@ def encode_natively(
         embeddings: What the prompt can name.
 
     Returns:
-        Hidden states, ``[1, rows, dim]`` each.
+        Hidden states, ``[1, rows, dim]`` each; of the scheme ``negpip`` ``[1, 2 rows, dim]``, as keys and values.
     """
     readers = native_readers({"clip_l": model.config}, lambda tower, config: embeddings)
     encoders = Encoders(readers, {"clip_l": TextEncoder(model)}, max_chunks=1)
     reads = [encoders.read(prompt, EncodeOptions(**fields)) for fields in choices]
-    return [encoded.hidden for encoded in encoders.plan(reads).run()]
+    prompts = [encoded.prompts["clip_l"] for encoded in encoders.plan(reads).run()]
+    return [paired(one.hidden, one.signs) if one.read.options.scheme == "negpip" else one.hidden for one in prompts]

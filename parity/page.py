@@ -17,10 +17,11 @@ Every number on this page was written by the command that measured it:
 
     python run.py parity --hosts DIR --write
 
-`DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control and stable-diffusion-webui-forge, each
-host with its virtual environment, ComfyUI's with this pack's `requirements.txt` besides, `peers-venv`, a Python with
-numpy < 2 for the two packs, and diffusers, for its community pipelines. Without `--hosts` the command compares with the
-libraries that are installed. It fails if a difference is above what is allowed.
+`DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control, ComfyUI-ppm and
+stable-diffusion-webui-forge, each host with its virtual environment, ComfyUI's with this pack's `requirements.txt`
+besides, `peers-venv`, a Python with numpy < 2 for the first two packs, and diffusers, for its community pipelines.
+Without `--hosts` the command compares with the libraries that are installed. It fails if a difference is above what is
+allowed.
 
 - One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
   plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.
@@ -35,6 +36,9 @@ libraries that are installed. It fails if a difference is above what is allowed.
 - "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes,
   or our script in Forge, compute with the host's CLIP, in the same process as the reference. "ComfyUI's" beside Forge
   is a prompt in both hosts: Forge's own encoding, and that of our nodes in ComfyUI.
+- Of `negpip` both readings of each row are compared, as key and as value: a value has the sign of its weight. "The
+  host's" are our rows from the CLIP that CLIP NegPip of ComfyUI-ppm has patched. What is drawn with them, and the
+  scheme `negpip_apart`, are on the page [parity.md](parity.md).
 - The schemes `a1111_global_norm` and `lpw` multiply by a ratio of two means. Each is small beside the values it is a
   mean of, so a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
 - diffusers' pipelines run on transformers' towers, each prompt beside itself as negative prompt, those for SDXL on two

@@ -19,7 +19,8 @@ TWO_HOSTS_LIMIT = 1e-4
 """Between two hosts, each with its own encoder and its own torch."""
 
 AFFECTED_BY_NUMPY_2 = frozenset({"compel", "comfy++", "down_weight"})
-"""Styles of the two packs that find words through numpy.unique's inverse, which has another shape since numpy 2."""
+"""Styles of ComfyUI_ADV_CLIP_emb and prompt-control, which find words through numpy.unique's inverse. That has another
+shape since numpy 2."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,12 @@ REFERENCES = {
     "comfyui": "ComfyUI",
     "adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "prompt_control": "prompt-control",
+    "ppm": "ComfyUI-ppm",
     "forge": "Forge",
 }
 """Every reference: the module that runs it, and its name. Those from ``diffusers`` on need --hosts."""
 
-HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "forge")
+HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "ppm", "forge")
 
 _TRUNCATED = {"syntax": "compel", "scheme": "compel", "chunking": "compel truncate"}
 _STYLES = {
@@ -160,6 +162,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("comfyui", "CLIP Text Encode", "comfy", {"way": "stock"}, {"scheme": "comfy"}, LIMIT, 0.0),
     *_peer("adv_clip_emb", _STYLES, on_host=_STYLES),
     *_peer("prompt_control", {**_STYLES, "perp": "perp"}, on_host=["perp"]),
+    Subject("ppm", "CLIP NegPip", "comfy", {}, {"scheme": "negpip"}, LIMIT, 0.0),
     *_forge(),
 )
 """Everything that is compared, in the order of the table. What we compute through ComfyUI's encoder does not depend on

@@ -29,8 +29,8 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 ROOT = Path(__file__).resolve().parents[1]
-WITHOUT_REFERENCE = {"repeat", "negpip", "negpip_apart"}
-"""Schemes that equal no program, or one that acts in the sampler: tests/hosts compare those."""
+WITHOUT_REFERENCE = {"repeat", "negpip_apart"}
+"""Schemes that equal no program, or one that runs only in a host's sampler: tests/hosts compare those."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),
@@ -86,7 +86,7 @@ def test_the_figures_are_of_these_prompts_and_name_their_versions(stored) -> Non
     told = {name: words for name, words in about.items() if name != "prompts"}
     assert any(name.startswith("ComfyUI 0.") for name in told) and any(name.startswith("Forge") for name in told)
     assert all("torch " in words for words in told.values())
-    # the two packs compute what they mean to only under numpy 1
+    # both packs compute what they mean to only under numpy 1
     packs = [words for name, words in told.items() if name.startswith(("ComfyUI_ADV", "prompt-control"))]
     assert len(packs) == 2 and all("numpy 1." in words for words in packs)
     expected = {
@@ -157,6 +157,7 @@ def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:
     _checkout(tmp_path / "no-python", COMFY_FILES, venv=None)
     _checkout(tmp_path / "forge", FORGE_FILES, venv="venv")
     (tmp_path / "ComfyUI_ADV_CLIP_emb").mkdir()
+    (tmp_path / "ComfyUI-ppm").mkdir()
     (tmp_path / "ComfyUI-0.3.64" / "custom_nodes" / "ComfyUI-Prompt-Control").mkdir()
     _checkout(tmp_path / "peers-venv", ("x",), venv=None)
     _checkout(tmp_path, ("y",), venv="peers-venv")
@@ -168,6 +169,8 @@ def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:
         assert "peers-venv" in found[name][0].python.parts
         assert "ComfyUI-0.29.0" in found[name][1].python.parts
     assert found["prompt_control"][0].folder.parent.name == "custom_nodes"
+    (ppm,) = found["ppm"]
+    assert ppm.host.name == "ComfyUI-0.29.0" and "ComfyUI-0.29.0" in ppm.python.parts and ppm.folder.name == hosts.PPM
 
 
 def test_what_is_missing_is_said_and_what_fails_is_a_failure(

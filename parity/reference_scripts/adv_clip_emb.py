@@ -8,11 +8,10 @@ Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in co
 from __future__ import annotations
 
 import runpy
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from comfyui import open_clip, ours
+from comfyui import commit_of, open_clip, ours
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
@@ -25,13 +24,4 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
             return ours(clip, settings["options"], prompt)
         return advanced_encode(clip, prompt, settings["normalization"], settings["style"])[0]
 
-    return {**about, "ADV_CLIP_emb": _commit(Path(job["folder"]))}, encode
-
-
-def _commit(folder: Path) -> str:
-    """What stands for a version: the pack has no other."""
-    try:
-        command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    return {**about, "ADV_CLIP_emb": commit_of(Path(job["folder"]))}, encode

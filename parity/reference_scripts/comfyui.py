@@ -7,6 +7,8 @@ Settings: ``{"way": "stock"}``, or ``{"way": "weighted_clip", "options": {...}}`
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 from pack import load_pack
@@ -55,3 +57,12 @@ def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     from weighted_clip.weighting.encode import EncodeOptions
 
     return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]
+
+
+def commit_of(folder: Path) -> str:
+    """What stands for the version of a pack that has no other."""
+    try:
+        command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

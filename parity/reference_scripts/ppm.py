@@ -1,0 +1,54 @@
+"""ComfyUI-ppm inside ComfyUI: its node CLIP NegPip, and the host's own encode with the CLIP that comes out of it.
+
+Settings: none; or ``way`` as in comfyui.py. Hidden states are rows in pairs, one to be read as key and one as value.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from comfyui import commit_of, open_clip, ours
+
+
+def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """Load ComfyUI's CLIP and let the pack's node patch it."""
+    clip, about = open_clip(job)
+    folder = Path(job["folder"])
+    _, patched = _clip_negpip(folder).execute(model=_model(), clip=clip).args
+
+    def encode(settings: dict[str, Any], prompt: str) -> Any:
+        if settings.get("way") == "weighted_clip":
+            return ours(patched, settings["options"], prompt)
+        return patched.encode_from_tokens_scheduled(patched.tokenize(prompt))[0][0]
+
+    return {**about, "ComfyUI-ppm": commit_of(folder)}, encode
+
+
+def _clip_negpip(folder: Path) -> Any:
+    """Their node. It imports a function that ComfyUI 0.29.0 has no more, for another model: it gets None for it."""
+    from comfy.ldm.cosmos import predict2
+
+    if not hasattr(predict2, "apply_rotary_pos_emb"):
+        predict2.apply_rotary_pos_emb = None
+    parent = sys.modules["reference_pack"] = ModuleType("reference_pack")
+    parent.__path__ = [str(folder)]
+    return importlib.import_module("reference_pack.src.nodes_ppm.clip_negpip").CLIPNegPip
+
+
+def _model() -> Any:
+    """A MODEL of Stable Diffusion's class, without the U-Net: their node looks at what it is."""
+    import torch
+    from comfy.model_base import BaseModel
+    from comfy.model_patcher import ModelPatcher
+
+    model = BaseModel.__new__(BaseModel)
+    torch.nn.Module.__init__(model)
+    model.diffusion_model = torch.nn.Identity()
+    cpu = torch.device("cpu")
+    return ModelPatcher(model, cpu, cpu)
