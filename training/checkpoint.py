@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ..output.files import WriteError, written_whole
 
@@ -46,6 +47,27 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever is in it
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def trained_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model without the parameters that are not trained."""
+    frozen = _frozen(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
+
+
+def load_trained_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Put the state that `trained_state` gave into a model.
+
+    Raises:
+        ValueError: If it is of a model with other parameters.
+    """
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if unexpected or set(missing) - _frozen(model):
+        raise ValueError("the checkpoint is of another model; begin anew with another --out")
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
 def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:

@@ -210,6 +210,7 @@ class Run:
                     self._log({"step": self.step, **self._judged(self._measure())})
                 if self._all_stop():
                     self.save()
+                    self.say(f"stopped after step {self.step:,} of {self.num_steps:,}: --resume goes on from here")
                     raise KeyboardInterrupt
                 if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
                     self.save()
@@ -371,10 +372,10 @@ class Run:
                 {
                     "about": self.about(),
                     "step": self.step,
-                    "model": self.towers.state_dict(),
+                    "model": checkpoint.trained_state(self.towers),
                     "optimizer": self.optimizer.state_dict(),
                     "schedule": self.schedule.state_dict(),
-                    "average": None if self.average is None else self.average.state_dict(),
+                    "average": None if self.average is None else checkpoint.trained_state(self.average),
                     "patience": None if self._patience is None else asdict(self._patience),
                     "scaler": None if scaler is None else scaler.state_dict(),
                 },
@@ -390,11 +391,11 @@ class Run:
         state = checkpoint.load(self.folder)
         checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]
-        self.towers.load_state_dict(state["model"])
+        checkpoint.load_trained_state(self.towers, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
+            checkpoint.load_trained_state(self.average, state["average"])
         if self._patience is not None:
             self._patience = Patience(**state["patience"])
         if self.accelerator.scaler is not None:

@@ -212,6 +212,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 RESUMED = {
     "text": ["--shuffle-tags"],
     "a LoRA": ["--lora", "2", "--lora-for", "sdxl_l"],
+    "a word": ["--word", "cat", "--ema", "0.9"],
     "both with an average": ["--towers", "both", "--ema", "0.9", "--warmup", "3"],
 }
 
@@ -230,7 +231,10 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
         assert start(*options) == 130
-    assert "stopping after this step" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "stopping after this step" in said and "stopped after step 5 of 9: --resume" in said
+    is_small = (tmp_path / "out" / "checkpoint.pt").stat().st_size < 2**20  # without what is not trained
+    assert is_small == ("--lora" in options or "--word" in options)
     assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert [entry["step"] for entry in log_of(tmp_path / "out") if "loss" in entry] == [1, 2, 3, 4, 5]
     with (tmp_path / "out" / "log.jsonl").open("a") as file:  # as a kill after the checkpoint would leave it
