@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("encoder", "output", "training", "weighting", "hosts", "nodes", "web", "commands", "parity", "benchmarks")
+FOLDERS = (
+    "encoder",
+    "output",
+    "dalle",
+    "training",
+    "weighting",
+    "hosts",
+    "nodes",
+    "web",
+    "commands",
+    "parity",
+    "benchmarks",
+)
 RUN_IN_HOSTS = {"reference_scripts", "host_process.py"}
 """Programs for a host's own Python, which nothing here imports."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]

@@ -251,7 +251,19 @@ def test_stand_alone_pins_cover_the_requirements_of_the_pack(run: ModuleType) ->
 
 
 def test_every_package_folder_is_built(project: dict) -> None:
-    tops = ("encoder", "output", "training", "weighting", "hosts", "nodes", "web", "benchmarks", "commands", "parity")
+    tops = (
+        "encoder",
+        "output",
+        "dalle",
+        "training",
+        "weighting",
+        "hosts",
+        "nodes",
+        "web",
+        "benchmarks",
+        "commands",
+        "parity",
+    )
     folders = [init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")]
     names = {".".join(["weighted_clip", *folder.parts]) for folder in folders}
     assert set(project["tool"]["setuptools"]["packages"]) == {"weighted_clip", *names}

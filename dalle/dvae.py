@@ -1,0 +1,176 @@
+"""The discrete VAE as its users want it: images to tokens, tokens to images, in bounded memory.
+
+Notation: b images, h and w pixels along the sides, f pixels along each side of a token, K token values.
+
+>>> dvae = DVAE(DVAEConfig("small", vocab_size=16, hidden_dim=8))
+>>> tokens = dvae.tokens(torch.rand(2, 3, 48, 32))
+>>> tuple(tokens.shape), tuple(dvae.images(tokens).shape)
+((2, 12, 8), (2, 3, 48, 32))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .config import PUBLISHED, DVAEConfig
+from .layers import GROUPS, DVAEDecoder, DVAEEncoder
+from .pixels import map_pixels, unmap_pixels
+from .small import SmallDecoder, SmallEncoder
+
+MAX_PIXELS = 512 * 512
+"""Pixels that the published encoder and decoder compute at once: some 2 GiB in float32. A narrower one takes more."""
+_CORE = 384  # pixels of a tile without what is computed around it
+
+Check = Callable[[], None]
+
+
+class DVAE(nn.Module):
+    """A discrete VAE: an encoder and a decoder."""
+
+    def __init__(self, config: DVAEConfig = PUBLISHED) -> None:
+        super().__init__()
+        self.config = config
+        is_small = config.architecture == "small"
+        self.encoder = SmallEncoder(config) if is_small else DVAEEncoder(config)
+        self.decoder = SmallDecoder(config) if is_small else DVAEDecoder(config)
+
+    @property
+    def halo(self) -> int:
+        """Tokens around one that count for it, on each side: the reach of encoder and decoder."""
+        config = self.config
+        if config.architecture == "small":
+            return 2 * config.num_blocks + 1  # blocks of two convolutions; those that halve reach into the next token
+        reach = 3 + 3 * config.num_blocks * (2**GROUPS - 1)  # pixels: the first convolution, three in each block
+        return -(-reach // config.downsampling)
+
+    @torch.no_grad()
+    def tokens(self, images: Tensor, check: Check | None = None) -> Tensor:
+        """Tokens of images: at each position the likeliest one, without noise.
+
+        Large images are computed in overlapping tiles, each with all that counts for it.
+
+        Args:
+            images: ``[b, 3, h, w]``, float in 0..1, on any device; h and w multiples of f. Values outside are cut off.
+            check: Called before each part; what it raises ends the work, as where a user cancels.
+
+        Returns:
+            ``[b, h / f, w / f]``, int64, 0 to K - 1, on the device of the images.
+
+        Raises:
+            ValueError: If the images have another form.
+        """
+        self._check_images(images)
+        f = self.config.downsampling
+
+        def run(part: Tensor) -> Tensor:
+            pixels = map_pixels(part.to(self._weight).clamp(0, 1))
+            return self.encoder(pixels).argmax(1).to(images.device)
+
+        return self._in_parts(images, run, f, 1, check)
+
+    @torch.no_grad()
+    def images(self, tokens: Tensor, check: Check | None = None) -> Tensor:
+        """Images of tokens.
+
+        Args:
+            tokens: ``[b, h / f, w / f]``, whole numbers from 0 to K - 1, on any device.
+            check: As in `tokens`.
+
+        Returns:
+            ``[b, 3, h, w]``, in 0..1, in the type of the weights, on the device of the tokens.
+
+        Raises:
+            ValueError: If the tokens have another form, or one is out of range.
+        """
+        self._check_tokens(tokens)
+        f, size = self.config.downsampling, self.config.vocab_size
+
+        def run(part: Tensor) -> Tensor:
+            one_hot = functional.one_hot(part.to(self._weight.device).long(), size)
+            found = self.decoder(one_hot.permute(0, 3, 1, 2).to(self._weight))
+            return unmap_pixels(torch.sigmoid(found[:, :3])).to(tokens.device)
+
+        return self._in_parts(tokens, run, 1, f, check)
+
+    @property
+    def _weight(self) -> Tensor:
+        return next(self.parameters())
+
+    def _in_parts(
+        self, given: Tensor, run: Callable[[Tensor], Tensor], unit: int, result_unit: int, check: Check | None
+    ) -> Tensor:
+        """Run a part of some images, or a tile of one, after the other.
+
+        Args:
+            given: ``[b, ..., rows * unit, columns * unit]``.
+            run: From a part of it to ``[b, ..., rows * result_unit, columns * result_unit]``.
+            unit: What a token has along each side of what is given.
+            result_unit: What it has along each side of the result.
+            check: Called before each part.
+        """
+        f, halo = self.config.downsampling, self.halo
+        rows, columns = given.shape[-2] // unit, given.shape[-1] // unit
+        most = MAX_PIXELS * max(1, PUBLISHED.hidden_dim // self.config.hidden_dim)
+        pixels = rows * columns * f**2
+        if pixels <= most:
+            parts: list[Tensor] = []
+            for some in given.split(most // pixels):
+                if check is not None:
+                    check()
+                parts.append(run(some))
+            return torch.cat(parts)
+        core = max(1, _CORE // f)
+        images: list[Tensor] = []
+        for image in given.split(1):
+            bands: list[Tensor] = []
+            for top, bottom in _spans(rows, core):
+                tiles: list[Tensor] = []
+                for left, right in _spans(columns, core):
+                    if check is not None:
+                        check()
+                    first, start = max(0, top - halo), max(0, left - halo)
+                    tile = image[..., first * unit : (bottom + halo) * unit, start * unit : (right + halo) * unit]
+                    down = slice((top - first) * result_unit, (bottom - first) * result_unit)
+                    along = slice((left - start) * result_unit, (right - start) * result_unit)
+                    tiles.append(run(tile)[..., down, along])
+                bands.append(torch.cat(tiles, -1))
+            images.append(torch.cat(bands, -2))
+        return torch.cat(images)
+
+    def _check_images(self, images: Tensor) -> None:
+        f = self.config.downsampling
+        is_right = images.ndim == 4 and images.shape[1] == 3 and 0 not in images.shape and images.is_floating_point()
+        if not is_right:
+            raise ValueError(f"images must be float [images, 3, height, width] in 0..1, got {_form(images)}")
+        if images.shape[2] % f or images.shape[3] % f:
+            raise ValueError(
+                f"images of {images.shape[3]} x {images.shape[2]} pixels: both sides must be multiples of {f}"
+            )
+
+    def _check_tokens(self, tokens: Tensor) -> None:
+        size = self.config.vocab_size
+        is_whole = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
+        if tokens.ndim != 3 or 0 in tokens.shape or not is_whole:
+            raise ValueError(f"tokens must be whole numbers [images, rows, columns], got {_form(tokens)}")
+        wrong = tokens[(tokens < 0) | (tokens >= size)]
+        if wrong.numel():
+            raise ValueError(f"token {int(wrong[0])}: this dVAE has tokens from 0 to {size - 1}")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _spans(count: int, most: int) -> Iterator[tuple[int, int]]:
+    """Divide a length into parts of about the same size.
+
+    >>> list(_spans(10, 4))
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    number = -(-count // most)
+    for index in range(number):
+        yield count * index // number, count * (index + 1) // number

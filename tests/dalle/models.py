@@ -1,0 +1,65 @@
+"""OpenAI's own package as the reference, and small models of both architectures with random weights."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from weighted_clip.dalle.config import DVAEConfig
+from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.pixels import map_pixels
+
+TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
+"""The smallest sizes that OpenAI's package takes."""
+TINY_SMALL = DVAEConfig("small", vocab_size=16, hidden_dim=16)
+
+
+def dall_e() -> ModuleType:
+    """OpenAI's package ``dall-e`` 0.1, which is in no requirements, as it wants mypy and pytest."""
+    return pytest.importorskip(
+        "dall_e", reason="compares with dall-e 0.1, which is not installed: pip install --no-deps dall-e attrs requests"
+    )
+
+
+def seeded(config: DVAEConfig, seed: int = 0) -> DVAE:
+    """With biases, so that no sum lacks a part, and no token that always wins; without gradients."""
+    model = DVAE(config).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        fan_in = parameter[0].numel() if parameter.ndim > 1 else 100
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * (2 / fan_in) ** 0.5)
+    logits = model.encoder(map_pixels(pictures(2, 32, 32, seed + 1)))
+    *_, bias = model.encoder.parameters()
+    bias -= logits.mean((0, 2, 3))
+    return model
+
+
+def reference(config: DVAEConfig) -> tuple[nn.Module, nn.Module]:
+    """OpenAI's encoder and decoder of these sizes."""
+    theirs = dall_e()
+    shared = {"n_hid": config.hidden_dim, "n_blk_per_group": config.num_blocks, "vocab_size": config.vocab_size}
+    return theirs.Encoder(**shared), theirs.Decoder(n_init=config.init_dim, **shared)
+
+
+def pictures(count: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
+    """Random pictures with large and small structures."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 3, height // 4, width // 4, generator=generator)
+    fine = torch.rand(count, 3, height, width, generator=generator)
+    return 0.8 * nn.functional.interpolate(coarse, (height, width), mode="bilinear") + 0.2 * fine
+
+
+def set_by_formula(model: nn.Module) -> None:
+    """Weights that any program can repeat: sin(0.37 i + p) for element i of parameter p, smaller for more inputs."""
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            fan_in = parameter[0].numel() if parameter.ndim > 1 else 100
+            values = torch.sin(0.37 * torch.arange(parameter.numel(), dtype=torch.float64) + number)
+            parameter.copy_((values * (2 / fan_in) ** 0.5).view(parameter.shape))
+
+
+def formula_picture() -> torch.Tensor:
+    """``[1, 3, 16, 24]``, in 0..1."""
+    return (torch.sin(0.1 * torch.arange(3 * 16 * 24, dtype=torch.float64)) / 2 + 0.5).view(1, 3, 16, 24).float()
