@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +22,6 @@ from inprocess import OURS, PACK, identity, load_pack, main
 
 HEAVY = {"transformers", "gradio", "compel", "diffusers", "matplotlib", "scipy", "pandas", "torchvision"}
 """What our pack must not load. What the host has loaded itself does not count."""
-SECONDS = 0.2
-"""Of processor time, at most."""
 HOST = (
     *("nodes", "comfy.hooks", "comfy.sd", "comfy.text_encoders.sd2_clip", "execution", "server"),
     "comfy_config.config_parser",
@@ -45,8 +42,6 @@ class Loaded(NamedTuple):
     """What was logged by us or of us."""
     modules: set[str]
     """Packages that were not loaded before, but for ours."""
-    seconds: float
-    """Of processor time."""
     is_random_state_kept: bool
 
 
@@ -94,9 +89,7 @@ def loaded() -> Loaded:
     handler.emit = records.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     modules, random, before, files = set(sys.modules), torch.get_rng_state(), snapshot(), files_in(*folders)
-    start = time.process_time()
     load_pack()
-    seconds = time.process_time() - start
     files_after, after = files_in(*folders), snapshot()
     logging.getLogger().removeHandler(handler)
     lines = [f"{record.name}: {record.getMessage()}" for record in records]
@@ -107,7 +100,6 @@ def loaded() -> Loaded:
         files={path for path in files.keys() | files_after.keys() if files.get(path) != files_after.get(path)},
         lines=[line for line in lines if "weighted" in line.lower()],
         modules={name.split(".")[0] for name in sys.modules.keys() - modules if not name.startswith(ours)},
-        seconds=seconds,
         is_random_state_kept=torch.equal(random, torch.get_rng_state()),
     )
 
@@ -137,10 +129,8 @@ def check_importing_the_pack_says_at_most_one_line() -> None:
     assert len(loaded().lines) <= 1, loaded().lines
 
 
-def check_importing_the_pack_is_quick_and_loads_no_heavy_library() -> None:
-    print("loading took", loaded().seconds, "and loaded", sorted(loaded().modules))  # noqa: T201
+def check_importing_the_pack_loads_no_heavy_library() -> None:
     assert not loaded().modules & HEAVY, sorted(loaded().modules)
-    assert loaded().seconds < SECONDS
 
 
 if __name__ == "__main__":
