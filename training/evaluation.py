@@ -24,14 +24,16 @@ def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
         images: ``[pairs, p]``, row i that of text i.
 
     Returns:
-        Shares from 0 to 1 by names such as ``text to image @1``. Of equal scores the own one counts as last.
+        Shares from 0 to 1 by names such as ``text to image @1``. Of equal scores the own one counts as last. Where the
+        best 5 or 10 would be all there are, they are left out.
     """
     scores = similarity(texts, images)
+    informative = [at for at in AT if at == 1 or at < len(texts)]
     found: dict[str, float] = {}
     for name, matrix in (("text to image", scores), ("image to text", scores.T)):
         own = matrix.diagonal().unsqueeze(1)
         ranks = (matrix >= own).sum(1)  # its own row among them
-        found |= {f"{name} @{at}": ((ranks <= at) & (ranks > 0)).double().mean().item() for at in AT}
+        found |= {f"{name} @{at}": ((ranks <= at) & (ranks > 0)).double().mean().item() for at in informative}
     return found
 
 

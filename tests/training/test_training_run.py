@@ -74,7 +74,9 @@ def test_recall_counts_how_many_find_their_own() -> None:
     assert found["text to image @1"] == found["image to text @1"] == pytest.approx(10 / 12)
     assert found["text to image @5"] == 1
     assert recalls(torch.ones(12, 3), torch.ones(12, 3)) == dict.fromkeys(found, 0.0)  # equal scores find nothing
-    assert recalls(torch.full((3, 2), math.nan), torch.ones(3, 2)) == dict.fromkeys(found, 0.0)
+    assert recalls(torch.full((12, 2), math.nan), torch.ones(12, 2)) == dict.fromkeys(found, 0.0)
+    for count, names in ((10, {"@1", "@5"}), (5, {"@1"}), (1, {"@1"})):  # among so few more would always be found
+        assert {name[-2:].strip() for name in recalls(texts[:count], images[:count])} == names
 
 
 def test_the_log_and_the_lines_tell_of_recall_and_progress(
