@@ -115,6 +115,16 @@ def add_command(commands: Any) -> None:
         "--word-from", default="*", metavar="TEXT", help="text whose tokens it begins with (%(default)s)"
     )
     train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
+    train.add_argument(
+        "--random-crop",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="train on random parts of images, of at least this share of their area, e.g. 0.9 (the whole)",
+    )
+    train.add_argument(
+        "--mirror", action="store_true", help="mirror every other image (captions may say left and right)"
+    )
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
     train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
     train.add_argument(
@@ -189,6 +199,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
     Raises:
         ValueError: If a number is out of range.
     """
+    from ..training.augmentation import Augmentation
     from ..training.captions import CaptionOptions
     from ..training.optimizer import Rates
     from ..training.options import TrainOptions
@@ -210,6 +221,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         ),
         captions=CaptionOptions(arguments.shuffle_tags, arguments.keep_tags, arguments.tag_dropout),
         crop=arguments.crop,
+        augmentation=Augmentation(arguments.random_crop, arguments.mirror),
         held_out=arguments.held_out,
         ema=arguments.ema,
         watch=tuple(dict.fromkeys(arguments.watch)),

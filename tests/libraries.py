@@ -20,6 +20,7 @@ COMPARED = {
     "diffusers": "diffusers",
     "open_clip": "open_clip_torch",
     "tensorboard": "tensorboard",
+    "torchvision": "torchvision",
     "webdataset": "webdataset",
 }
 """Names of modules, and of what pip installs."""

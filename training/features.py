@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,9 @@ from ..output.export import save_tensors
 from ..output.files import written_whole
 from .data import Example, Problem
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 PER_FILE = 1024
 """Images whose features are in one file."""
 BATCH = 32
@@ -31,10 +35,13 @@ BATCH = 32
 NUM_THREADS = min(8, os.cpu_count() or 1)
 
 
-def pixels_of(example: Example, size: int, crop: Crop) -> Tensor | Problem:
-    """An image for the image tower, ``[3, size, size]``, or why it cannot be read."""
+def pixels_of(
+    example: Example, size: int, crop: Crop, change: Callable[[Image.Image], Image.Image] | None = None
+) -> Tensor | Problem:
+    """An image for the image tower, ``[3, size, size]``, or why it cannot be read. ``change`` comes first."""
     try:
-        return preprocess([example.image()], size, crop)[0]
+        image = example.image()
+        return preprocess([image if change is None else change(image)], size, crop)[0]
     except (ValueError, OSError) as error:
         reason = str(error)
         for name in (str(example.path), example.name):

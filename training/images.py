@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..encoder.full_clip import FullClip
+from .augmentation import Augmentation
 from .data import Data, Example, Problem
 from .features import cached_features, pixels_of, unreadable
 from .frozen import digest_of, drop
@@ -73,6 +75,15 @@ class Images:
             self._features, problems = found
             drop(vision)
         return data.without(problems)
+
+    def for_epoch(self, pair: Example, epoch: int) -> Tensor | Problem:
+        """The same as it is trained on in an epoch, by the augmentation that was asked for."""
+        options = self._options
+        if options.augmentation == Augmentation():
+            return self(pair)
+        size = self._clip.vision.config.image_size
+        rng = random.Random(f"{options.seed}/{epoch}/{pair.name}/image")
+        return pixels_of(pair, size, options.crop, lambda image: options.augmentation(image, size, rng))
 
     def __call__(self, pair: Example) -> Tensor | Problem:
         """Features ``[p]`` of an image; where its tower is trained pixels ``[3, size, size]``, or why not."""

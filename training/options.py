@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from ..encoder.config import CROPS, Crop
+from .augmentation import Augmentation
 from .captions import CaptionOptions
 from .optimizer import Optimizer, Rates
 from .word import MAX_VECTORS, file_name
@@ -43,6 +44,7 @@ class TrainOptions:
     rates: Rates = field(default_factory=Rates)
     captions: CaptionOptions = field(default_factory=CaptionOptions)
     crop: Crop = CROPS[0]
+    augmentation: Augmentation = field(default_factory=Augmentation)
     held_out: int | None = None
     """Pairs that are kept from training, to measure recall. None: a tenth, at most 256."""
     ema: float = 0.0
@@ -78,6 +80,8 @@ class TrainOptions:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.held_out is not None and self.held_out < 0:
             raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
+        if self.augmentation != Augmentation() and self.towers != "both":
+            raise ValueError("--random-crop and --mirror want --towers both: else each image is looked at only once")
         if self.lora < 0:
             raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
         if self.lora and self.towers == "both":

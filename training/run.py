@@ -287,7 +287,10 @@ class Run:
         first = self.accelerator.process_index * self._share
         own = [self.pairs[index] for index in indices[first : first + self._share]]
         return [
-            (caption_of(pair, epoch, self.options.seed, self.options.captions), pool.submit(self._images, pair))
+            (
+                caption_of(pair, epoch, self.options.seed, self.options.captions),
+                pool.submit(self._images.for_epoch, pair, epoch),
+            )
             for pair in own
         ]
 

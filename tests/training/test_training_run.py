@@ -216,6 +216,7 @@ RESUMED = {
     "a LoRA": ["--lora", "2", "--lora-for", "sdxl_l"],
     "a word": ["--word", "cat", "--ema", "0.9"],
     "both with an average": ["--towers", "both", "--ema", "0.9", "--warmup", "3"],
+    "both with random parts": ["--towers", "both", "--random-crop", "0.5", "--mirror"],
 }
 
 

@@ -1,0 +1,78 @@
+"""Random parts of images: drawn as torchvision draws them, cut and squeezed as it does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from weighted_clip.parity.torchvision_operators import declare_missing_operators
+from weighted_clip.training.augmentation import ASPECTS, Augmentation, random_part
+
+from ..libraries import library
+from .runs import Start
+
+
+@pytest.fixture
+def transforms() -> object:
+    library("torchvision")
+    declare_missing_operators()
+    from torchvision import transforms
+
+    return transforms
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(("width", "height"), [(48, 48), (60, 40), (20, 90)])
+def test_parts_are_drawn_as_by_random_resized_crop(transforms, width: int, height: int) -> None:
+    rng, image = random.Random(1), noise(width, height)
+    torch.manual_seed(1)
+    draw: Callable = transforms.RandomResizedCrop.get_params
+    ours = np.array([random_part(width, height, 0.4, rng) for _ in range(4000)])
+    theirs = np.array([draw(image, (0.4, 1.0), ASPECTS) for _ in range(4000)])[:, [1, 0, 3, 2]]
+    assert (ours.min(0) >= 0).all() and (ours[:, 0] + ours[:, 2]).max() <= width
+    assert (ours[:, 1] + ours[:, 3]).max() <= height
+    # means of 4,000 draws, whose own error is a sixtieth of the spread
+    error = np.maximum(theirs.std(0), 0.5) / 4000**0.5
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) < 6 * error).all()
+    assert np.abs(ours.std(0) - theirs.std(0)).max() < 0.1 * max(theirs.std(0).max(), 1)
+
+
+def test_a_part_is_cut_and_squeezed_as_by_torchvision(transforms) -> None:
+    image = noise(60, 40)
+    left, top, width, height = random_part(60, 40, 0.4, random.Random(3))
+    expected = transforms.functional.resized_crop(
+        image, top, left, height, width, [32, 32], transforms.InterpolationMode.BICUBIC
+    )
+    found = Augmentation(0.4)(image, 32, random.Random(3))
+    assert found.size == (32, 32) and found.tobytes() == expected.tobytes()
+
+
+def test_every_other_image_is_mirrored() -> None:
+    image, rng = noise(8, 8), random.Random(0)
+    mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    found = [Augmentation(is_mirrored=True)(image, 8, rng) for _ in range(200)]
+    count = sum(one.tobytes() == mirrored.tobytes() for one in found)
+    assert 70 < count < 130 and all(one.tobytes() in (image.tobytes(), mirrored.tobytes()) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--towers", "both", "--random-crop", "0"), "above 0, at most 1: 0.0"),
+        (("--towers", "both", "--random-crop", "1.5"), "above 0, at most 1: 1.5"),
+        (("--random-crop", "0.9"), "want --towers both"),
+        (("--mirror",), "want --towers both"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    start: Start, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert start(*options) == 1
+    assert message in capsys.readouterr().err

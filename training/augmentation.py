@@ -1,0 +1,77 @@
+"""Images that look a little different in each epoch: a random part of them, mirrored or not.
+
+Source: the training transform of open_clip 3.3, which is torchvision's RandomResizedCrop.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ASPECTS = (3 / 4, 4 / 3)
+"""Least and largest ratio of width to height of a part, before it is squeezed to a square."""
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How images are changed for training; not for measuring.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    least_area: float = 1.0
+    """Least share of an image's area that a random part of it has; 1: the whole image, cropped as for measuring."""
+    is_mirrored: bool = False
+    """Whether every other image is mirrored, left to right."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least_area <= 1:
+            raise ValueError(f"the least share of an image that is seen must be above 0, at most 1: {self.least_area}")
+
+    def __call__(self, image: Image.Image, size: int, rng: random.Random) -> Image.Image:
+        """Change an image.
+
+        Args:
+            image: Of any size.
+            size: Pixels along each side of a random part.
+            rng: What it is drawn with.
+        """
+        from PIL import Image
+
+        if self.least_area < 1:
+            left, top, width, height = random_part(image.width, image.height, self.least_area, rng)
+            part = image.convert("RGB").crop((left, top, left + width, top + height))
+            image = part.resize((size, size), Image.Resampling.BICUBIC)
+        if self.is_mirrored and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return image
+
+
+def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:
+    """A part of an image: its area uniform, its aspect uniform in the logarithm, its place uniform.
+
+    Args:
+        width: Of the image, in pixels.
+        height: Likewise.
+        least_area: Least share of the image's area.
+        rng: What it is drawn with.
+
+    Returns:
+        Left, top, width and height. Where ten draws do not fit, as much of the middle as `ASPECTS` allow.
+    """
+    low, high = ASPECTS
+    for _ in range(_TRIES):
+        area = width * height * rng.uniform(least_area, 1)
+        aspect = math.exp(rng.uniform(math.log(low), math.log(high)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, width - w), rng.randint(0, height - h), w, h
+    w, h = min(width, round(height * high)), min(height, round(width / low))
+    return (width - w) // 2, (height - h) // 2, w, h
