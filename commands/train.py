@@ -123,7 +123,7 @@ def add_command(commands: Any) -> None:
         help="train on random parts of images, of at least this share of their area, e.g. 0.9 (the whole)",
     )
     train.add_argument(
-        "--mirror", action="store_true", help="mirror every other image (captions may say left and right)"
+        "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
     )
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
     train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")

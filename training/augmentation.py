@@ -29,7 +29,7 @@ class Augmentation:
     least_area: float = 1.0
     """Least share of an image's area that a random part of it has; 1: the whole image, cropped as for measuring."""
     is_mirrored: bool = False
-    """Whether every other image is mirrored, left to right."""
+    """Whether half of the images, at random, are mirrored, left to right."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_area <= 1:

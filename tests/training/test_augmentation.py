@@ -54,7 +54,7 @@ def test_a_part_is_cut_and_squeezed_as_by_torchvision(transforms) -> None:
     assert found.size == (32, 32) and found.tobytes() == expected.tobytes()
 
 
-def test_every_other_image_is_mirrored() -> None:
+def test_half_of_the_images_are_mirrored() -> None:
     image, rng = noise(8, 8), random.Random(0)
     mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     found = [Augmentation(is_mirrored=True)(image, 8, rng) for _ in range(200)]
