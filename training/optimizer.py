@@ -110,8 +110,11 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
 
 
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """AdamW with the constants of CLIP's own training."""
-    return torch.optim.AdamW(groups, betas=BETAS, eps=EPS)
+    """AdamW with the constants of CLIP's own training, each tensor in one pass where PyTorch can."""
+    try:
+        return torch.optim.AdamW(groups, betas=BETAS, eps=EPS, fused=True)
+    except RuntimeError:  # before PyTorch 2.4 not on a CPU
+        return torch.optim.AdamW(groups, betas=BETAS, eps=EPS)
 
 
 def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
