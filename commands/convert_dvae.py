@@ -1,0 +1,40 @@
+"""The command ``convert-dvae``: OpenAI's pickled discrete VAE as one safetensors file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .console import show
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    convert = commands.add_parser(
+        "convert-dvae",
+        help="make a safetensors file of OpenAI's discrete VAE",
+        description="Make one .safetensors file of the two pickled files of OpenAI's discrete VAE. They are read "
+        "without running any code in them; a file that holds anything but the parts of that model is refused. See "
+        "docs/dalle.md.",
+    )
+    convert.add_argument("encoder", type=Path, metavar="ENCODER", help="OpenAI's encoder.pkl")
+    convert.add_argument("decoder", type=Path, metavar="DECODER", help="OpenAI's decoder.pkl")
+    convert.add_argument("out", type=Path, metavar="OUT", help="the .safetensors file to write; never overwrites")
+    convert.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..dalle.files import save_dvae
+    from ..dalle.pickled import read_published
+
+    out: Path = arguments.out
+    if out.suffix != ".safetensors":
+        raise ValueError(f"{out}: the name of the file to write must end in .safetensors")
+    if out.exists():
+        raise ValueError(f"{out} is there already; choose another name")
+    model = read_published(arguments.encoder, arguments.decoder)
+    save_dvae(model, out, {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"})
+    config = model.config
+    show(f"written: {out}, {config.vocab_size:,} tokens, {config.downsampling} pixels along each side of one")
+    return 0

@@ -1,0 +1,124 @@
+"""Discrete VAEs as safetensors files: sizes in the metadata, keys as OpenAI names them.
+
+A key is ``encoder.`` or ``decoder.`` before the name in OpenAI's own state dict. Nothing here reads a pickle;
+``pickled.py`` does, for one command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from ..encoder.files.safetensors_file import FLOATS, opened, why_unread
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from .config import DVAEConfig
+from .dvae import DVAE
+
+FORMAT = "dvae"
+"""What the entry ``format`` of the metadata says."""
+CONVERT = "python run.py convert-dvae ENCODER DECODER OUT"
+"""The command that makes a file of OpenAI's pickles."""
+PICKLE_SUFFIXES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
+MAX_HEADER_BYTES = 2**20
+
+
+class DVAEFileError(ValueError):
+    """A file that no discrete VAE can be read from; the message names the file."""
+
+
+def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write a discrete VAE, whole or not at all.
+
+    Args:
+        model: What to write.
+        path: Of the file; one that is there is replaced.
+        about: Further entries of the metadata, such as where it comes from.
+
+    Raises:
+        OSError: If it cannot be written; what was there before still is.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    metadata = {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))}
+    with written_whole(path) as place:
+        save_tensors(tensors, place, metadata)
+
+
+def load_dvae(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> DVAE:
+    """Read a discrete VAE.
+
+    Args:
+        path: A file of `save_dvae`, or of the command ``convert-dvae``.
+        dtype: Type of the weights and of the arithmetic.
+        device: Where the model shall be.
+
+    Returns:
+        The model, in evaluation mode without gradients.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
+    path = Path(path)
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise DVAEFileError(
+            f"{path}: pickled models are not loaded, because loading one can run code. Convert it first: {CONVERT}"
+        )
+    try:
+        with opened(path, MAX_HEADER_BYTES) as file:
+            return _read(path, file, dtype, device)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DVAEFileError(f"{path}: there is no such file") from error
+    except (SafetensorError, OSError) as error:
+        raise DVAEFileError(f"{path}: {why_unread(error)}") from error
+
+
+def _read(path: Path, file: Any, dtype: torch.dtype, device: torch.device | str) -> DVAE:
+    config = _config(path, file.metadata() or {})
+    with torch.device("meta"):
+        model = DVAE(config)
+    shapes = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    expected = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
+    for name, shape in expected.items():
+        if name not in shapes:
+            raise DVAEFileError(f"{path}: key {name!r} is missing; the file looks incomplete")
+        if shapes[name] != shape:
+            raise DVAEFileError(
+                f"{path}: key {name!r} has shape {shapes[name]!s:.200}, expected {shape} by the sizes in its metadata"
+            )
+    if more := [key for key in shapes if key not in expected]:
+        raise DVAEFileError(f"{path}: key {more[0]!r:.200} is no part of a dVAE")
+    state: dict[str, torch.Tensor] = {}
+    for name in expected:
+        stored = file.get_slice(name).get_dtype()
+        if stored not in FLOATS:
+            raise DVAEFileError(f"{path}: key {name!r} holds {stored}, expected one of {', '.join(FLOATS)}")
+        tensor = file.get_tensor(name)
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise DVAEFileError(f"{path}: key {name!r} holds values that are NaN or infinite")
+        # a copy: what safetensors gives is the file itself, which may change
+        state[name] = tensor.to(device=device, dtype=dtype, copy=True)
+    model.load_state_dict(state, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _config(path: Path, metadata: Mapping[str, str]) -> DVAEConfig:
+    """The sizes that the metadata names."""
+    if metadata.get("format") != FORMAT or "config" not in metadata:
+        raise DVAEFileError(
+            f"{path}: this is no dVAE of ours: its metadata has no sizes of one. OpenAI's encoder.pkl and decoder.pkl "
+            f"are converted by {CONVERT}"
+        )
+    try:
+        given = json.loads(metadata["config"])
+        names = {field.name for field in fields(DVAEConfig)}
+        if not isinstance(given, dict) or set(given) != names:
+            raise ValueError(f"expected the entries {', '.join(sorted(names))}")
+        return DVAEConfig(**given)
+    except (ValueError, RecursionError) as error:
+        raise DVAEFileError(f"{path}: the sizes in its metadata cannot be used: {error}") from error
