@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import importlib
 import json
+import math
 import re
 import sys
 import traceback
@@ -167,7 +168,9 @@ def difference(one: Any, other: Any) -> float:
                 assert a == b, (a, b)
                 continue
             assert a.shape == b.shape and a.dtype == b.dtype and a.device == b.device, (a.shape, b.shape)
-            largest = max(largest, float((a - b).abs().max()))
+            distance = float((a - b).abs().max())
+            assert not math.isnan(distance)
+            largest = max(largest, distance)
     return largest
 
 

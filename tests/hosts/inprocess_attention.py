@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from inprocess import WIDTHS, draw, main, make_clip, make_lora, refusal, run_ours, stock
+from inprocess import WIDTHS, difference, draw, main, make_clip, make_lora, refusal, run_ours, stock
 
 NODE = "WeightedCLIPWeighAttention"
 CLOSE = 1e-5
@@ -159,15 +159,16 @@ def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor,
 
     inprocess.comparisons += 1
     assert rel(without, reference) > 100 * CLOSE, (name, rel(without, reference))
-    difference = rel(ours, reference)
-    assert difference <= CLOSE, (name, difference)
-    return difference
+    distance = rel(ours, reference)
+    assert distance <= CLOSE, (name, distance)
+    return distance
 
 
 # ---- what is drawn
 
 
 def check_weight_one_gives_the_stock_conditioning_and_model() -> float:
+    largest = 0.0
     for family in ("SD1", "SD2", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         expected = stock(clip, PLAIN)
@@ -175,11 +176,8 @@ def check_weight_one_gives_the_stock_conditioning_and_model() -> float:
             conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
             assert same is model
             assert "no word is weighed" in report
-            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
-            assert torch.equal(rows, stock_rows)
-            assert values.keys() == stock_values.keys()
-            assert torch.equal(values["pooled_output"], stock_values["pooled_output"])
-    return 0.0
+            largest = max(largest, difference(conditioning, expected))
+    return largest
 
 
 def check_weighed_attention_equals_one_written_out() -> float:
@@ -354,6 +352,7 @@ def check_two_nodes_on_one_model_both_act() -> float:
 
 
 def check_stock_is_stock_afterwards() -> float:
+    largest = 0.0
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
     before = sampled(model, plain, negative)
@@ -362,11 +361,11 @@ def check_stock_is_stock_afterwards() -> float:
         conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, **inputs)["result"]
         drawn = sampled(with_wrappers or model, conditioning, negative)
         assert not torch.equal(drawn, before)
-        assert torch.equal(sampled(model, plain, negative), before)
-        assert torch.equal(sampled(with_wrappers or model, plain, negative), before)
-        assert torch.equal(stock(clip, PLAIN)[0][0], plain[0][0])
+        for one in (model, with_wrappers or model):
+            largest = max(largest, difference([[sampled(one, plain, negative), {}]], [[before, {}]]))
+        largest = max(largest, difference(stock(clip, PLAIN), plain))
     assert options == (repr(model.model_options), repr(model.wrappers), repr(model.object_patches))
-    return 0.0
+    return largest
 
 
 # ---- what is refused, and what is said

@@ -453,11 +453,11 @@ def check_a_compiled_stable_diffusion_3_is_weighed_as_well() -> float:
     return is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
 
 
-def check_as_many_rows_as_patches_do_not_confuse_lumina() -> float:
+def check_as_many_rows_as_patches_do_not_confuse_lumina() -> float | None:
     clip, model = make_text_encoder("Lumina 2"), make_model("Lumina 2")
     if "Lumina 2" not in families():
         assert "too old to tell" in refusal(lambda: sampled(model, weighed(clip), stock(clip, NEGATIVE)))
-        return 0.0
+        return None
     filler = next(" a" * count for count in range(100) if stock(clip, PLAIN + " a" * count)[0][0].shape[1] == 77)
     plain, negative = stock(clip, PLAIN + filler), stock(clip, NEGATIVE)
     with written_out(model, "bias", (plain, rows_by_hand("Lumina 2", clip, PLAIN + filler))):

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
-from inprocess import run_ours, stock
+from inprocess import difference, run_ours, stock
 from inprocess_attention import NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, weighed
 
 Layout = Callable[[Any, Any], Any]
@@ -62,18 +62,15 @@ def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weight
 
 def weight_one_is_stock(toys: Toys, families: Iterable[str]) -> float:
     """Prompts without an effect give what the stock node gives, and the MODEL that came in."""
+    largest = 0.0
     for family in families:
         clip, model = toys.make_text_encoder(family), toys.make_model(family)
         expected = stock(clip, PLAIN)
         for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
             conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
             assert same is model and "no word is weighed" in report
-            ((rows, values),), ((stock_rows, stock_values),) = conditioning, expected
-            assert torch.equal(rows, stock_rows), family
-            assert values.keys() == stock_values.keys()
-            for key, value in values.items():
-                assert value is None or torch.equal(value, stock_values[key])
-    return 0.0
+            largest = max(largest, difference(conditioning, expected))
+    return largest
 
 
 def weights_equal_ones_written_out(toys: Toys, families: Iterable[str], hows: Iterable[str]) -> float:

@@ -115,7 +115,7 @@ def check_pictures_with_repeated_rows_are_those_of_a_bias() -> float:
         assert off.max() <= 1, (text, int(off.max()))
         assert (off > 0).float().mean() <= 0.01, text
         assert ((unweighted - other).abs() > 1).float().mean() > 0.1, text  # else the weights cannot be seen
-        largest = max(largest, float(off.max()))
+        largest = max(largest, difference([[shown, {}]], [[other, {}]]))
     return largest
 
 
