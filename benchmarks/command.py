@@ -23,6 +23,7 @@ from .sampling import sampling_block
 from .scale import FULL, QUICK, Scale
 from .sharing import sharing_block
 from .tokenizing import token_block
+from .training import training_block
 
 MEASURES: dict[str, Callable[[Scale], str]] = {
     "machine": lambda scale: machine(),
@@ -33,6 +34,7 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "types": type_block,
     "peak": peak_block,
     "images": image_block,
+    "training": training_block,
     "hosts": host_block,
     "sampling": sampling_block,
     "gpu": gpu_section,

@@ -11,6 +11,7 @@ from .hosts import ADV, STOCK, WAYS
 from .page import table, table_rows
 from .runs import TRANSFORMERS
 from .sharing import GRID, NO_MEMORY, TYPED
+from .training import EVERY_STEP, FULL_SIZE, LOCKED, OPEN_CLIP, SMALL, WITH_ACCELERATE
 
 HEAD = ("Goal", "Beside", "Asked", "Measured", "", "Found under")
 NOT_MEASURED = "not measured"
@@ -19,6 +20,7 @@ SECTIONS = {
     "tokens": "From text to tokens",
     "encode": "Beside transformers and compel",
     "sharing": "What is computed once",
+    "training": "Training",
     "hosts": "Inside ComfyUI",
     "gpu": "On a GPU",
 }
@@ -89,6 +91,27 @@ GOALS = (
         {"Syntax": ("a1111", "comfy"), "Text": ("normal",)},
         0.2,
         "300 characters, ms",
+    ),
+    Goal(
+        "A step of training",
+        "open_clip's own loop",
+        "training",
+        {"Text tower": (SMALL, FULL_SIZE), "Peer": (OPEN_CLIP,)},
+        1.0,
+    ),
+    Goal(
+        "A step of training",
+        "transformers and accelerate",
+        "training",
+        {"Text tower": (SMALL, FULL_SIZE), "Peer": (WITH_ACCELERATE,)},
+        1.0,
+    ),
+    Goal(
+        "A step of training, CLIP-L",
+        "loops that run the image tower",
+        "training",
+        {"Text tower": (FULL_SIZE,), "Peer": (LOCKED, EVERY_STEP)},
+        4.0,
     ),
     Goal("A weighted prompt on a GPU", "transformers, eager", "gpu", {"Peer": (f"{TRANSFORMERS}, eager",)}, 3.0),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import os
 import platform
@@ -24,16 +25,23 @@ def machine() -> str:
     """Cores, instruction sets, versions, threads and load, as one Markdown list."""
     import torch
 
-    name, flags = _processor()
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores, flags = _processor()
     lines = [
-        f"{num_cores} CPU cores, {name}" + (f", with {', '.join(flags)}" if flags else ""),
+        cores + (f", with {', '.join(flags)}" if flags else ""),
         f"{platform.system()}, Python {platform.python_version()}",
         f"{with_torch()}, float32, kernels for {torch.backends.cpu.get_cpu_capability()}",
         ", ".join(f"{package} {version(package)}" for package in ("tokenizers", "transformers", "compel")),
     ]
     lines += load("the minute before the start")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def measured(*packages: str) -> str:
+    """When, on what and with what a section is measured, in a sentence; called before it is."""
+    day = datetime.datetime.now(datetime.timezone.utc).date()
+    parts = [f"Measured on {day} on {_processor()[0]}", with_torch()]
+    parts += [f"{package} {version(package)}" for package in packages]
+    return "; ".join([", ".join(parts), *load("the minute before")]) + "."
 
 
 def load(when: str) -> list[str]:
@@ -58,12 +66,14 @@ def version(package: str) -> str:
 
 
 def _processor() -> tuple[str, list[str]]:
-    """Name of the processor and those of its instruction sets that matter here."""
+    """How many cores of which processor there are, and those of its instruction sets that matter here."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     architecture = platform.machine() or "unknown"
     if not _CPU_INFO.is_file():
-        return platform.processor() or architecture, []
+        return f"{num_cores} CPU cores, {platform.processor() or architecture}", []
     info = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
     has = set(flags[1].split()) if flags else set[str]()
-    return f"{name[1]} ({architecture})" if name else architecture, [_FLAGS[flag] for flag in _FLAGS if flag in has]
+    named = f"{name[1]} ({architecture})" if name else architecture
+    return f"{num_cores} CPU cores, {named}", [_FLAGS[flag] for flag in _FLAGS if flag in has]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import datetime
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..parity.transformers_reference import sizes_of
-from .machine import load, version, with_torch
+from .machine import measured
 from .page import NOT_FOUND, small, table, times
 from .scale import Scale
 from .timing import compare, times_in_turn
@@ -55,15 +54,13 @@ def image_block(scale: Scale) -> str:
     from ..encoder.config import VisionConfig
     from ..encoder.files.checkpoint import seeded_vision_model
 
-    day = datetime.datetime.now(datetime.timezone.utc).date()
-    about = f"Measured on {day} with {with_torch()} and transformers {version('transformers')}"
-    about = "; ".join([about, *load("the minute before")])
+    about = measured("transformers")
     config = VisionConfig(**scale.vision_sizes)  # pyright: ignore[reportArgumentType]
     rows = memory_rows(config, scale.num_images, scale.image_side)
     model = seeded_vision_model(config)
     pictures = _pictures(scale.image_batch, scale.image_side)
     speed = table(SPEED_HEAD, _speed_rows(model, pictures, scale.image_repetitions), num_left=2)
-    return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), f"{about}."])
+    return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), about])
 
 
 def _pictures(count: int, side: int) -> list[Image.Image]:

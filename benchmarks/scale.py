@@ -76,6 +76,10 @@ class Scale:
     latent_side: int = 32
     """Of the latent that is sampled; a place is 8 x 8 pixels."""
     unet_sizes: dict[str, Any] = field(default_factory=lambda: UNET)
+    training: tuple[int, int, int, int] = (8, 15, 5, 1)
+    """Of the full-size text tower: pairs in a batch, rounds, rounds where the image tower runs, steps in a round."""
+    small_training: tuple[int, int, int, int] = (64, 30, 30, 5)
+    """Of the small one."""
 
     def model(self) -> TextModel:
         """A text tower of these sizes, in float32; the peers get its very tensors."""
@@ -107,4 +111,6 @@ QUICK = Scale(
     sampling_repetitions=1,
     latent_side=8,
     unet_sizes=TINY_UNET,
+    training=(3, 2, 1, 1),
+    small_training=(4, 2, 1, 2),
 )

@@ -42,6 +42,7 @@ SECTIONS = [
     "types",
     "peak",
     "images",
+    "training",
     "hosts",
     "sampling",
     "gpu",
