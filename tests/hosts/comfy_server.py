@@ -37,7 +37,7 @@ CACHE_FOLDER = ".weighted_clip_cache"
 CACHE_VERSION = "1"
 """To be raised when make_checkpoint.py writes other numbers."""
 
-START_SECONDS = 180
+START_SECONDS = 600
 PROMPT_SECONDS = 600
 SCRIPT_SECONDS = 1200
 CHECKPOINT = "seeded-sd15.safetensors"
@@ -266,9 +266,13 @@ class ComfyServer:
         """Whether the server still runs."""
         return self.process.poll() is None
 
+    def log_text(self) -> str:
+        """All that the server wrote."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
     def log_tail(self) -> str:
         """The last lines that the server wrote."""
-        return self.log.read_text(encoding="utf-8", errors="replace")[-5000:] if self.log.exists() else ""
+        return self.log_text()[-5000:]
 
 
 @contextmanager

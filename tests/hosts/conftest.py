@@ -12,16 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host, find_hosts, find_packs
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
-from ..door import encode_prompt
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
+from .native import native_encoder
 from .parity import Figures, revision_of, write_parity
 from .stock import StockOutputs, run_stock
 
@@ -95,15 +90,7 @@ def webui_models(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def native(webui_models: Path) -> Any:
     """Our own encoder on the checkpoint: a function from a text and options to hidden states, ``[positions, dim]``."""
-    models, _ = load_text_models(webui_models / "checkpoints" / CHECKPOINT)
-    encoder, tokenize = TextEncoder(models["clip_l"]), default_tokenizer()
-
-    def encode(text: str, **choices: Any) -> torch.Tensor:
-        read = read_prompt(text, EncodeOptions(syntax="a1111", **choices), tokenize)
-        with torch.no_grad():
-            return encode_prompt(read, encoder, tokenize).hidden[0]
-
-    return encode
+    return native_encoder(webui_models / "checkpoints" / CHECKPOINT)
 
 
 @pytest.fixture(scope="session")

@@ -44,8 +44,8 @@ KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section")
 FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "embeddings": "embeddings"}
 """Folders of make_checkpoint.py, and where a WebUI looks for them."""
 
-START_SECONDS = 120
-REQUEST_SECONDS = 300
+START_SECONDS = 600
+REQUEST_SECONDS = 1200
 OFFLINE = {
     **{name: "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")},
     **{name: "1" for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")},
@@ -230,6 +230,7 @@ def running_webui(
     with_ours: bool,
     extensions: Mapping[str, Path] | None = None,
     settings: Mapping[str, Any] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[WebUIServer]:
     """Start a WebUI on the CPU with float32 everywhere, with our extension or without, and stop it in the end.
 
@@ -240,6 +241,7 @@ def running_webui(
         with_ours: Whether our extension is there; the probe always is.
         extensions: More of them: the name of each, and its folder.
         settings: Of the WebUI, other than its defaults.
+        arguments: More of the command line's.
     """
     environment = prepare_data_folder(host, models, base, settings or {})
     link_folder(TESTS / PROBE_FOLDER, base / "extensions" / "weighted-clip-probe")
@@ -253,6 +255,7 @@ def running_webui(
         *("--gradio-allowed-path", str(host.folder)),  # with another data folder Forge does not serve its own scripts
         *("--skip-prepare-environment", "--skip-install", "--skip-torch-cuda-test", "--skip-python-version-check"),
         *("--skip-version-check", "--no-download-sd-model", "--no-hashing", "--disable-console-progressbars"),
+        *arguments,
     ]
     start = time.monotonic()
     with log.open("wb") as stream:
