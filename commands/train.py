@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
         "train",
         help="train a CLIP further on your images and captions",
         description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
-        "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI, A1111 and Forge load, and "
+        "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
         "clip.safetensors, the whole CLIP. See docs/training.md.",
         epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
         "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py train ...",
