@@ -6,6 +6,7 @@ Commands:
     test [pytest arguments]  install the development set, run the tests
     check                    install the development set, run ruff, pyright and import-linter
     train ...                install the training set, train a CLIP (`python run.py train --help`)
+    dalle train-vae ...      install the training set, train a discrete VAE
     anything else            passed on to the command line of Weighted CLIP, also nothing
                              (`python run.py inspect --help` shows the help of a command)
 
@@ -382,7 +383,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
-    is_training = rest[:1] == ["train"]
+    is_training = rest[:1] == ["train"] or rest[:2] == ["dalle", "train-vae"]
     if sys.version_info < (3, 11) and (command or is_training):
         raise SetupError(f"{command or 'train'} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
     if not command:

@@ -16,7 +16,7 @@ LOSS_NAME, RECALL_NAME, MOVED_NAME = "loss.png", "recall.png", "moved.png"
 MAX_WATCHED = 6
 """Prompts that are drawn."""
 
-_STYLE = (
+STYLE = (
     "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
     "img{max-width:100%}code{word-break:break-word}"
@@ -76,7 +76,7 @@ def _page(
     parts = [
         "<!doctype html>",
         '<html lang="en"><meta charset="utf-8"><title>Training run</title>',
-        f"<style>{_STYLE}</style><h1>Training run</h1>",
+        f"<style>{STYLE}</style><h1>Training run</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
     ]
     if measured:

@@ -202,7 +202,16 @@ def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
     assert len(names[0] | names[1] | names[2]) == sum(map(len, names))
 
 
-@pytest.mark.parametrize(("command", "name"), [(["train", "--help"], "train"), (["lab"], "lab"), (["check"], "dev")])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["train", "--help"], "train"),
+        (["dalle", "train-vae", "data"], "train"),
+        (["dalle", "shapes", "out"], "lab"),
+        (["lab"], "lab"),
+        (["check"], "dev"),
+    ],
+)
 def test_a_command_gets_the_packages_that_it_needs(
     run: ModuleType, monkeypatch: pytest.MonkeyPatch, command: list[str], name: str
 ) -> None:

@@ -44,7 +44,7 @@ class Example:
     path: Path
     """The image's file, or the ``.tar`` that it is in."""
     captions: tuple[str, ...]
-    """At least one, none of them blank."""
+    """At least one, none of them blank; none where only images are read."""
     repeats: int = 1
     """How often it comes in an epoch."""
     place: tuple[int, int] | None = None
@@ -99,11 +99,12 @@ class Data:
         return Data(kept, (*self.problems, *problems))
 
 
-def read_data(path: Path) -> Data:
+def read_data(path: Path, *, is_captioned: bool = True) -> Data:
     """Find the pairs in a folder or a shard.
 
     Args:
         path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
+        is_captioned: Whether captions are read, and images without one left out. A table always has captions.
 
     Returns:
         The pairs, and what is left out. There may be none.
@@ -113,7 +114,7 @@ def read_data(path: Path) -> Data:
             compressed, or metadata is no table with the two columns.
     """
     if path.is_file() and path.suffix.lower() == ".tar":
-        return _collected(_in_shard(path, path.parent))
+        return _collected(_in_shard(path, path.parent, is_captioned=is_captioned))
     if not path.is_dir():
         kind = "no folder and no .tar file" if path.exists() else "not there"
         raise ValueError(f"{path}: it is {kind}; give a folder of images with captions, or WebDataset shards")
@@ -122,8 +123,8 @@ def read_data(path: Path) -> Data:
             return _collected(_listed(path, path / name))
     shards = sorted(path.glob("*.tar"))
     if shards:
-        return _collected(found for shard in shards for found in _in_shard(shard, path))
-    data = _collected(_beside(path))
+        return _collected(found for shard in shards for found in _in_shard(shard, path, is_captioned=is_captioned))
+    data = _collected(_beside(path, is_captioned=is_captioned))
     if not data.examples and not data.problems:
         raise ValueError(
             f"{path}: no image in it ({', '.join(SUFFIXES)}), no {' or '.join(METADATA)} and no .tar file; give a "
@@ -175,7 +176,7 @@ def _pair(name: str, path: Path, captions: Iterable[str], **more: object) -> Exa
 # ---- images with a .txt beside them
 
 
-def _beside(folder: Path) -> Iterator[Example | Problem]:
+def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """Each image of a folder and of the folders in it."""
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
@@ -186,6 +187,8 @@ def _beside(folder: Path) -> Iterator[Example | Problem]:
         text = path.with_suffix(".txt")
         if number < 1:
             yield Problem(name, "its folder's name asks for no repeats")
+        elif not is_captioned:
+            yield Example(name, path, (), repeats=number)
         elif not text.is_file():
             yield Problem(name, "no .txt beside it")
         else:
@@ -254,7 +257,7 @@ def _rows(metadata: Path) -> Iterator[tuple[int, dict[str, object]]]:
 # ---- shards
 
 
-def _in_shard(shard: Path, root: Path) -> Iterator[Example | Problem]:
+def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """Each image of a ``.tar``, found by where its bytes are."""
     images: dict[str, tuple[int, int]] = {}
     captions: dict[str, list[str]] = {}
@@ -279,7 +282,9 @@ def _in_shard(shard: Path, root: Path) -> Iterator[Example | Problem]:
     except tarfile.TarError as error:
         raise ValueError(f"{shard}: no whole, uncompressed .tar file: {error}") from error
     for key, place in images.items():
-        if key in captions:
+        if not is_captioned:
+            yield Example(key, shard, (), place=place)
+        elif key in captions:
             yield _pair(key, shard, captions[key], place=place)
         else:
             yield problems.get(key, Problem(key, "no .txt of its name in the shard"))

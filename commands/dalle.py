@@ -1,0 +1,175 @@
+"""The command ``dalle``: a discrete VAE trained on pictures of one's own, and pictures to try it with."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import show
+from .loading import DTYPES
+from .stopping import stopping
+
+if TYPE_CHECKING:
+    from ..training.dvae_options import DVAEOptions
+
+NUM_SHOWN = 48
+"""Held-out pictures in the montage."""
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    dalle = commands.add_parser(
+        "dalle", help="train DALL·E's discrete VAE", description="Train DALL·E's discrete VAE. See docs/dalle.md."
+    )
+    parts = dalle.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    shapes = parts.add_parser(
+        "shapes",
+        help="draw captioned pictures of coloured shapes, for the small recipe",
+        description="Draw captioned pictures of coloured shapes, 48 pixels wide: DIR/train, 9,520 of 476 combinations, "
+        "and DIR/held_out, 256 of 64 others.",
+    )
+    shapes.add_argument("out", type=Path, metavar="DIR", help="folder for them, empty or not there")
+    shapes.set_defaults(run=_shapes)
+    _add_train(parts)
+
+
+def _add_train(parts: Any) -> None:
+    train = parts.add_parser(
+        "train-vae",
+        help="train a discrete VAE, by which images become tokens",
+        description="Train a discrete VAE on images; captions are not needed. Writes dvae.safetensors and a page with "
+        "curves and pictures.",
+        epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
+        "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train-vae ...",
+    )
+    train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    train.add_argument(
+        "--recipe",
+        choices=["paper", "small"],
+        default="paper",
+        help="sizes, lengths and rates: the paper's, for 64 GPUs, or small ones for coloured shapes (%(default)s)",
+    )
+    train.add_argument("--steps", type=int, metavar="N", help="how many updates (paper 3,000,000; small 1,800)")
+    train.add_argument("--size", type=int, metavar="N", help="pixels along each side of a picture (256; 48)")
+    train.add_argument("--batch", type=int, metavar="N", help="pictures in memory at once (8; 32)")
+    train.add_argument("--accumulate", type=int, metavar="N", help="such parts in a batch (64; 1)")
+    train.add_argument("--tokens", type=int, metavar="K", help="how many values a token can have (8192; 128)")
+    train.add_argument("--width", type=int, metavar="N", help="hidden_dim of the model (256; 64)")
+    train.add_argument("--rate", type=float, metavar="X", help="first step size (1e-4; 2e-3)")
+    train.add_argument("--kl-weight", type=float, metavar="X", help="last weight of the KL divergence (6.6; 0.2)")
+    train.add_argument("--kl-steps", type=int, metavar="N", help="updates until then (5,000; a fifth of the run)")
+    train.add_argument("--temperature", type=float, metavar="X", help="last temperature (1/16; 1/8)")
+    train.add_argument(
+        "--temperature-steps", type=int, metavar="N", help="updates until then (150,000; until 70 %% of the run)"
+    )
+    train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.999; none)")
+    train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (none; 1)")
+    train.add_argument("--held-out", type=int, metavar="N", help="pictures to measure by (a tenth, at most 256)")
+    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and noise (%(default)s)")
+    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
+    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    train.set_defaults(run=_train)
+
+
+def _shapes(arguments: argparse.Namespace) -> int:
+    from ..dalle.shapes import write_shapes
+
+    for name, count in write_shapes(arguments.out).items():
+        show(f"written: {arguments.out / name}, {count:,} pictures with captions")
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from ..training.checkpoint import NAME as CHECKPOINT_NAME
+    from ..training.data import read_data, summary
+    from ..training.dvae import NAME, DVAERun
+    from ..training.log import LOG_NAME
+    from ..training.step import make_accelerator
+    from .dalle_report import MONTAGE_NAME, montage, write_report
+
+    options = options_of(arguments)
+    folder: Path = arguments.out
+    if not arguments.resume and any((folder / name).exists() for name in (CHECKPOINT_NAME, LOG_NAME, NAME)):
+        raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
+    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
+
+    def say(line: str) -> None:
+        if accelerator.is_main_process:
+            show(line, flush=True)
+
+    data = read_data(arguments.data, is_captioned=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = DVAERun(data, folder, options, accelerator, say)
+    notes = [
+        *summary(run.data.problems),
+        f"recipe {arguments.recipe}: {options.config}",
+        f"pictures of {options.size} pixels; step size {options.step_size}; KL weight {options.kl_weight}; temperature "
+        f"{options.temperature}" + (f"; without noise for {options.noiseless:,} updates" if options.noiseless else ""),
+        *_unfinished(options),
+        f"{len(run.examples):,} pictures to train on, {len(run.held):,} held out, {options.steps:,} steps of "
+        f"{options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+    ]
+    for line in notes:
+        say(line)
+    if arguments.resume:
+        run.resume()
+    try:
+        with stopping(run):
+            run.train()
+    finally:
+        if accelerator.is_main_process and (folder / LOG_NAME).is_file():
+            if run.step:
+                montage(*run.shown(NUM_SHOWN), folder / MONTAGE_NAME)
+            say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
+    say(f"written: {folder / NAME}")
+    return 0
+
+
+def _unfinished(options: DVAEOptions) -> list[str]:
+    """Lines on schedules that a run is too short for."""
+    named = {"KL weight": options.kl_weight, "temperature": options.temperature, "step size": options.step_size}
+    return [
+        f"the {name} will be at {schedule(options.steps):.3g} in the end: its schedule is longer than the run"
+        for name, schedule in named.items()
+        if schedule(options.steps) != schedule.last
+    ]
+
+
+def options_of(arguments: argparse.Namespace) -> DVAEOptions:
+    """The recipe, and what the arguments change of it.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    from ..training.dvae_options import RECIPES
+
+    if arguments.steps is not None and arguments.steps < 1:
+        raise ValueError(f"steps must be at least 1, got {arguments.steps}")
+    options = RECIPES[arguments.recipe](arguments.steps)
+
+    def given(**values: Any) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    return replace(
+        options,
+        config=replace(options.config, **given(vocab_size=arguments.tokens, hidden_dim=arguments.width)),
+        step_size=replace(options.step_size, **given(first=arguments.rate)),
+        kl_weight=replace(options.kl_weight, **given(last=arguments.kl_weight, steps=arguments.kl_steps)),
+        temperature=replace(
+            options.temperature, **given(last=arguments.temperature, steps=arguments.temperature_steps)
+        ),
+        seed=arguments.seed,
+        precision=arguments.precision,
+        **given(
+            size=arguments.size,
+            batch=arguments.batch,
+            accumulate=arguments.accumulate,
+            ema=arguments.ema,
+            clip=arguments.clip,
+            held_out=arguments.held_out,
+        ),
+    )

@@ -1,0 +1,145 @@
+"""Captioned pictures of coloured shapes: data small enough to see a discrete VAE, and what is built on it, learn.
+
+A caption names size, colour, kind and place of the one shape in its picture. Of all 540 combinations 64 are held out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+COLORS = {
+    "red": (220, 40, 40),
+    "green": (40, 160, 60),
+    "blue": (40, 80, 220),
+    "yellow": (240, 210, 50),
+    "purple": (140, 60, 180),
+    "white": (245, 245, 245),
+}
+KINDS = ("circle", "square", "triangle", "cross", "ring")
+PLACES = {
+    "at the top left": (1 / 6, 1 / 6),
+    "at the top": (1 / 2, 1 / 6),
+    "at the top right": (5 / 6, 1 / 6),
+    "on the left": (1 / 6, 1 / 2),
+    "in the middle": (1 / 2, 1 / 2),
+    "on the right": (5 / 6, 1 / 2),
+    "at the bottom left": (1 / 6, 5 / 6),
+    "at the bottom": (1 / 2, 5 / 6),
+    "at the bottom right": (5 / 6, 5 / 6),
+}
+"""Centres, in sides of a picture that is not shrunk."""
+NUM_HELD_OUT = 64
+
+
+@dataclass(frozen=True)
+class Style:
+    """How shapes are drawn. The defaults are for the small recipe: wholly inside, on backgrounds that differ."""
+
+    side: int = 96
+    """Of the picture that is drawn, in pixels; other numbers are for 96."""
+    radii: tuple[float, float] = (16, 24)
+    """Of small and large shapes."""
+    spread: float = 0.75
+    """How far from the middle places are; 1 for `PLACES` as they are."""
+    background: tuple[int, int] = (5, 90)
+    """Darkest and brightest value of a channel."""
+
+
+class Shape(NamedTuple):
+    """What a picture shows."""
+
+    size: str
+    color: str
+    kind: str
+    place: str
+
+    @property
+    def caption(self) -> str:
+        """Such as "a small red ring at the top"."""
+        return f"a {self.size} {self.color} {self.kind} {self.place}"
+
+
+def combinations() -> list[Shape]:
+    """All 540."""
+    return [Shape(*words) for words in product(("small", "large"), COLORS, KINDS, PLACES)]
+
+
+def split() -> tuple[list[Shape], list[Shape]]:
+    """All combinations in two parts: 476 to learn from, and 64 held out."""
+    shapes = combinations()
+    random.Random(0).shuffle(shapes)
+    return shapes[NUM_HELD_OUT:], shapes[:NUM_HELD_OUT]
+
+
+def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
+    """A picture of a shape; no two are the same in background, place, size and colour.
+
+    Args:
+        shape: What to draw.
+        rng: Where the differences come from.
+        style: How.
+    """
+    from PIL import Image, ImageDraw
+
+    unit = style.side / 96
+    background = (rng.randint(*style.background), rng.randint(*style.background), rng.randint(*style.background))
+    picture = Image.new("RGB", (style.side, style.side), background)
+    canvas = ImageDraw.Draw(picture)
+    x, y = (
+        (0.5 + (share - 0.5) * style.spread) * style.side + rng.uniform(-2, 2) * unit for share in PLACES[shape.place]
+    )
+    r = style.radii[shape.size == "large"] * rng.uniform(0.94, 1.06) * unit
+    red, green, blue = (min(255, max(0, value + rng.randint(-12, 12))) for value in COLORS[shape.color])
+    fill = (red, green, blue)
+    if shape.kind == "circle":
+        canvas.ellipse((x - r, y - r, x + r, y + r), fill=fill)
+    elif shape.kind == "ring":
+        canvas.ellipse((x - r, y - r, x + r, y + r), outline=fill, width=round(r * 0.35))
+    elif shape.kind == "square":
+        canvas.rectangle((x - 0.9 * r, y - 0.9 * r, x + 0.9 * r, y + 0.9 * r), fill=fill)
+    elif shape.kind == "triangle":
+        canvas.polygon([(x, y - 1.1 * r), (x + 1.1 * r, y + 0.8 * r), (x - 1.1 * r, y + 0.8 * r)], fill=fill)
+    else:
+        for width, height in ((r, 0.35 * r), (0.35 * r, r)):
+            canvas.rectangle((x - width, y - height, x + width, y + height), fill=fill)
+    return picture
+
+
+def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4), seed: int = 0) -> Mapping[str, int]:
+    """Write pictures, each with a caption beside it: ``train`` and ``held_out``, of different combinations.
+
+    Args:
+        folder: For the two folders; it is not there, or empty.
+        size: Pixels along each side.
+        copies: Drawings of each combination, to learn from and held out.
+        seed: Of the differences.
+
+    Returns:
+        How many pictures are in each folder.
+
+    Raises:
+        ValueError: If there is something at the folder.
+        OSError: If a file cannot be written.
+    """
+    from PIL import Image
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
+    rng, counts = random.Random(seed), dict[str, int]()
+    for name, shapes, count in zip(("train", "held_out"), split(), copies, strict=True):
+        place = folder / name
+        place.mkdir(parents=True)
+        for number, shape in enumerate(shapes * count):
+            picture = draw(shape, rng, Style()).resize((size, size), Image.Resampling.BOX)
+            picture.save(place / f"{number:05}.png")
+            (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
+        counts[name] = len(shapes) * count
+    return counts

@@ -1,0 +1,355 @@
+"""Whole runs of ``dalle train-vae``: what is written, stopped and resumed to the bit, processes, errors, the gate."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import distributed, nn
+from weighted_clip.commands import main
+from weighted_clip.dalle.config import SMALL, DVAEConfig
+from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.files import load_dvae
+from weighted_clip.dalle.shapes import Shape, Style, draw, split, write_shapes
+from weighted_clip.dalle.small import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.training.data import Example, Problem
+from weighted_clip.training.dvae import DVAERun
+from weighted_clip.training.dvae_options import RECIPES, DVAEOptions
+from weighted_clip.training.dvae_step import TrainedDVAE, noise_of
+from weighted_clip.training.pictures import picture_of
+
+from ..libraries import library
+from ..training.runs import log_of, tensors_of
+from .judge import Judge, right
+from .models import TINY, TINY_SMALL, pictures, seeded
+from .process import RANKS, trained
+
+Start = Callable[..., int]
+PROCESS = Path(__file__).with_name("process.py")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of 24 shapes, without captions."""
+    folder, rng = tmp_path_factory.mktemp("shapes") / "data", random.Random(0)
+    folder.mkdir()
+    for number, shape in enumerate(split()[0][:24]):
+        draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX).save(folder / f"{number:02}.png")
+    return folder
+
+
+@pytest.fixture
+def start(data: Path, tmp_path: Path) -> Start:
+    """Runs the command at a small size; the folder is ``out``, and a second value of an option counts."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    def started(*options: str, out: str = "out", data: Path = data) -> int:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        usual = ["--recipe", "small", "--device", "cpu", "--tokens", "16", "--width", "8", "--size", "16"]
+        more = ["--batch", "4", "--steps", "8", "--held-out", "4", *options]
+        return main(["dalle", "train-vae", str(data), "--out", str(tmp_path / out), *usual, *more])
+
+    return started
+
+
+PAPER = ["--recipe", "paper", "--tokens", "12", "--width", "8", "--accumulate", "2"]
+
+# ---- what is written
+
+
+@pytest.mark.parametrize("options", [[], PAPER], ids=["small", "paper"])
+def test_a_run_writes_a_model_a_log_and_a_page(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert start(*options) == 0
+    told = capsys.readouterr().out
+    out = tmp_path / "out"
+    model = load_dvae(out / "dvae.safetensors")
+    assert model.config.architecture == ("dall-e" if options else "small")
+    rows = 16 // model.config.downsampling
+    assert model.tokens(pictures(1, 16, 16)).shape == (1, rows, rows)
+    entries = log_of(out)
+    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 9))
+    assert [entry["step"] for entry in entries if "relaxed" in entry] == list(range(9))
+    assert all(math.isfinite(value) for entry in entries for value in entry.values())
+    assert "20 pictures to train on, 4 held out, 8 steps" in told
+    assert ("the temperature will be at 1 in the end" in told) == bool(options)
+    assert "0 to 6.6 within 5,000 updates (cosine)" in told or not options
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for name in ("reconstructions.png", "elb.png", "loss.png", "kl.png", "perplexity.png"):
+        assert f'src="{name}"' in page
+        assert (out / name).is_file()
+
+
+def test_the_numbers_of_a_step_follow_the_schedules(start: Start, tmp_path: Path) -> None:
+    assert start("--steps", "50", "--rate", "4e-3", "--kl-weight", "0.4") == 0
+    entries = [entry for entry in log_of(tmp_path / "out") if "loss" in entry]
+    options = RECIPES["small"](50)
+    assert options.noiseless == 4
+    for step, entry in enumerate(entries):
+        assert entry["temperature"] == options.temperature(step)
+        assert entry["kl weight"] == pytest.approx(2 * options.kl_weight(step))
+        assert entry["loss"] == pytest.approx(entry["nll"] + entry["kl weight"] / 48 * entry["kl"], rel=1e-6)
+    assert entries[0]["rate"] == pytest.approx(4e-3 / 30)
+    assert entries[-1]["temperature"] == 1 / 8
+
+
+def test_paper_and_small_recipes_are_as_documented() -> None:
+    paper, small = RECIPES["paper"](None), RECIPES["small"](None)
+    assert (paper.steps, paper.batch * paper.accumulate, paper.betas) == (3_000_000, 512, (0.9, 0.999))
+    assert (paper.weight_decay, paper.ema, paper.noiseless, paper.size) == (1e-4, 0.999, 0, 256)
+    assert (small.config, small.size, small.steps, small.batch) == (SMALL, 48, 1800, 32)
+    assert (small.noiseless, small.temperature(1260), small.temperature(1259) > 1 / 8) == (144, 1 / 8, True)
+    assert small.kl_weight(144) == 0
+    assert small.kl_weight(144 + 360) == 0.2
+
+
+# ---- the pieces
+
+
+def test_normalised_logits_are_those_of_torchs_batch_norm_and_fold_into_the_convolution() -> None:
+    model = TrainedDVAE(seeded(TINY_SMALL).double().requires_grad_(True), 1 / 3).double().train()
+    reference = nn.BatchNorm2d(16, affine=False, momentum=MOMENTUM).double()
+    assert isinstance(model.norm, LogitNorm)
+    for seed in range(5):
+        images = pictures(3, 16, 24, seed).double()
+        plain = model.dvae.encoder(images)
+        assert (model.logits(images) - SCALE * reference(plain)).abs().max() < 1e-10
+    assert (model.norm.mean - reference.running_mean).abs().max() < 1e-12
+    assert (model.norm.variance - reference.running_var).abs().max() < 1e-12
+    model.eval()
+    assert (model.finished().encoder(images) - model.logits(images)).abs().max() < 1e-10
+    assert (model.logits(images) - SCALE * reference.eval()(model.dvae.encoder(images))).abs().max() < 1e-10
+    assert (model.dvae.encoder(images) - model.logits(images)).abs().max() > 0.1
+
+
+def test_the_noise_of_a_picture_does_not_depend_on_how_a_batch_is_divided() -> None:
+    model, like = DVAE(TINY_SMALL), torch.zeros(1)
+    whole = noise_of(model, 16, 0, 3, range(6), like)
+    parts = [noise_of(model, 16, 0, 3, numbers, like) for numbers in (range(2), range(2, 6))]
+    assert torch.equal(whole, torch.cat(parts))
+    assert whole.shape == (6, 16, 4, 4)
+    for other in (noise_of(model, 16, 1, 3, range(6), like), noise_of(model, 16, 0, 4, range(6), like)):
+        assert not torch.equal(whole, other)
+    assert len({float(one.sum()) for one in whole}) == 6
+
+
+def test_pictures_are_cut_as_in_the_paper(tmp_path: Path) -> None:
+    """A picture of which each pixel tells its place."""
+    height, width = 60, 100
+    down, along = np.mgrid[:height, :width]
+    array = np.stack([down * 2, along * 2, down * 0], 2).astype(np.uint8)
+    Image.fromarray(array).save(tmp_path / "a.png")
+    example = Example("a.png", tmp_path / "a.png", ())
+    middle = picture_of(example, 60, None)
+    assert torch.equal(middle, torch.from_numpy(array[:, 20:80]).permute(2, 0, 1))
+    scales, mirrored = [], 0
+    for seed in range(60):
+        picture = picture_of(example, 32, random.Random(seed)).float()
+        assert picture.shape == (3, 32, 32)
+        steps = picture[1].diff(dim=1)
+        mirrored += steps.mean() < 0
+        scales.append(60 * 2 / float(steps.abs().mean()))  # the side that the whole square had
+        assert picture[0].diff(dim=0).mean() > 0  # never upside down
+    assert 15 < mirrored < 45
+    assert 35 < min(scales) < 38  # 9/8 of 32 is 36
+    assert 46 < max(scales) < 50  # 12/8 is 48
+    small = picture_of(example, 64, None)
+    assert isinstance(small, Problem)
+    assert small.reason == "its short side has fewer than 64 pixels"
+
+
+# ---- stopped and resumed
+
+
+@pytest.mark.parametrize("options", [[], [*PAPER, "--ema", "0.9"]], ids=["small", "paper with an average"])
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+) -> None:
+    assert start(*options, out="whole") == 0
+    real = DVAERun._train_on
+
+    def stop(self: DVAERun, pictures: Any) -> dict[str, float]:
+        if self.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, pictures)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DVAERun, "_train_on", stop)
+        assert start(*options) == 130
+    assert "stopping after this step" in capsys.readouterr().out
+    with (tmp_path / "out" / "log.jsonl").open("a") as file:  # as a kill after the checkpoint would leave it
+        file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
+    assert start(*options, "--resume") == 0
+    assert "goes on after step 5 of 8" in capsys.readouterr().out
+    whole, resumed = (tensors_of(tmp_path / name / "dvae.safetensors") for name in ("whole", "out"))
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
+
+
+def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_options(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start("--resume") == 1
+    assert "nothing to go on with" in capsys.readouterr().err
+    assert start("--steps", "2") == 0
+    assert start("--steps", "2") == 1
+    assert "there is a run in it" in capsys.readouterr().err
+    assert start("--steps", "2", "--resume", "--seed", "1") == 1
+    assert "is of a run with other seed (0 then, 1 now)" in capsys.readouterr().err
+
+
+# ---- several processes
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    library("accelerate")
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    done = subprocess.run(
+        [sys.executable, *launch, str(PROCESS), str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("dall-e", "small"):
+        one, before = trained(name, 0, 1), trained(name, 0, 1, steps=0)
+        for rank in range(RANKS):
+            other = torch.load(tmp_path / f"{rank}.pt")[name]
+            assert one.keys() == other.keys()
+            assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10
+        assert max((one[key] - before[key]).abs().max() for key in one) > 1e-4
+
+
+# ---- bad input
+
+
+def test_pictures_that_are_broken_or_too_small_are_named(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(6):
+        Image.new("RGB", (20, 30), (number * 20, 0, 0)).save(data / f"{number}.png")
+    (data / "broken.png").write_bytes(b"no image")
+    Image.new("RGB", (15, 30)).save(data / "thin.png")
+    assert start("--steps", "1", "--held-out", "2", data=data) == 0
+    told = capsys.readouterr().out
+    assert "1 left out: its short side has fewer than 16 pixels (thin.png)" in told
+    assert "1 left out: no image of a kind that is read" in told
+    assert "4 pictures to train on, 2 held out" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch", "0"], "batch must be at least 1, got 0"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--size", "18"], "must be a multiple of 4, got 18"),
+        (["--tokens", "1"], "vocab_size must be a whole number from 2"),
+        (["--width", "30"], "hidden_dim must be a multiple of 4, got 30"),
+        (["--held-out", "24"], "24 usable pictures, 24 of them held out: none is left to train on"),
+        (["--held-out", "0"], "at least 1 picture must be held out, got 0"),
+        (["--ema", "1"], "below 1, got 1.0"),
+        (["--temperature", "0"], "from above 0, got 0.0"),
+        (["--rate", "1e30", "--clip", "1e30"], "the loss of step"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_line(
+    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert start(*options) == 1
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1
+
+
+# ---- shapes, and the gate
+
+
+def test_shapes_are_written_with_captions_and_never_over_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = write_shapes(tmp_path / "shapes", copies=(1, 1))
+    assert counts == {"train": 476, "held_out": 64}
+    captions = {
+        name: {path.read_text(encoding="utf-8") for path in (tmp_path / "shapes" / name).glob("*.txt")}
+        for name in counts
+    }
+    assert [len(some) for some in captions.values()] == [476, 64]
+    assert not captions["train"] & captions["held_out"]
+    assert main(["dalle", "shapes", str(tmp_path / "shapes")]) == 1
+    assert "is there already, and is no empty folder" in capsys.readouterr().err
+
+
+def drawn(shapes: list[Shape], seed: int) -> torch.Tensor:
+    rng = random.Random(seed)
+    some = [draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
+    return torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in some]).float() / 255
+
+
+def test_the_judge_knows_real_pictures() -> None:
+    shapes = split()[1] * 4
+    assert min(right(Judge()(drawn(shapes, 5)), shapes).values()) >= 0.98
+    moved = drawn(shapes, 5).roll(16, 3)
+    assert right(Judge()(moved), shapes)["place"] < 0.5
+
+
+@pytest.mark.long
+def test_the_small_recipe_gives_tokens_that_carry_colour_and_shape(tmp_path: Path) -> None:
+    """The gate: from nothing to a model by the documented commands, judged on combinations that it has not seen."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    began = time.monotonic()
+    assert main(["dalle", "shapes", str(tmp_path / "shapes")]) == 0
+    options = ["--out", str(tmp_path / "out"), "--recipe", "small", "--device", "cpu"]
+    assert main(["dalle", "train-vae", str(tmp_path / "shapes" / "train"), *options]) == 0
+    shapes = split()[1] * 4
+    real = drawn(shapes, 5)
+    model, judge = load_dvae(tmp_path / "out" / "dvae.safetensors"), Judge()
+    tokens = model.tokens(real)
+    found = right(judge(model.images(tokens)), shapes)
+    measured = [entry for entry in log_of(tmp_path / "out") if "relaxed" in entry]
+    gaps = [entry["hard"] - entry["relaxed"] for entry in measured]
+    print(json.dumps({"seconds": time.monotonic() - began, **found, "gaps": gaps, **measured[-1]}))  # noqa: T201
+    assert min(right(judge(real), shapes).values()) >= 0.98
+    assert found["color"] >= 0.95
+    assert found["kind"] >= 0.90
+    assert measured[-1]["perplexity"] >= 16
+    assert gaps[-1] < 0.5 * max(gaps)
+
+
+def test_options_say_what_cannot_be() -> None:
+    for wrong, message in (
+        ({"clip": 0.0}, "the norm to clip at must be above 0, got 0.0"),
+        ({"laplace_scale": 0.0}, "weight decay and scale"),
+        ({"size": 12}, "multiple of 8, got 12"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            DVAEOptions(**wrong)
+    assert DVAEOptions(config=DVAEConfig("small"), size=12).num_held_out(5) == 1
+    assert TINY.downsampling == 8

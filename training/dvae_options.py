@@ -1,0 +1,122 @@
+"""What a training of a discrete VAE is told, and the two recipes: the paper's, and one for coloured shapes on a laptop.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, appendix A.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..dalle.config import PUBLISHED, SMALL, DVAEConfig
+from ..dalle.schedules import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
+from .options import Precision
+
+MAX_HELD_OUT = 256
+
+
+@dataclass(frozen=True)
+class DVAEOptions:
+    """All that decides what a run computes. The defaults are the paper's.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    config: DVAEConfig = PUBLISHED
+    size: int = 256
+    """Pixels along each side of a picture."""
+    batch: int = 8
+    """Pictures in one part of a batch, which memory has to hold."""
+    accumulate: int = 64
+    """Parts that make up a batch; the paper had as many GPUs."""
+    steps: int = NUM_STEPS
+    seed: int = 0
+    precision: Precision = "fp32"
+    step_size: Schedule = STEP_SIZE
+    warmup: int = 0
+    """Updates in which the step size rises from 0, beside its schedule."""
+    kl_weight: Schedule = KL_WEIGHT
+    temperature: Schedule = TEMPERATURE
+    noiseless: int = 0
+    """Updates at the beginning with plain softmax in the place of samples."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 1e-4
+    clip: float | None = None
+    """Largest norm of all gradients; None: any."""
+    ema: float = 0.999
+    """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    laplace_scale: float = 1 / 3
+    """b of the likelihood, where the decoder does not say it."""
+    is_augmented: bool = True
+    """Whether pictures are cut, scaled and mirrored at random."""
+    held_out: int | None = None
+    """Pictures that are kept from training, to measure by. None: a tenth, at most 256."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "accumulate", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        f = self.config.downsampling
+        if self.size < f or self.size % f:
+            raise ValueError(f"the size of pictures must be a multiple of {f}, got {self.size}")
+        if self.held_out is not None and self.held_out < 1:
+            raise ValueError(f"at least 1 picture must be held out, got {self.held_out}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
+        if not 0 <= self.weight_decay < math.inf or not 0 < self.laplace_scale < math.inf:
+            raise ValueError(f"weight decay and scale must be numbers from 0, got {self.weight_decay}")
+        if not self.step_size.first > 0 or not self.temperature.last > 0 or not self.temperature.first > 0:
+            raise ValueError("step size and temperature must be above 0")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
+
+    def num_held_out(self, count: int) -> int:
+        """How many of so many pictures are held out."""
+        return max(1, min(MAX_HELD_OUT, count // 10)) if self.held_out is None else self.held_out
+
+    def rate(self, step: int) -> float:
+        """Step size of an update, counted from 0."""
+        return self.step_size(step) * min(1.0, (step + 1) / max(1, self.warmup))
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a record."""
+        return asdict(self)
+
+
+def paper(steps: int | None = None) -> DVAEOptions:
+    """The paper's recipe. Its schedules keep their lengths in a shorter run."""
+    return DVAEOptions(steps=steps or NUM_STEPS)
+
+
+def small(steps: int | None = None) -> DVAEOptions:
+    """A recipe for a few thousand pictures of coloured shapes, 48 pixels wide. Its schedules are shares of the run.
+
+    Normalised logits (`LogitNorm`), vectors of tokens that begin far apart and a beginning without noise are there to
+    keep many tokens in use (docs/dalle.md).
+    """
+    steps = steps or 1_800
+    noiseless = round(0.08 * steps)
+    return DVAEOptions(
+        config=SMALL,
+        size=48,
+        batch=32,
+        accumulate=1,
+        steps=steps,
+        step_size=Schedule(2e-3, 1e-4, steps),
+        warmup=30,
+        kl_weight=Schedule(0.0, 0.2, max(1, round(0.2 * steps)), noiseless, "linear"),
+        temperature=Schedule(1.0, 1 / 8, max(1, round(0.62 * steps)), noiseless, "geometric"),
+        noiseless=noiseless,
+        betas=(0.9, 0.99),
+        weight_decay=0.0,
+        clip=1.0,
+        ema=0.0,
+        is_augmented=False,
+    )
+
+
+RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {"paper": paper, "small": small}
+"""By name, default first."""

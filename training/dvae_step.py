@@ -1,0 +1,112 @@
+"""One update of a discrete VAE: its loss on some pictures, by relaxed tokens."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..dalle.dvae import DVAE
+from ..dalle.losses import gumbel_noise, hard_tokens, kl_to_uniform, logit_laplace_nll, relaxed_tokens
+from ..dalle.pixels import map_pixels
+from ..dalle.small import LogitNorm, SmallEncoder
+
+
+class Terms(NamedTuple):
+    """The two terms of the loss, means over all values and all positions; each of shape ``[]``."""
+
+    nll: Tensor
+    """In nats for one value of the picture."""
+    kl: Tensor
+    """In nats for one position."""
+
+
+class TrainedDVAE(nn.Module):
+    """What is trained, as the one module that distributed training wants."""
+
+    def __init__(self, dvae: DVAE, laplace_scale: float) -> None:
+        """Wrap a discrete VAE.
+
+        Args:
+            dvae: It is trained in place.
+            laplace_scale: b, where its decoder does not say it.
+        """
+        super().__init__()
+        self.dvae = dvae
+        self.log_scale = math.log(laplace_scale)
+        self.norm: LogitNorm | None = None
+        if isinstance(dvae.encoder, SmallEncoder):
+            self.norm = LogitNorm(dvae.config.vocab_size)
+            bias = dvae.encoder.output.bias
+            assert bias is not None
+            bias.requires_grad_(False)  # the norm takes it out again
+
+    def logits(self, mapped: Tensor) -> Tensor:
+        """Logits of tokens of mapped pixels."""
+        logits = self.dvae.encoder(mapped).to(mapped.dtype)
+        return logits if self.norm is None else self.norm(logits)
+
+    def nll(self, mapped: Tensor, shares: Tensor) -> Tensor:
+        """Negative log-likelihood of each value, of the shape of the pixels."""
+        found = self.dvae.decoder(shares).to(mapped.dtype)
+        if self.dvae.config.has_scale:
+            return logit_laplace_nll(mapped, found[:, :3], found[:, 3:])
+        return logit_laplace_nll(mapped, found, self.log_scale)
+
+    def forward(self, pictures: Tensor, temperature: float, noise: Tensor | None) -> Terms:
+        """The loss of some pictures.
+
+        Args:
+            pictures: ``[b, 3, size, size]``, in 0..1.
+            temperature: Of the relaxation.
+            noise: As `noise_of` gives it; None for plain softmax.
+        """
+        mapped = map_pixels(pictures)
+        logits = self.logits(mapped)
+        nll = self.nll(mapped, relaxed_tokens(logits, temperature, noise))
+        return Terms(nll.mean(), kl_to_uniform(logits).mean())
+
+    @torch.no_grad()
+    def hard_nll(self, pictures: Tensor, noise: Tensor) -> Tensor:
+        """The same likelihood where each position has one token, sampled by the same noise; shape ``[]``."""
+        mapped = map_pixels(pictures)
+        return self.nll(mapped, hard_tokens(self.logits(mapped), noise)).mean()
+
+    @torch.no_grad()
+    def finished(self) -> DVAE:
+        """A copy for use: in evaluation mode without gradients, the norm in the last convolution."""
+        dvae = copy.deepcopy(self.dvae)
+        if self.norm is not None:
+            output = cast("SmallEncoder", dvae.encoder).output
+            output.load_state_dict(self.norm.folded_into(output))
+        return dvae.eval().requires_grad_(False)
+
+
+def noise_of(model: DVAE, size: int, seed: int, step: int, numbers: Sequence[int], like: Tensor) -> Tensor:
+    """Noise for pictures of a batch: each picture's follows from the seed, the step and its number alone.
+
+    So it is the same however the batch is divided between parts and processes.
+
+    Args:
+        model: What tokens it has.
+        size: Pixels along each side.
+        seed: Of the run.
+        step: Counted from 0; others for measurements.
+        numbers: Of the pictures in the batch of all processes.
+        like: Of the type and on the device that the noise is to have.
+
+    Returns:
+        ``[b, K, r, r]``.
+    """
+    rows = size // model.config.downsampling
+    empty = torch.empty((model.config.vocab_size, rows, rows), dtype=like.dtype, device=like.device)
+    generator = torch.Generator(like.device)
+    pieces: list[Tensor] = []
+    for number in numbers:
+        generator.manual_seed(hash((seed, step, number)) & (2**63 - 1))
+        pieces.append(gumbel_noise(empty, generator))
+    return torch.stack(pieces)
