@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
 from weighted_clip.dalle.shapes import Shape, Style, draw, split, write_shapes
 from weighted_clip.dalle.small import MOMENTUM, SCALE, LogitNorm
-from weighted_clip.training.data import Example, Problem
+from weighted_clip.training.data import Example, Problem, read_data
 from weighted_clip.training.dvae import DVAERun
 from weighted_clip.training.dvae_options import RECIPES, DVAEOptions
 from weighted_clip.training.dvae_step import TrainedDVAE, noise_of
@@ -171,6 +172,18 @@ def test_pictures_are_cut_as_in_the_paper(tmp_path: Path) -> None:
     small = picture_of(example, 64, None)
     assert isinstance(small, Problem)
     assert small.reason == "its short side has fewer than 64 pixels"
+
+
+def test_pictures_in_shards_need_no_captions_either(tmp_path: Path, data: Path) -> None:
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for path in sorted(data.glob("*.png")):
+            archive.add(path, path.name)
+    assert read_data(tmp_path).examples == ()
+    found = read_data(tmp_path, is_captioned=False)
+    assert len(found.examples) == 24
+    assert not found.problems
+    expected = picture_of(read_data(data, is_captioned=False).examples[7], 48, None)
+    assert torch.equal(picture_of(found.examples[7], 48, None), expected)
 
 
 # ---- stopped and resumed
