@@ -1,0 +1,146 @@
+"""Training on a small folder of real pictures: emoji that were held out are found by their names, and these by them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from weighted_clip.benchmarks.page import table
+from weighted_clip.commands import main
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.training.batches import held_out
+from weighted_clip.training.captions import token_ids
+from weighted_clip.training.data import Example, read_data
+from weighted_clip.training.evaluation import recalls
+
+from ..encoder.files import write
+from ..libraries import library
+from ..long.page import VARIABLE, about
+from .emoji import write_emoji
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "training.md"
+TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=512, projection_dim=64)
+VISION = VisionConfig(
+    image_size=32, patch_size=8, hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=512, projection_dim=64
+)
+HELD_OUT = 256
+OPTIONS = [
+    *("--towers", "both", "--batch", "256", "--accumulate", "1", "--steps", "600", "--warmup", "20", "--rate", "1e-3"),
+    *("--weight-decay", "0.2", "--random-crop", "0.4", "--mirror", "--held-out", str(HELD_OUT), "--seed", "0"),
+]
+ALL, KNOWN = "all held out", "names of which all words were in training"
+LEAST = {1: 0.05, 10: 0.22}
+"""Recall both ways of all held-out pairs; chance is 1/256 and 10/256."""
+
+
+HEAD = """\
+# Training, measured
+
+How well `python run.py train` teaches a small CLIP that begins with random weights. Every number was written by
+`tests/training/test_emoji.py` as it ran:
+
+    WEIGHTED_CLIP_WRITE_LONG=1 python run.py test --long -k emoji
+
+- Data: {count} emoji of Noto Color Emoji (Debian's fonts-noto-color-emoji), one character each, on white; captions are
+  their names in Unicode {unicode}. {training} are trained on, {held_out} held out.
+- Model: both towers {width} wide, {text_layers} layers for the text, {image_layers} for images of {side} pixels.
+- `train DATA --weights NEW --out OUT {told}`
+- It took {minutes} minutes, reading and measuring included.
+
+{machine}
+
+Recall is the share of texts whose own image is the first, or among the first 5 or 10, of all those of its row, and of
+images likewise:
+
+{table}
+
+It is limited by data: {unknown} of the {held_out} held-out names have a word that no training caption has.
+"""
+
+
+def new_clip(path: Path) -> Path:
+    """A small CLIP with random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        text, vision = TextModel(TEXT), VisionModel(VISION)
+        for module in (*text.modules(), *vision.modules()):
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.05)
+        nn.init.normal_(vision.embeddings.class_embedding, std=0.05)
+    scale = {"logit_scale": torch.tensor(math.log(1 / 0.07))}
+    return write(path, {**hugging_face_tensors(text), **hugging_face_tensors(vision), **scale})
+
+
+@pytest.mark.long
+def test_held_out_emoji_are_found_by_their_names(tmp_path: Path) -> None:
+    library("accelerate")
+    count = write_emoji(tmp_path / "emoji")
+    weights, began = new_clip(tmp_path / "new.safetensors"), time.monotonic()
+    arguments = [str(tmp_path / "emoji"), "--weights", str(weights), "--out", str(tmp_path / "out"), *OPTIONS]
+    assert main(["train", *arguments, "--device", "cpu"]) == 0
+    minutes = (time.monotonic() - began) / 60
+    training, held = held_out(read_data(tmp_path / "emoji").examples, HELD_OUT, 0)
+    seen = {word for pair in training for word in words_of(pair)}
+    known = [pair for pair in held if seen.issuperset(words_of(pair))]
+    found = {ALL: (HELD_OUT, measured(tmp_path / "out", held))}
+    found[KNOWN] = (len(known), measured(tmp_path / "out", known))
+    last = json.loads((tmp_path / "out" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert found[ALL][1] == pytest.approx({name: last[name] for name in found[ALL][1]})
+    if os.environ.get(VARIABLE) == "1":
+        write_page(count, minutes, found)
+    for at, least in LEAST.items():
+        for way in ("text to image", "image to text"):
+            assert found[ALL][1][f"{way} @{at}"] >= least
+
+
+def words_of(pair: Example) -> list[str]:
+    return pair.captions[0].replace("-", " ").split()
+
+
+def measured(folder: Path, pairs: Sequence[Example]) -> dict[str, float]:
+    """Recall by what was written, among some pairs alone."""
+    clip = load_full_clip(folder / "clip.safetensors")
+    ids = token_ids([pair.captions[0] for pair in pairs], default_tokenizer(), clip.text.config)
+    pixels = preprocess([pair.image() for pair in pairs], clip.vision.config.image_size)
+    return recalls(clip.text_features(ids.tolist()), clip.image_features(pixels))
+
+
+def write_page(count: int, minutes: float, found: dict[str, tuple[int, dict[str, float]]]) -> None:
+    """The page about this run."""
+    names = list(found[ALL][1])
+    rows = [
+        [f"{which}: {number}", *(f"{shares[name]:.1%}" for name in names), f"{10 / number:.1%}"]
+        for which, (number, shares) in found.items()
+    ]
+    PAGE.write_text(
+        HEAD.format(
+            count=f"{count:,}",
+            held_out=HELD_OUT,
+            unknown=HELD_OUT - found[KNOWN][0],
+            width=TEXT.hidden_dim,
+            text_layers=TEXT.num_layers,
+            image_layers=VISION.num_layers,
+            side=VISION.image_size,
+            training=f"{count - HELD_OUT:,}",
+            unicode=unicodedata.unidata_version,
+            told=" ".join(OPTIONS),
+            minutes=f"{minutes:.1f}",
+            machine=about(),
+            table=table(("Pairs", *names, "chance @10"), rows, num_left=1),
+        ),
+        encoding="utf-8",
+    )
