@@ -126,10 +126,13 @@ def test_normalised_logits_are_those_of_torchs_batch_norm_and_fold_into_the_conv
     model = TrainedDVAE(seeded(TINY_SMALL).double().requires_grad_(True), 1 / 3).double().train()
     reference = nn.BatchNorm2d(16, affine=False, momentum=MOMENTUM).double()
     assert isinstance(model.norm, LogitNorm)
-    for seed in range(5):
-        images = pictures(3, 16, 24, seed).double()
+    assert reference.running_mean is not None
+    assert reference.running_var is not None
+    batches = [pictures(3, 16, 24, seed).double() for seed in range(5)]
+    for images in batches:
         plain = model.dvae.encoder(images)
         assert (model.logits(images) - SCALE * reference(plain)).abs().max() < 1e-10
+    images = batches[0]
     assert (model.norm.mean - reference.running_mean).abs().max() < 1e-12
     assert (model.norm.variance - reference.running_var).abs().max() < 1e-12
     model.eval()
