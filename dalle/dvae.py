@@ -96,6 +96,25 @@ class DVAE(nn.Module):
 
         return self._in_parts(tokens, run, 1, f, check)
 
+    def num_parts(self, count: int, rows: int, columns: int) -> int:
+        """How many parts some images are computed in, which is how often ``check`` is called.
+
+        Args:
+            count: Images.
+            rows: Tokens from top to bottom.
+            columns: Tokens from left to right.
+        """
+        f = self.config.downsampling
+        together = self._most_pixels // (rows * columns * f**2)
+        if together:
+            return -(-count // together)
+        core = max(1, _CORE // f)
+        return count * -(-rows // core) * -(-columns // core)
+
+    @property
+    def _most_pixels(self) -> int:
+        return MAX_PIXELS * max(1, PUBLISHED.hidden_dim // self.config.hidden_dim)
+
     @property
     def _weight(self) -> Tensor:
         return next(self.parameters())
@@ -114,11 +133,10 @@ class DVAE(nn.Module):
         """
         f, halo = self.config.downsampling, self.halo
         rows, columns = given.shape[-2] // unit, given.shape[-1] // unit
-        most = MAX_PIXELS * max(1, PUBLISHED.hidden_dim // self.config.hidden_dim)
-        pixels = rows * columns * f**2
-        if pixels <= most:
+        together = self._most_pixels // (rows * columns * f**2)
+        if together:
             parts: list[Tensor] = []
-            for some in given.split(most // pixels):
+            for some in given.split(together):
                 if check is not None:
                     check()
                 parts.append(run(some))

@@ -27,3 +27,27 @@ def map_pixels(images: Tensor) -> Tensor:
 def unmap_pixels(mapped: Tensor) -> Tensor:
     """Bring pixels back to [0, 1]; what lies outside is cut off there."""
     return torch.clamp((mapped - EPS) / (1 - 2 * EPS), 0, 1)
+
+
+def cropped(images: Tensor, multiple: int) -> Tensor:
+    """The middle of images, both sides of it the largest multiple that fits, as ComfyUI crops for a VAE.
+
+    Args:
+        images: ``[..., h, w]``.
+        multiple: Pixels along each side of a token.
+
+    Returns:
+        A view of them; the images themselves where nothing has to go.
+
+    Raises:
+        ValueError: If a side is shorter than one token.
+
+    >>> tuple(cropped(torch.zeros(1, 3, 21, 16), 8).shape)
+    (1, 3, 16, 16)
+    """
+    height, width = images.shape[-2:]
+    if min(height, width) < multiple:
+        raise ValueError(f"images of {width} x {height} pixels: no side may be shorter than a token, {multiple} pixels")
+    for dim, size in ((-2, height), (-1, width)):
+        images = images.narrow(dim, size % multiple // 2, size - size % multiple)
+    return images

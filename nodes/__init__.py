@@ -6,6 +6,7 @@ from .a1111 import WeightedCLIPA1111Encode
 from .bind import WeightedCLIPBindPhrases
 from .convert import WeightedCLIPConvert
 from .difference import WeightedCLIPDifference
+from .dvae import WeightedCLIPImageToTokens, WeightedCLIPLoadDVAE, WeightedCLIPTokensToImage
 from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSimilarity
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
@@ -33,6 +34,9 @@ _NODES = {
     WeightedCLIPRerank: "Rerank by CLIP",
     WeightedCLIPSimilarity: "CLIP Similarity Matrix",
     WeightedCLIPDifference: "CLIP Difference",
+    WeightedCLIPLoadDVAE: "Load dVAE",
+    WeightedCLIPImageToTokens: "Image to Tokens",
+    WeightedCLIPTokensToImage: "Tokens to Image",
 }
 """Nodes to their display names, which may change. Their own names are ids: permanent, as saved workflows store them."""
 

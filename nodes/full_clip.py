@@ -15,7 +15,7 @@ from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common
 from .load import DEVICES, DTYPES, files_in, path_of
-from .results import node_result, to_image, with_preview
+from .results import node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -211,11 +211,8 @@ class WeightedCLIPSimilarity:
 
 def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:
     """The images for a picture, none of their sides longer than ``size`` pixels."""
-    from PIL import Image
-
     thumbnails: list[Image.Image] = []
     for image in images:
-        pixels = image[..., :3].float().clamp(0, 1).mul(255).round().byte().cpu().expand(-1, -1, 3)
-        thumbnails.append(Image.fromarray(pixels.numpy()))
+        thumbnails.append(to_picture(image))
         thumbnails[-1].thumbnail((size, size))
     return thumbnails

@@ -55,6 +55,11 @@ def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[st
     return _result(result, [view(read) for read in reads])
 
 
+def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any]:
+    """Outputs of a node without a prompt, with lines for the front end."""
+    return {"ui": {"text": list(lines)}, "result": result}
+
+
 def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
     """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
@@ -149,3 +154,11 @@ def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]
 def to_image(picture: Image.Image) -> Tensor:
     """A Pillow picture as ComfyUI's IMAGE: ``[1, height, width, 3]``, float32, 0 to 1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0).unsqueeze(0)
+
+
+def to_picture(image: Tensor) -> Image.Image:
+    """One of ComfyUI's IMAGE, ``[height, width, channels]``, 0 to 1, as a Pillow picture."""
+    from PIL import Image
+
+    pixels = image[..., :3].float().clamp(0, 1).mul(255).round().byte().cpu().expand(-1, -1, 3)
+    return Image.fromarray(pixels.numpy())

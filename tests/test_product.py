@@ -35,6 +35,7 @@ WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]
 """Those of ComfyUI's own templates."""
 WHOLE_CLIP = "clip-vit-large-patch14.safetensors"
+DVAE = "dall-e.safetensors"
 MAX_PICTURE_BYTES = 60_000
 MAX_PICTURE_WIDTH = 360
 """Pixels. The panel that shows help pages is hardly wider."""
@@ -51,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("folders")
 def folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's folders, with the files that the workflows name."""
     paths = ModuleType("folder_paths")
-    files = {"checkpoints": CHECKPOINTS, "clip_vision": [WHOLE_CLIP]}
+    files = {"checkpoints": CHECKPOINTS, "clip_vision": [WHOLE_CLIP], "vae": [DVAE]}
     paths.get_filename_list = lambda kind: files.get(kind, [])
     monkeypatch.setitem(sys.modules, "folder_paths", paths)
 
@@ -389,7 +390,8 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
     assert len(workflow["groups"]) >= 3
     loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]
-    assert loaders
+    dvaes = [node for node in workflow["nodes"] if node["type"] == "WeightedCLIPLoadDVAE"]
+    assert loaders or dvaes
     for loader in loaders:
         assert loader["widgets_values"][0] in CHECKPOINTS
         assert [model["name"] for model in loader["properties"]["models"]] == loader["widgets_values"]

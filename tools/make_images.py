@@ -28,8 +28,14 @@ HELP_WIDTH = 340
 if "weighted_clip" not in sys.modules:
     runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
+import numpy as np
 import torch
+from PIL import Image as PillowImage
+from PIL import ImageDraw
 from sparse_pictures import draw_sparse_masks
+from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
+from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.tokens import read_swaps, swapped
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
@@ -103,6 +109,9 @@ def main() -> None:
         "remember": remembered_chunks(),
         "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
         "difference": changed_word("a red ring", "red", "blue"),
+        "load-dvae": image_and_tokens(PUBLISHED, 256),
+        "image-to-tokens": token_grid(),
+        "tokens-to-image": swapped_tokens("3-4, 2-7 = 120"),
         **compared_in_help(),
     }
     save(shown, HELP_FOLDER)
@@ -394,12 +403,17 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
 @cache
 def load_shapes() -> ModuleType:
     """What trains the small CLIP of the tests."""
-    spec = importlib.util.spec_from_file_location("shapes", ROOT / "tests" / "encoder" / "shapes.py")
+    return load_of_tests("encoder", "shapes")
+
+
+def load_of_tests(folder: str, name: str) -> ModuleType:
+    """A module of the tests."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    shapes = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(shapes)
-    return shapes
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def changed_word(text: str, word: str, other: str) -> Image.Image:
@@ -480,6 +494,85 @@ def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Ima
     canvas.arrow([(HELP_WIDTH / 2, 186), (HELP_WIDTH / 2, 202)], DARK.muted)
     canvas.text(HELP_WIDTH / 2, 216, "score: their cosine", DARK.text, size=14, bold=True, align="center")
     return canvas.image()
+
+
+def image_and_tokens(config: DVAEConfig, side: int) -> Image.Image:
+    """What a dVAE makes of an image, and of its tokens."""
+    with torch.device("meta"):
+        dvae = DVAE(config)
+    sizes = [sum(part.numel() for part in half.parameters()) / 1e6 for half in (dvae.encoder, dvae.decoder)]
+    count = side // config.downsampling
+    canvas = Canvas(HELP_WIDTH, 196, DARK.background)
+    for x, name, size, color, is_down in (
+        (86, "encoder", sizes[0], DARK.down, True),
+        (254, "decoder", sizes[1], DARK.up, False),
+    ):
+        canvas.text(x, 24, f"{side} × {side} pixels", DARK.text, size=14, align="center")
+        for top, bottom in ((36, 56), (112, 134)):
+            canvas.arrow([(x, top), (x, bottom)] if is_down else [(x, bottom), (x, top)], DARK.muted)
+        label(canvas, x, 76, name, mix(DARK.surface, color, 0.6), 136, 36)
+        canvas.text(x, 103, f"{size:.1f} million parameters", DARK.muted, size=12, align="center")
+    text = f"{count} × {count} tokens, each 0 to {config.vocab_size - 1:,}"
+    label(canvas, HELP_WIDTH / 2, 156, text, DARK.surface, 304, 34)
+    return canvas.image()
+
+
+def house(side: int) -> Image.Image:
+    """A picture: a house on a hill."""
+    picture = PillowImage.new("RGB", (512, 512), (90, 160, 250))
+    draw = ImageDraw.Draw(picture)
+    draw.ellipse((360, 40, 470, 150), fill=(255, 240, 90))
+    draw.ellipse((-200, 330, 520, 900), fill=(60, 170, 60))
+    draw.ellipse((200, 370, 800, 900), fill=(30, 130, 40))
+    draw.rectangle((130, 220, 290, 370), fill=(245, 240, 225))
+    draw.polygon([(105, 220), (210, 120), (315, 220)], fill=(200, 40, 30))
+    draw.rectangle((185, 290, 235, 370), fill=(120, 70, 30))
+    draw.rectangle((390, 320, 410, 400), fill=(110, 60, 20))
+    draw.ellipse((340, 210, 460, 340), fill=(20, 110, 30))
+    return picture.resize((side, side), PillowImage.Resampling.BOX)
+
+
+def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor, torch.Tensor]:
+    """The tests' dVAE of plain colours, a picture, and its tokens."""
+    dvae = load_of_tests("dalle", "models").palette_dvae()
+    pixels = pictures_of([house(side)])
+    return dvae, pixels, dvae.tokens(pixels)
+
+
+def pictures_of(images: Sequence[Image.Image]) -> torch.Tensor:
+    """``[b, 3, h, w]``, 0 to 1."""
+    return torch.stack(
+        [torch.from_numpy(np.asarray(one.convert("RGB")) / 255).float().movedim(-1, 0) for one in images]
+    )
+
+
+def as_picture(pixels: torch.Tensor) -> Image.Image:
+    """The first of ``[b, 3, h, w]``."""
+    return PillowImage.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
+
+
+def token_grid() -> Image.Image:
+    """The grid of the node Image to Tokens."""
+    _, _, tokens = palette_tokens(32)
+    with patch.multiple(pictures.token_grid, MAX_CELL=37, MIN_CELL=37):
+        return pictures.draw_token_grid(house(512), tokens[0].tolist())
+
+
+def swapped_tokens(swap: str) -> Image.Image:
+    """A picture of tokens, and that of swapped ones."""
+    dvae, _, tokens = palette_tokens(64)
+    changed, _ = swapped(tokens, read_swaps(swap, *tokens.shape[1:], dvae.config.vocab_size))
+    side, gap = 152, 36
+    canvas = Canvas(HELP_WIDTH, side + 44, DARK.background)
+    canvas.text(side / 2, 16, "as it is", DARK.text, size=14, align="center")
+    canvas.text(HELP_WIDTH - side / 2, 16, swap, DARK.text, size=14, align="center")
+    middle = 32 + side / 2
+    canvas.arrow([(side + 8, middle), (side + gap - 6, middle)], DARK.muted)
+    picture = canvas.image()
+    for left, ids in ((0, tokens), (HELP_WIDTH - side, changed)):
+        decoded = as_picture(dvae.images(ids)).resize((side, side), PillowImage.Resampling.NEAREST)
+        picture.paste(decoded, (left, 32))
+    return picture
 
 
 def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:

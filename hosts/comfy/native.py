@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -69,14 +70,20 @@ def load_native(
     return NativeClip(encoders, family, patcher, report)
 
 
-def managed(model: torch.nn.Module, device: str) -> ModelPatcher:
-    """Hand the memory of a model on the CPU to the host, by a ModelPatcher round it; ``device`` as in `load_native`."""
+def managed(model: torch.nn.Module, device: str, role: Literal["text_encoder", "vae"] = "text_encoder") -> ModelPatcher:
+    """Hand the memory of a model on the CPU to the host, by a ModelPatcher round it.
+
+    Args:
+        model: The model.
+        device: As in `load_native`.
+        role: What it is to the host, whose choice of device goes by that.
+    """
     import comfy.model_management as model_management
     from comfy.model_patcher import ModelPatcher
 
     cpu = torch.device("cpu")
-    load_device = model_management.text_encoder_device() if device == "auto" else cpu
-    offload_device = model_management.text_encoder_offload_device() if device == "auto" else cpu
+    load_device = getattr(model_management, f"{role}_device")() if device == "auto" else cpu
+    offload_device = getattr(model_management, f"{role}_offload_device")() if device == "auto" else cpu
     return ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 

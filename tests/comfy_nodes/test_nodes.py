@@ -85,6 +85,9 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPRerank": ["clip_full", "images", "text", "keep", "crop", "syntax"],
         "WeightedCLIPSimilarity": ["clip_full", "images", "texts", "softmax", "temperature", "crop", "syntax"],
         "WeightedCLIPDifference": ["clip", "clip_changed", "text", "syntax"],
+        "WeightedCLIPLoadDVAE": ["file", "dtype", "device"],
+        "WeightedCLIPImageToTokens": ["dvae", "image"],
+        "WeightedCLIPTokensToImage": ["dvae", "swap", "tokens", "numbers"],
     }  # fmt: skip
 
 

@@ -165,7 +165,10 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
         for key, (_, options) in inputs_of(name).items()
         if options.get("multiline") and "weighted_clip_ruler" not in options
     ]
-    assert boxes == [("WeightedCLIPSimilarity", "texts")]  # a text a line
+    assert boxes == [
+        ("WeightedCLIPSimilarity", "texts"),  # a text a line
+        *(("WeightedCLIPTokensToImage", name) for name in ("swap", "numbers")),
+    ]
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [
         *("emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "cleaning"),

@@ -36,6 +36,43 @@ def seeded(config: DVAEConfig, seed: int = 0) -> DVAE:
     return model
 
 
+COLORS = 5
+"""Levels of red, green and blue that `palette_dvae` knows."""
+
+
+def palette() -> torch.Tensor:
+    """``[125, 3]``: the colour of each token of `palette_dvae`; red is the slowest to change."""
+    levels = torch.linspace(0, 1, COLORS)
+    return torch.cartesian_prod(levels, levels, levels)
+
+
+def palette_dvae() -> DVAE:
+    """A dVAE whose tokens are known: the nearest of 125 colours to the mean of 4 x 4 pixels; decoded, that colour."""
+    colors = palette()
+    model = DVAE(DVAEConfig("small", vocab_size=len(colors), hidden_dim=8)).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
+    same = torch.eye(3)
+    for conv in (model.encoder.input, model.encoder.down):  # means of 2 x 2, kept above 0 for the ReLUs
+        conv.weight[:3, :3, 1:3, 1:3] = same[:, :, None, None] / 4
+    model.encoder.input.bias[:3] = 2
+    # what comes out is 4 * (0.1 + 0.8 * colour - 0.3) + 2; of |c - p|², |c|² is the same for every p
+    shown = 4 * (0.8 * colors - 0.2) + 2
+    model.encoder.output.weight[:, :3, 0, 0] = 2 * shown
+    model.encoder.output.bias.copy_(-shown.square().sum(1))
+    model.decoder.input.weight[:3, :, 0, 0] = torch.logit(map_pixels(colors)).T + 3
+    for conv in (model.decoder.up, model.decoder.output):
+        conv.weight[:3, :3, 1:3, 1:3] = same[:, :, None, None]
+    model.decoder.output.bias.fill_(-3)
+    return model
+
+
+def nearest_colors(images: torch.Tensor) -> torch.Tensor:
+    """What `palette_dvae` has to find, by other means: ``[b, 3, h, w]`` to ``[b, h / 4, w / 4]``."""
+    means = nn.functional.avg_pool2d(images.double(), 4).movedim(1, -1)
+    return torch.cdist(means.flatten(0, 2), palette().double()).argmin(1).view(means.shape[:3])
+
+
 def reference(config: DVAEConfig) -> tuple[nn.Module, nn.Module]:
     """OpenAI's encoder and decoder of these sizes."""
     theirs = dall_e()

@@ -1,7 +1,8 @@
 """Example workflows, help pages and translations in a real ComfyUI and Chromium: they are listed, open, and run.
 
 Every workflow is loaded as the template library loads it, turned into a prompt by the front end itself, and run on
-models with random weights: the seeded Stable Diffusion 1.5, a tiny SDXL that the probe makes, and a tiny CLIP. The
+models with random weights: the seeded Stable Diffusion 1.5, a tiny SDXL that the probe makes, a tiny CLIP, and a dVAE
+of plain colours. The
 pack's folder has a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one
 with a space.
 
@@ -18,9 +19,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from weighted_clip.dalle.files import save_dvae
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.parity.find_hosts import Host
 
+from ..dalle.models import palette_dvae
 from . import comfy_server
 from .browser import Page, running_browser
 from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Result, running_server
@@ -32,6 +36,7 @@ FOLDER = "weighted-clip"
 WORKFLOWS = REPOSITORY / "example_workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 SIZE, STEPS = 64, 2
+DVAE = "vae/palette.safetensors"
 SETTINGS = {
     "Comfy.TutorialCompleted": True,  # no dialog on the first visit
     "Comfy.Canvas.SelectionToolbox": True,  # it has the button that opens the help
@@ -71,6 +76,9 @@ def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactor
         with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
             server.request("/settings", SETTINGS)
             write_whole_clip(server.base / "models")
+            (server.base / "models" / "vae").mkdir(exist_ok=True)
+            save_dvae(palette_dvae(), server.base / "models" / DVAE)
+            Image.linear_gradient("L").convert("RGB").save(server.base / "input" / "example.png")
             yield server
 
 
@@ -149,8 +157,9 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
         if node["class_type"] in ("SaveImage", "PreviewImage")
     }
     drawn = [shown for shown in pictures.values() if all(picture.shape == (SIZE, SIZE, 3) for picture in shown)]
-    samplers = [node for node in nodes.values() if node["class_type"] in ("KSampler", "SamplerCustom")]
-    assert len(drawn) == len(samplers) >= 1
+    makers = ("KSampler", "SamplerCustom", "WeightedCLIPTokensToImage")
+    made = [node for node in nodes.values() if node["class_type"] in makers]
+    assert len(drawn) == len(made) >= 1
     for node_id, shown in pictures.items():
         source = graph.nodes[graph.nodes[node_id]["inputs"]["images"][0]]
         assert len(shown) == source["inputs"].get("keep", 1)
@@ -205,6 +214,10 @@ def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
             inputs["file"] = f"checkpoints/{CHECKPOINT}"
         elif node["class_type"] == "WeightedCLIPLoadFull":
             inputs["file"] = WHOLE_CLIP.as_posix()
+        elif node["class_type"] == "WeightedCLIPLoadDVAE":
+            inputs["file"] = DVAE
+        elif node["class_type"] == "ImageScale":
+            inputs |= {"width": SIZE, "height": SIZE}
         elif node["class_type"] == "EmptyLatentImage":
             inputs |= {"width": SIZE, "height": SIZE, "batch_size": min(inputs["batch_size"], 4)}
         elif "steps" in inputs:

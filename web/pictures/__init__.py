@@ -13,6 +13,7 @@ from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
 from .masks import draw_mask, draw_masks
 from .ranking import draw_ranking
 from .similarity import draw_similarity
+from .token_grid import draw_token_grid
 from .tokens import draw_tokens
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "draw_masks",
     "draw_ranking",
     "draw_similarity",
+    "draw_token_grid",
     "draw_tokens",
     "mask_labels",
     "num_parameters",

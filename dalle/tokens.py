@@ -1,0 +1,192 @@
+"""Tokens of images as values: what they belong to, how they are written as text, and swapping some of them.
+
+Rows and columns are counted from 1, as people point at them; the numbers of tokens from 0, as they stand in the
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .config import DVAEConfig
+
+MAX_QUOTED = 80
+"""Characters of a line that a message quotes."""
+
+_SWAP = re.compile(
+    r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*,\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*=\s*(\d{1,9})\s*", re.ASCII
+)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    """The tokens of some images of one size, and the kind of dVAE that they are of."""
+
+    ids: Tensor
+    """``[b, rows, columns]``, int64, on the CPU."""
+    downsampling: int
+    """Pixels along each side of a token."""
+    vocab_size: int
+    """How many values a token can have."""
+
+    def check_fits(self, config: DVAEConfig) -> None:
+        """Raise a ValueError if a dVAE of these sizes cannot have made them."""
+        if (self.downsampling, self.vocab_size) != (config.downsampling, config.vocab_size):
+            raise ValueError(
+                f"these tokens are of a dVAE with {self.vocab_size} tokens of {self.downsampling} pixels; this one has "
+                f"{config.vocab_size} tokens of {config.downsampling} pixels. Connect the dVAE that made them"
+            )
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One number for all tokens in some rows and columns."""
+
+    rows: tuple[int, int]
+    """First and last, counted from 1."""
+    columns: tuple[int, int]
+    """The same."""
+    number: int
+    """The token that is put there."""
+
+
+def write_tokens(ids: Tensor) -> str:
+    r"""Tokens as text: a row of the grid a line, an empty line between images.
+
+    >>> write_tokens(torch.tensor([[[3, 1], [0, 12]], [[5, 5], [5, 5]]]))
+    '3 1\n0 12\n\n5 5\n5 5'
+    """
+    return "\n\n".join("\n".join(" ".join(map(str, row)) for row in image) for image in ids.tolist())
+
+
+def read_tokens(text: str, vocab_size: int) -> Tensor:
+    r"""Tokens from text as `write_tokens` writes it; commas between numbers are taken, too.
+
+    Args:
+        text: The text.
+        vocab_size: How many values a token can have.
+
+    Returns:
+        ``[b, rows, columns]``, int64.
+
+    Raises:
+        ValueError: If something in it is no token, the rows of an image have different lengths, or the images
+            different sizes.
+
+    >>> read_tokens("3 1\n0, 12", 16).tolist()
+    [[[3, 1], [0, 12]]]
+    """
+    images: list[list[list[int]]] = [[]]
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.replace(",", " ").split()
+        if not words:
+            if images[-1]:
+                images.append([])
+            continue
+        where = f"numbers, line {number}, {_quoted(line)}"
+        for word in words:
+            if not _NUMBER.fullmatch(word) or int(word) >= vocab_size:
+                raise ValueError(f"{where}: {_quoted(word)} is no token; they are whole numbers, 0 to {vocab_size - 1}")
+        row = [int(word) for word in words]
+        if images[-1] and len(row) != len(images[-1][0]):
+            raise ValueError(
+                f"{where}: {len(row)} numbers, but the rows above have {len(images[-1][0])}. Write a row of the grid a "
+                "line, and an empty line between images"
+            )
+        images[-1].append(row)
+    images = [image for image in images if image]
+    if not images:
+        raise ValueError("numbers: there are none; write a row of the grid a line")
+    sizes = [(len(image), len(image[0])) for image in images]
+    for index, (rows, columns) in enumerate(sizes, 1):
+        if (rows, columns) != sizes[0]:
+            raise ValueError(
+                f"numbers: image {index} has {rows} x {columns} tokens, but the first has {sizes[0][0]} x "
+                f"{sizes[0][1]}. All images of a batch have the same size"
+            )
+    return torch.tensor(images)
+
+
+def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap]:
+    """What tokens to put where: lines ``row, column = number``; ``2-4`` for several rows or columns.
+
+    Args:
+        text: The lines; empty ones count for nothing.
+        rows: Of the grid.
+        columns: Of the grid.
+        vocab_size: How many values a token can have.
+
+    Raises:
+        ValueError: If a line is of another form, or names a place or a token that there is not.
+
+    >>> read_swaps("3, 5 = 812", 32, 32, 8192)
+    [Swap(rows=(3, 3), columns=(5, 5), number=812)]
+    """
+    swaps: list[Swap] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"swap, line {number}, {_quoted(line)}"
+        found = _SWAP.fullmatch(line)
+        if found is None:
+            raise ValueError(f"{where}: write “row, column = number”, such as “3, 5 = 12” or “2-4, 7-9 = 12”")
+        top, bottom, left, right, token = (None if part is None else int(part) for part in found.groups())
+        assert top is not None
+        assert left is not None
+        assert token is not None
+        spans = (
+            ("row", top, top if bottom is None else bottom, rows),
+            ("column", left, left if right is None else right, columns),
+        )
+        for name, first, last, count in spans:
+            for value in (first, last):
+                if not 1 <= value <= count:
+                    raise ValueError(f"{where}: there is no {name} {value}; this grid has {name}s 1 to {count}")
+            if last < first:
+                raise ValueError(f"{where}: {name}s {first}-{last} run backwards; write {last}-{first}")
+        if token >= vocab_size:
+            raise ValueError(f"{where}: there is no token {token}; this dVAE has 0 to {vocab_size - 1}")
+        swaps.append(Swap((top, spans[0][2]), (left, spans[1][2]), token))
+    return swaps
+
+
+def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
+    """Put tokens into a copy of a grid, one after the other, in every image of the batch alike.
+
+    Args:
+        ids: ``[b, rows, columns]``, which stays as it is.
+        swaps: Of this grid.
+
+    Returns:
+        The new tokens, and a line on each swap that says what was there before.
+
+    >>> swapped(torch.tensor([[[3, 1], [0, 12]]]), [Swap((1, 1), (2, 2), 7)])[1]
+    ['row 1, column 2: 1 -> 7']
+    """
+    ids, notes = ids.clone(), []
+    for swap in swaps:
+        (top, bottom), (left, right) = swap.rows, swap.columns
+        part = ids[:, top - 1 : bottom, left - 1 : right]
+        before = part.unique().tolist()
+        count, kept = part.numel(), int((part == swap.number).sum())
+        place = f"{_span('row', top, bottom)}, {_span('column', left, right)}"
+        was = str(before[0]) if len(before) == 1 else f"{count} tokens, {len(before)} different"
+        same = "" if not kept else ", as before" if kept == count else f", {kept} of them as before"
+        notes.append(f"{place}: {was} -> {swap.number}{same}")
+        part.fill_(swap.number)
+    return ids, notes
+
+
+def _span(name: str, first: int, last: int) -> str:
+    return f"{name} {first}" if first == last else f"{name}s {first} to {last}"
+
+
+def _quoted(text: str) -> str:
+    text = text.strip()
+    return f"“{text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + '…'}”"

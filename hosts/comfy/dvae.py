@@ -1,0 +1,98 @@
+"""A discrete VAE as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...dalle.dvae import DVAE, Check
+from ...dalle.files import load_dvae
+from ...dalle.pixels import cropped
+from ...dalle.tokens import ImageTokens
+from .native import managed
+from .types import ModelPatcher
+
+
+@dataclass(frozen=True)
+class HostedDVAE:
+    """What a WEIGHTED_CLIP_DVAE link carries."""
+
+    dvae: DVAE
+    """Encoder and decoder."""
+    patcher: ModelPatcher
+    """The host's ModelPatcher round it."""
+
+
+def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> HostedDVAE:
+    """Read a discrete VAE and hand its memory to the host.
+
+    Args:
+        path: A safetensors file.
+        dtype: Type of the weights and of the arithmetic.
+        device: ``auto`` for the host's choice of device for VAEs, or ``cpu``.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
+    dvae = load_dvae(path, dtype=dtype)
+    return HostedDVAE(dvae, managed(dvae, device, "vae"))
+
+
+def encode_tokens(hosted: HostedDVAE, images: Tensor) -> tuple[ImageTokens, Tensor]:
+    """Tokens of a host's IMAGE, with the host's progress bar; ends when the host interrupts.
+
+    Args:
+        hosted: The model; its memory is asked of the host.
+        images: ``[b, h, w, channels]``, float, 0..1. The middle of them is encoded, its sides multiples of a token's.
+
+    Returns:
+        The tokens; and what was encoded, ``[b, 3, rows * f, columns * f]``.
+
+    Raises:
+        ValueError: If there are no images, or a side is shorter than a token.
+    """
+    if not len(images):
+        raise ValueError("there are no images to encode: the batch is empty")
+    config = hosted.dvae.config
+    f = config.downsampling
+    pixels = cropped(images[..., :3].movedim(-1, 1).expand(-1, 3, -1, -1), f)
+    shape = (len(pixels), pixels.shape[-2] // f, pixels.shape[-1] // f)
+    ids = _in_host(hosted, shape, lambda check: hosted.dvae.tokens(pixels, check))
+    return ImageTokens(ids.cpu(), f, config.vocab_size), pixels
+
+
+def decode_tokens(hosted: HostedDVAE, tokens: ImageTokens) -> Tensor:
+    """A host's IMAGE of tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
+
+    Raises:
+        ValueError: If the tokens are of another dVAE.
+    """
+    tokens.check_fits(hosted.dvae.config)
+    images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.dvae.images(tokens.ids, check))
+    return images.float().movedim(1, -1).contiguous()
+
+
+def _in_host(hosted: HostedDVAE, shape: tuple[int, ...], work: Callable[[Check], Tensor]) -> Tensor:
+    """Do some work with the host's memory, progress bar and interrupts; ``shape``: images, rows and columns."""
+    import comfy.model_management as model_management
+    import comfy.utils
+
+    total, done = hosted.dvae.num_parts(*shape), 0
+    bar = comfy.utils.ProgressBar(total)
+
+    def check() -> None:
+        nonlocal done
+        model_management.throw_exception_if_processing_interrupted()
+        bar.update_absolute(done)
+        done += 1
+
+    model_management.load_models_gpu([hosted.patcher])
+    result = work(check)
+    bar.update_absolute(total)
+    return result

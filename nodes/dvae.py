@@ -1,0 +1,189 @@
+"""The nodes of DALL·E's discrete VAE: an image as tokens, and an image of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
+from ..hosts.comfy.dvae import HostedDVAE, decode_tokens, encode_tokens, load_hosted_dvae
+from ..weighting.view import counted
+from . import common
+from .load import DEVICES, DTYPES, files_in, path_of
+from .results import shown_result, to_image, to_picture, with_preview
+
+DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
+"""Type name of a link that carries a discrete VAE."""
+TOKENS_TYPE = "WEIGHTED_CLIP_DVAE_TOKENS"
+"""Type name of a link that carries the tokens of images."""
+FOLDERS = ("vae",)
+"""Where the host keeps files of image autoencoders."""
+MAX_GRIDS = 16
+"""Images of a batch whose grids are drawn."""
+
+DVAE_INPUT = common.make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
+
+
+class WeightedCLIPLoadDVAE:
+    """Load a discrete VAE from a file."""
+
+    DESCRIPTION = (
+        "Loads a discrete VAE (dVAE), as DALL-E has: it makes an image a grid of tokens, numbers from a fixed list, "
+        "and a grid of tokens an image. The VAEs of Stable Diffusion and Flux are of another kind."
+    )
+    SEARCH_ALIASES = ["dall-e", "dvae", "discrete vae", "vq", "codebook", "image tokenizer"]  # noqa: RUF012
+    RETURN_TYPES = (DVAE_TYPE,)
+    RETURN_NAMES = ("dvae",)
+    OUTPUT_TOOLTIPS = ("The model, for Image to Tokens and Tokens to Image.",)
+    FUNCTION = "load"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs; lists the files that are there now."""
+        return {
+            "required": {
+                "file": common.make_input(
+                    files_in(FOLDERS),
+                    "A .safetensors file of a dVAE in the vae folder. OpenAI's encoder.pkl and decoder.pkl are first "
+                    "made one: python run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors",
+                ),
+                "dtype": common.menu(
+                    DTYPES, "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
+                ),
+                "device": common.menu(DEVICES, "auto: where the host runs VAEs."),
+            }
+        }
+
+    def load(self, file: str, dtype: str, device: str) -> tuple[HostedDVAE]:
+        """Read the file."""
+        common.checked("device", device, DEVICES)
+        return (load_hosted_dvae(path_of(file), dtype=DTYPES[common.checked("dtype", dtype, DTYPES)], device=device),)
+
+
+class WeightedCLIPImageToTokens:
+    """An image as a grid of tokens."""
+
+    DESCRIPTION = (
+        "Makes images grids of tokens, each the number of what a small square of the image looks most like, and draws "
+        "the grid with its numbers over the image."
+    )
+    SEARCH_ALIASES = ["dvae encode", "tokenize image", "image tokens", "vq encode", "dall-e"]  # noqa: RUF012
+    RETURN_TYPES = (TOKENS_TYPE, "IMAGE", "STRING", "STRING")
+    RETURN_NAMES = ("tokens", "grid", "numbers", "report")
+    OUTPUT_TOOLTIPS = (
+        "The tokens, for Tokens to Image.",
+        "Each image with its grid, the numbers of its tokens, and rows and columns counted from 1.",
+        "The tokens as text, a row of the grid a line: to be edited, and given to numbers of Tokens to Image.",
+        "How many tokens there are, how many of them are different, and what was cut off.",
+    )
+    FUNCTION = "encode"
+    CATEGORY = common.CATEGORY
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "dvae": DVAE_INPUT,
+                "image": common.make_input(
+                    "IMAGE",
+                    "The images. Sides that are no multiple of a token's, 8 pixels in DALL-E, are cut at both ends, as "
+                    "by VAE Encode; the report says so.",
+                ),
+            }
+        }
+
+    def encode(self, dvae: HostedDVAE, image: Tensor) -> dict[str, Any]:
+        """Encode and draw."""
+        from ..web.pictures import draw_token_grid
+
+        tokens, pixels = encode_tokens(dvae, image)
+        count, rows, columns = tokens.ids.shape
+        grids = [
+            draw_token_grid(to_picture(one.movedim(0, -1)), ids.tolist())
+            for one, ids in zip(pixels[:MAX_GRIDS], tokens.ids[:MAX_GRIDS], strict=True)
+        ]
+        issues: list[str] = []
+        (_, height, width, _), (inner_height, inner_width) = image.shape, pixels.shape[-2:]
+        if (height, width) != (inner_height, inner_width):
+            issues.append(
+                f"cut from {width} x {height} to {inner_width} x {inner_height} pixels, multiples of "
+                f"{tokens.downsampling}, at both ends"
+            )
+        if count > MAX_GRIDS:
+            issues.append(f"of {count} images the grids of the first {MAX_GRIDS} are drawn")
+        each = f"{counted(count, 'image')}, each " if count > 1 else ""
+        report = [
+            f"{each}{rows} x {columns} tokens of {tokens.downsampling} x {tokens.downsampling} pixels",
+            f"{counted(len(tokens.ids.unique()), 'different token')} of {tokens.vocab_size}",
+            *issues,
+        ]
+        drawn = torch.cat([to_image(grid) for grid in grids])
+        result = (tokens, drawn, write_tokens(tokens.ids), "\n".join(report))
+        return with_preview(shown_result(result, issues), grids[0])
+
+
+class WeightedCLIPTokensToImage:
+    """An image of tokens, some of them swapped before."""
+
+    DESCRIPTION = (
+        "Makes images of tokens, those of Image to Tokens or numbers that you type. Tokens can be swapped for others "
+        "before."
+    )
+    SEARCH_ALIASES = ["dvae decode", "image tokens", "swap tokens", "vq decode", "dall-e"]  # noqa: RUF012
+    RETURN_TYPES = ("IMAGE", TOKENS_TYPE, "STRING")
+    RETURN_NAMES = ("image", "tokens", "report")
+    OUTPUT_TOOLTIPS = (
+        "The images.",
+        "The tokens that they were made of, swapped ones in their places.",
+        "What was swapped, with the numbers that were there before.",
+    )
+    FUNCTION = "decode"
+    CATEGORY = common.CATEGORY
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "dvae": DVAE_INPUT,
+                "swap": common.make_input(
+                    "STRING",
+                    "Tokens to put in the place of others, one a line: row, column = number, such as 3, 5 = 12. "
+                    "Several rows or columns: 2-4, 7-9 = 12. Rows and columns are counted from 1, as in the grid. In a "
+                    "batch it is done in every image.",
+                    {"multiline": True, "default": ""},
+                ),
+            },
+            "optional": {
+                "tokens": common.make_input(TOKENS_TYPE, "The tokens, from Image to Tokens."),
+                "numbers": common.make_input(
+                    "STRING",
+                    "Tokens as text, instead of the input tokens: a row of the grid a line, an empty line between "
+                    "images, as Image to Tokens gives them. Empty: none.",
+                    {"multiline": True, "default": ""},
+                ),
+            },
+        }
+
+    def decode(
+        self, dvae: HostedDVAE, swap: str, tokens: ImageTokens | None = None, numbers: str = ""
+    ) -> dict[str, Any]:
+        """Swap and decode."""
+        config = dvae.dvae.config
+        is_typed = bool(numbers.strip())
+        if tokens is None and not is_typed:
+            raise ValueError("there are no tokens: connect those of Image to Tokens, or type some into numbers")
+        if tokens is not None and is_typed:
+            raise ValueError("tokens come by the link and stand in numbers, too: disconnect the link or empty numbers")
+        if tokens is None:
+            tokens = ImageTokens(read_tokens(numbers, config.vocab_size), config.downsampling, config.vocab_size)
+        tokens.check_fits(config)
+        ids, notes = swapped(tokens.ids, read_swaps(swap, *tokens.ids.shape[1:], config.vocab_size))
+        changed = ImageTokens(ids, config.downsampling, config.vocab_size)
+        images = decode_tokens(dvae, changed)
+        return shown_result((images, changed, "\n".join(notes) or "nothing swapped"), notes)
