@@ -28,6 +28,9 @@ def add_command(commands: Any) -> None:
         "--download", action="store_true", help="fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once"
     )
     lab.add_argument("--model", metavar="NAME", help="which file of --models (the first with a text encoder)")
+    lab.add_argument(
+        "--dvae", type=Path, metavar="FILE", help=".safetensors file of a discrete VAE, for images as tokens"
+    )
     add_embeddings_option(lab)
     add_loading_options(lab)
     lab.add_argument("--port", type=int, metavar="N", help="of the page's address (7867, or the next one free)")
@@ -36,16 +39,18 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ..dalle.files import load_dvae
     from ..web.lab.model import LabError
     from ..web.lab.server import serve
 
     model = model_of(arguments)
+    dvae = None if arguments.dvae is None else load_dvae(arguments.dvae, device=device_of(arguments))
     if model.warning:
         show(f"*** {model.warning} ***\n", sys.stderr)
     else:
         show(f"Weights: {model.title}")
     try:
-        serve(lambda: model, port=arguments.port, open_browser=arguments.browser)
+        serve(lambda: model, port=arguments.port, open_browser=arguments.browser, dvae=dvae)
     except LabError as error:
         raise ValueError(str(error)) from error
     return 0

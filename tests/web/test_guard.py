@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from weighted_clip.web.lab.guard import MAX_BYTES, Guard
+from weighted_clip.web.lab.guard import MAX_BYTES, MAX_UPLOAD_BYTES, UPLOADS, Guard
 
 HOST = "127.0.0.1:7867"
 OWN = f"http://{HOST}"
 EVIL = "https://evil.example"
 
 
-def answered(method: str, *, kind: str = "http", **headers: str) -> tuple[list[Any], list[Any]]:
+def answered(method: str, *, kind: str = "http", path: str = "/", **headers: str) -> tuple[list[Any], list[Any]]:
     """What comes of a request: what reached the application, and all messages to the client."""
     reached: list[Any] = []
     sent: list[Any] = []
@@ -33,7 +33,7 @@ def answered(method: str, *, kind: str = "http", **headers: str) -> tuple[list[A
 
     pairs = [(b"host", HOST.encode())]
     pairs += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(Guard(app)({"type": kind, "method": method, "headers": pairs}, receive, send))
+    asyncio.run(Guard(app)({"type": kind, "method": method, "path": path, "headers": pairs}, receive, send))
     return reached, sent
 
 
@@ -95,3 +95,12 @@ def test_a_websocket_is_closed() -> None:
 
 def test_the_beginning_and_the_end_of_the_server_pass() -> None:
     assert len(answered("", kind="lifespan")[0]) == 1
+
+
+@pytest.mark.parametrize("path", UPLOADS)
+def test_only_pictures_may_be_longer(path: str) -> None:
+    most = str(MAX_UPLOAD_BYTES)
+    assert len(answered("POST", path=path, content_length=most)[0]) == 1
+    assert answered("POST", path=path, content_length=str(MAX_UPLOAD_BYTES + 1))[1][0]["status"] == 413
+    assert answered("POST", path=f"{path}x", content_length=most)[1][0]["status"] == 413
+    assert answered("POST", path=path, content_length=most, origin=EVIL)[1][0]["status"] == 403

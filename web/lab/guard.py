@@ -16,6 +16,10 @@ from typing import Any
 
 MAX_BYTES = 1024 * 1024
 """Longest body of a request: the page's longest carries a prompt of 64 KiB a few times."""
+MAX_UPLOAD_BYTES = 32 * MAX_BYTES
+"""Longest upload, which is a picture for its tokens."""
+UPLOADS = ("/gradio_api/upload", "/gradio_api/upload/")
+"""gradio's route for them."""
 
 _SECURITY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -71,6 +75,7 @@ def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
     length = headers.get("content-length", "0" if is_reading else "")
     if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {length!r}"
-    if len(length) > len(str(MAX_BYTES)) or int(length) > MAX_BYTES:
-        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {MAX_BYTES} bytes at most, got {length:.20}"
+    most = MAX_UPLOAD_BYTES if scope["path"] in UPLOADS else MAX_BYTES
+    if len(length) > len(str(most)) or int(length) > most:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {most} bytes at most, got {length:.20}"
     return None

@@ -32,6 +32,7 @@ from .handlers import (
     Run,
     run_here,
 )
+from .image_tokens import TokenLab
 from .markup import NOT_YET
 from .model import ModelSource
 
@@ -48,8 +49,16 @@ TARGET = "compel"
 """Syntax that a prompt is converted to unless another is chosen."""
 
 
+TOKENS_TAB = "Image tokens"
+
+
 def build_page(
-    source: ModelSource, *, run: Run = run_here, prompt: str = SAMPLE, options: EncodeOptions | None = None
+    source: ModelSource,
+    *,
+    run: Run = run_here,
+    prompt: str = SAMPLE,
+    options: EncodeOptions | None = None,
+    image_tokens: TokenLab | None = None,
 ) -> gr.Blocks:
     """Build the page.
 
@@ -59,6 +68,7 @@ def build_page(
         prompt: What stands in the prompt box at first.
         options: What is chosen at first, and the options that the page has no component for; by default syntax and
             scheme ``a1111``.
+        image_tokens: What the tab for images as tokens does; without it there is no such tab.
 
     Returns:
         The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
@@ -66,7 +76,7 @@ def build_page(
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=_id("page")):
-        reading = _Page(handlers, prompt, base).reading
+        reading = _Page(handlers, prompt, base, image_tokens).reading
         _live(page.load, reading)  # the model may be another one by then
     return page
 
@@ -74,7 +84,7 @@ def build_page(
 class _Page:
     """Fills the open container."""
 
-    def __init__(self, handlers: Handlers, prompt: str, base: EncodeOptions) -> None:
+    def __init__(self, handlers: Handlers, prompt: str, base: EncodeOptions, image_tokens: TokenLab | None) -> None:
         self.handlers = handlers
         values = [getattr(base, name) for name in OPTIONS]
         model, strip, note, _ = handlers.read(prompt, *values)
@@ -95,6 +105,9 @@ class _Page:
                 with gr.Tab(name, elem_id=_id(f"tab_{name.split()[0].lower()}")) as tab:
                     fill()
                 self.tabs.append((name, tab))
+            if image_tokens is not None:
+                with gr.Tab(TOKENS_TAB, elem_id=_id("tab_image")):
+                    _image_tokens(image_tokens)
         self._connect()
 
     def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
@@ -219,6 +232,30 @@ class _Page:
         )
         for work in (compared, saved):  # a WebUI may have loaded a model for it
             _live(work.then, reading)
+
+
+def _image_tokens(lab: TokenLab) -> None:
+    """The tab for images as tokens."""
+    encoded = gr.State(None)
+    _html("dvae", "What encodes images", lab.title)
+    with gr.Row():
+        with gr.Column():
+            picture = gr.Image(type="pil", label="Picture", elem_id=_id("picture"))
+            make = gr.Button("Make tokens", variant="primary", elem_id=_id("make_tokens"))
+            with gr.Row():
+                row = gr.Number(value=1, label="Row", precision=0, elem_id=_id("token_row"))
+                column = gr.Number(value=1, label="Column", precision=0, elem_id=_id("token_column"))
+                number = gr.Number(value=0, label="Swap for token", precision=0, elem_id=_id("token_number"))
+            swap = gr.Button("Swap", elem_id=_id("swap_token"))
+        grid = gr.Image(label="Grid of tokens: click one to swap it", interactive=False, elem_id=_id("token_grid"))
+    shown = _html("token_change", "What the tokens decode to")
+
+    def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
+        return lab.point(state, token, (-1, -1) if event is None else event.index)
+
+    make.click(lab.encode, inputs=[picture], outputs=[encoded, grid, shown], show_progress="minimal")
+    grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
+    swap.click(lab.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
 
 
 def _id(name: str) -> str:

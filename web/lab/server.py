@@ -19,6 +19,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from ...dalle.dvae import DVAE
 from .guard import Guard
 from .model import LabError, ModelSource
 
@@ -33,13 +34,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler")
 
 
-def serve(source: ModelSource, *, port: int | None, open_browser: bool) -> None:
+def serve(source: ModelSource, *, port: int | None, open_browser: bool, dvae: DVAE | None = None) -> None:
     """Serve the lab until Ctrl-C. One line with its address goes to the output.
 
     Args:
         source: Gives the model.
         port: Where; None takes 7867 or the next that is free.
         open_browser: Whether to show it in the user's browser.
+        dvae: For images as tokens, if there is one.
 
     Raises:
         LabError: If the port is taken or cannot be had, or gradio is not installed.
@@ -50,7 +52,7 @@ def serve(source: ModelSource, *, port: int | None, open_browser: bool) -> None:
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
-        server = _server(_app(source))
+        server = _server(_app(source, dvae))
         address = f"http://{HOST}:{listening.getsockname()[1]}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
@@ -84,7 +86,7 @@ def _listen(port: int | None) -> socket.socket:
     raise LabError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")
 
 
-def _app(source: ModelSource) -> Any:
+def _app(source: ModelSource, dvae: DVAE | None) -> Any:
     """The page, and the files that its strip is drawn with."""
     try:
         import gradio as gr
@@ -95,6 +97,7 @@ def _app(source: ModelSource) -> Any:
         from starlette.staticfiles import StaticFiles
     except ModuleNotFoundError as error:
         raise LabError(f"{error.name} is not installed: start the lab with run.py, which installs it") from error
+    from .image_tokens import TokenLab
     from .page import build_page
 
     app = FastAPI(openapi_url=None)
@@ -111,7 +114,7 @@ def _app(source: ModelSource) -> Any:
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
         '<link rel="stylesheet" href="/weighted-clip/style.css">'
     )
-    page = build_page(source).queue()
+    page = build_page(source, image_tokens=TokenLab(dvae)).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and what stands on buttons is too pale to be read

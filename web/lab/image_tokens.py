@@ -1,0 +1,169 @@
+"""The lab's tab for images as tokens: a picture, the grid of its tokens, what they decode to, and what one changes.
+
+Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...dalle.dvae import DVAE
+from ...dalle.files import CONVERT
+from ...dalle.pixels import cropped
+from ...dalle.tokens import Swap, swapped
+from ..pictures import draw_token_grid
+from ..pictures.token_grid import cell_at
+from . import markup
+
+MAX_SIDE = 256
+"""Pixels of a picture's longer side; a larger one is made smaller. DALL·E's own pictures have as many."""
+SHOWN_SIDE = 384
+"""Pixels of the longer side of a decoded picture as the page shows it, about."""
+NO_DVAE = (
+    "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE.safetensors. A file is made of OpenAI's "
+    f"by {CONVERT}"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture that was encoded."""
+
+    picture: Image.Image
+    """What was encoded, its sides multiples of a token's."""
+    ids: Tensor
+    """``[1, rows, columns]``."""
+    decoded: Tensor
+    """``[1, 3, h, w]``, 0 to 1, float32."""
+
+
+class TokenLab:
+    """The handlers of the tab.
+
+    Args:
+        dvae: What encodes and decodes; None where there is none, which the tab then says.
+    """
+
+    def __init__(self, dvae: DVAE | None) -> None:
+        self._dvae = dvae
+
+    @property
+    def title(self) -> str:
+        """The line that says what encodes, or what is missing."""
+        if self._dvae is None:
+            return markup.message(NO_DVAE)
+        config = self._dvae.config
+        line = f"A dVAE with {config.vocab_size:,} tokens of {config.downsampling} x {config.downsampling} pixels."
+        return markup.message(line, is_problem=False)
+
+    def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
+        """Encode a picture and decode its tokens: what the other handlers are given, the grid, and figures."""
+        if self._dvae is None:
+            return None, None, markup.message(NO_DVAE)
+        if picture is None:
+            return None, None, markup.message("Choose a picture first.")
+        try:
+            encoded, notes = _encoded(self._dvae, picture)
+            grid = draw_token_grid(encoded.picture, encoded.ids[0].tolist())
+        except Exception as error:  # the page is the only place where the user could see it
+            return None, None, _failed(error)
+        rows, columns = encoded.ids.shape[1:]
+        count = len(encoded.ids.unique())
+        told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
+        shown = markup.figures([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)], is_wide=True)
+        return encoded, grid, shown + markup.message(told, is_problem=False)
+
+    def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
+        """What the token at a pixel ``(x, y)`` of the grid's picture changes: its row and column, and figures."""
+        if encoded is None:
+            return None, None, markup.message("Make tokens of a picture first.")
+        found = cell_at(*place, *encoded.ids.shape[1:])
+        if found is None:
+            return None, None, markup.message("That is beside the grid: click a token.")
+        return *found, self.swap(encoded, *found, number)
+
+    def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
+        """What changes if a token is swapped, as figures: with the original, the swapped, and their difference."""
+        if self._dvae is None or encoded is None:
+            return markup.message(NO_DVAE if self._dvae is None else "Make tokens of a picture first.")
+        rows, columns = encoded.ids.shape[1:]
+        wanted: list[int] = []
+        for name, value, first, last in (
+            ("row", row, 1, rows),
+            ("column", column, 1, columns),
+            ("token", number, 0, self._dvae.config.vocab_size - 1),
+        ):
+            # a number of the page's box, or whatever else a request holds
+            if not isinstance(value, (int, float)) or not first <= value <= last or value != int(value):
+                return markup.message(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
+            wanted.append(int(value))
+        try:
+            place, token = (wanted[0], wanted[1]), wanted[2]
+            ids, notes = swapped(encoded.ids, [Swap((place[0],) * 2, (place[1],) * 2, token)])
+            decoded = self._dvae.images(ids).float().cpu()
+            grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[place])
+        except Exception as error:  # as above
+            return _failed(error)
+        change = (decoded - encoded.decoded).abs().amax(1, keepdim=True)
+        largest = float(change.max())
+        told = "Nothing changes." if not largest else _reach(change[0, 0], largest)
+        figures = [
+            _figure("reconstruction", "What the tokens decode to.", encoded.decoded),
+            _figure("swapped", f"After the swap. {notes[0]}.", decoded),
+            _figure("difference", told, (change / (largest or 1)).expand(-1, 3, -1, -1)),
+            ("grid", "The grid after the swap, the token framed.", grid),
+        ]
+        return markup.figures(figures, is_wide=True)
+
+
+def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
+    """A picture in tokens, and what was done to it before, as a sentence or nothing."""
+    small = picture.convert("RGB")
+    small.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
+    notes = "" if small.size == picture.size else f" It was made smaller, {small.width} x {small.height} pixels."
+    pixels = torch.from_numpy(np.asarray(small, dtype=np.float32) / 255).movedim(-1, 0).unsqueeze(0)
+    inner = cropped(pixels, dvae.config.downsampling)
+    if inner.shape != pixels.shape:
+        notes += f" Cut at both ends to {inner.shape[3]} x {inner.shape[2]} pixels."
+    ids = dvae.tokens(inner)
+    return Encoded(_picture(inner), ids, dvae.images(ids).float().cpu()), notes
+
+
+def _reach(change: Tensor, largest: float) -> str:
+    """How much and how far a swap changes the picture; ``change`` is ``[h, w]``."""
+    rows, columns = (change > 0.01).nonzero(as_tuple=True)
+    told = f"Bright: changed most, by up to {100 * largest:.0f} % of the whole range."
+    if not len(rows):
+        return told
+    height, width = (int(one.max() - one.min()) + 1 for one in (rows, columns))
+    return f"{told} Pixels that change by more than 1 % lie within {width} x {height}."
+
+
+def _figure(title: str, caption: str, pixels: Tensor) -> tuple[str, str, Image.Image]:
+    image = _picture(pixels)
+    times = max(1, SHOWN_SIDE // max(image.size))
+    return title, caption, image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+
+
+def _picture(pixels: Tensor) -> Image.Image:
+    """The first of ``[b, 3, h, w]``, 0 to 1."""
+    return Image.fromarray(pixels[0].movedim(0, -1).clamp(0, 1).mul(255).round().byte().cpu().numpy())
+
+
+def _failed(error: Exception) -> str:
+    """What the page says of an error; one that nobody foresaw is also written to the program's log."""
+    if isinstance(error, ValueError):
+        return markup.message(str(error))
+    _log.exception("the lab could not do what was asked")
+    return markup.message(
+        f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"
+    )
