@@ -183,7 +183,8 @@ class WeightedCLIPTokensToImage:
         if tokens is None:
             tokens = ImageTokens(read_tokens(numbers, config.vocab_size), config.downsampling, config.vocab_size)
         tokens.check_fits(config)
-        ids, notes = swapped(tokens.ids, read_swaps(swap, *tokens.ids.shape[1:], config.vocab_size))
+        _, rows, columns = tokens.ids.shape
+        ids, notes = swapped(tokens.ids, read_swaps(swap, rows, columns, config.vocab_size))
         changed = ImageTokens(ids, config.downsampling, config.vocab_size)
         images = decode_tokens(dvae, changed)
         return shown_result((images, changed, "\n".join(notes) or "nothing swapped"), notes)

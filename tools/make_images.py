@@ -561,7 +561,8 @@ def token_grid() -> Image.Image:
 def swapped_tokens(swap: str) -> Image.Image:
     """A picture of tokens, and that of swapped ones."""
     dvae, _, tokens = palette_tokens(64)
-    changed, _ = swapped(tokens, read_swaps(swap, *tokens.shape[1:], dvae.config.vocab_size))
+    _, rows, columns = tokens.shape
+    changed, _ = swapped(tokens, read_swaps(swap, rows, columns, dvae.config.vocab_size))
     side, gap = 152, 36
     canvas = Canvas(HELP_WIDTH, side + 44, DARK.background)
     canvas.text(side / 2, 16, "as it is", DARK.text, size=14, align="center")

@@ -166,7 +166,8 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(
     ran, path = tmp_path / "ran", tmp_path / "encoder.pkl"
     given: object = kind(ran)
     if is_hidden:
-        monkeypatch.setitem(sys.modules, "dall_e.encoder", ModuleType("dall_e.encoder"))
+        for name in ("dall_e", "dall_e.encoder"):  # a pickler imports what a package is in first
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
         given = stand_in("dall_e.encoder", "Encoder", _modules=OrderedDict(x=given))
     torch.save(given, path)
     assert main(["convert-dvae", str(path), str(path), str(tmp_path / "out.safetensors")]) == 1
@@ -203,7 +204,8 @@ def test_a_file_of_allowed_parts_that_is_no_dvae_is_refused(
 ) -> None:
     for half in ("Encoder", "Decoder"):
         module = f"dall_e.{half.lower()}"
-        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+        for name in ("dall_e", module):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
         torch.save(stand_in(module, half, **attributes), tmp_path / f"{half}.pkl")
     with pytest.raises(DVAEFileError, match=message):
         read_published(tmp_path / "Encoder.pkl", tmp_path / "Decoder.pkl")

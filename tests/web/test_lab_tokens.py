@@ -175,6 +175,7 @@ def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
     assert len(set(ids)) == len(ids)
     assert all(name and name.startswith(PREFIX) for name in ids)
     for listener in page.fns.values():
+        assert listener.fn is not None
         if listener.fn.__name__ in ("encode", "point", "swap"):
             result = listener.fn(*(part.value for part in listener.inputs))
             assert len(result if isinstance(result, tuple) else (result,)) == len(listener.outputs)

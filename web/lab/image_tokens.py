@@ -107,10 +107,10 @@ class TokenLab:
                 return markup.message(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
             wanted.append(int(value))
         try:
-            place, token = (wanted[0], wanted[1]), wanted[2]
-            ids, notes = swapped(encoded.ids, [Swap((place[0],) * 2, (place[1],) * 2, token)])
+            down, along, token = wanted
+            ids, notes = swapped(encoded.ids, [Swap((down, down), (along, along), token)])
             decoded = self._dvae.images(ids).float().cpu()
-            grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[place])
+            grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[(down, along)])
         except Exception as error:  # as above
             return _failed(error)
         change = (decoded - encoded.decoded).abs().amax(1, keepdim=True)
