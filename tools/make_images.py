@@ -442,7 +442,7 @@ def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
     """Scores by the CLIP that the tests train, on captions and pictures that it has not learned; and these two."""
     shapes = load_shapes()
     clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
-    images = [shape.draw(rng, 192) for shape in shown]
+    images = [shapes.picture_of(shape, rng, 192) for shape in shown]
     texts = [shape.caption for shape in shown]
     vectors = clip.text_features([shapes.chunk_of(text).plain_ids for text in texts])
     return similarity(vectors, image_features(clip, images)), texts, images

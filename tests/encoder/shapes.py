@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
-from itertools import product
-from typing import NamedTuple
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor, nn
+from weighted_clip.dalle.shapes import Shape, Style, draw, split
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import ContrastiveLoss
 from weighted_clip.encoder.full_clip import FullClip
@@ -28,32 +28,7 @@ from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.towers import layout_of
 
-RADII = {"small": 8, "large": 13}
-"""In pixels."""
-COLORS = {
-    "red": (220, 40, 40),
-    "green": (40, 160, 60),
-    "blue": (40, 80, 220),
-    "yellow": (240, 210, 50),
-    "purple": (140, 60, 180),
-    "white": (245, 245, 245),
-}
-KINDS = ("circle", "square", "triangle", "cross", "ring")
-PLACES = {
-    "at the top left": (1 / 6, 1 / 6),
-    "at the top": (1 / 2, 1 / 6),
-    "at the top right": (5 / 6, 1 / 6),
-    "on the left": (1 / 6, 1 / 2),
-    "in the middle": (1 / 2, 1 / 2),
-    "on the right": (5 / 6, 1 / 2),
-    "at the bottom left": (1 / 6, 5 / 6),
-    "at the bottom": (1 / 2, 5 / 6),
-    "at the bottom right": (5 / 6, 5 / 6),
-}
-"""Centres, in sides of the picture."""
-SIDE = 96
-"""Of a picture, in pixels."""
-NUM_HELD_OUT = 64
+STYLE = Style(radii=(8, 13), spread=1.0, background=(20, 50))
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 VISION = VisionConfig(
@@ -68,45 +43,9 @@ NUM_STEPS = 500
 BATCH = 128
 
 
-class Shape(NamedTuple):
-    """What a picture shows."""
-
-    size: str
-    color: str
-    kind: str
-    place: str
-
-    @property
-    def caption(self) -> str:
-        return f"a {self.size} {self.color} {self.kind} {self.place}"
-
-    def draw(self, rng: random.Random, side: int = SIDE) -> Image.Image:
-        """A picture of it; no two are the same in background, place, size and colour."""
-        unit = side / SIDE
-        picture = Image.new("RGB", (side, side), tuple(rng.randint(20, 50) for _ in range(3)))
-        draw = ImageDraw.Draw(picture)
-        x, y = (share * side + rng.uniform(-2, 2) * unit for share in PLACES[self.place])
-        r = RADII[self.size] * rng.uniform(0.94, 1.06) * unit
-        fill = tuple(min(255, max(0, value + rng.randint(-12, 12))) for value in COLORS[self.color])
-        if self.kind == "circle":
-            draw.ellipse((x - r, y - r, x + r, y + r), fill=fill)
-        elif self.kind == "ring":
-            draw.ellipse((x - r, y - r, x + r, y + r), outline=fill, width=round(r * 0.35))
-        elif self.kind == "square":
-            draw.rectangle((x - 0.9 * r, y - 0.9 * r, x + 0.9 * r, y + 0.9 * r), fill=fill)
-        elif self.kind == "triangle":
-            draw.polygon([(x, y - 1.1 * r), (x + 1.1 * r, y + 0.8 * r), (x - 1.1 * r, y + 0.8 * r)], fill=fill)
-        else:
-            for width, height in ((r, 0.35 * r), (0.35 * r, r)):
-                draw.rectangle((x - width, y - height, x + width, y + height), fill=fill)
-        return picture
-
-
-def split() -> tuple[list[Shape], list[Shape]]:
-    """All combinations, in two parts: 476 to learn from, and 64 held out."""
-    shapes = [Shape(*words) for words in product(RADII, COLORS, KINDS, PLACES)]
-    random.Random(0).shuffle(shapes)
-    return shapes[NUM_HELD_OUT:], shapes[:NUM_HELD_OUT]
+def picture_of(shape: Shape, rng: random.Random, side: int = STYLE.side) -> Image.Image:
+    """A picture of a shape; no two are the same."""
+    return draw(shape, rng, replace(STYLE, side=side))
 
 
 def chunk_of(caption: str) -> TokenChunk:
@@ -145,7 +84,7 @@ def _trained_clip(seed: int) -> FullClip:
     rng, generator = random.Random(1), torch.Generator().manual_seed(seed)
     ids = torch.tensor([chunk_of(shape.caption).plain_ids[:NUM_READ] for shape in shapes])
     pixels = torch.stack(
-        [preprocess([shape.draw(rng) for shape in shapes], VISION.image_size) for _ in range(NUM_PICTURES)]
+        [preprocess([picture_of(shape, rng) for shape in shapes], VISION.image_size) for _ in range(NUM_PICTURES)]
     )
     text, vision, loss = _models(seed)
     parameters = [*text.parameters(), *vision.parameters(), *loss.parameters()]

@@ -24,7 +24,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import TextFeatures, text_features
 
-from .shapes import NUM_READ, TEXT, chunk_of, split, trained_clip
+from .shapes import NUM_READ, TEXT, chunk_of, picture_of, split, trained_clip
 
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 EACH = bytes_per_image(VISION, 4, 28, 28)
@@ -291,7 +291,7 @@ def learned() -> FullClip:
 def drawn() -> list[Image.Image]:
     """A picture of each held-out caption, drawn at another size than those that were learned."""
     rng = random.Random(2)
-    return [shape.draw(rng, 128) for shape in split()[1]]
+    return [picture_of(shape, rng, 128) for shape in split()[1]]
 
 
 def test_no_caption_is_in_both_parts() -> None:

@@ -304,11 +304,11 @@ def learned(server: ComfyServer) -> str:
 @pytest.mark.slow
 def test_a_model_that_has_learned_finds_the_picture_of_a_text(server: ComfyServer, learned: str) -> None:
     """Of eight pictures that it never saw, those that their captions name; with the image resized on the way."""
-    from ..encoder.shapes import split
+    from ..encoder.shapes import picture_of, split
 
     shapes = split()[1][:COUNT]
     rng = random.Random(5)
-    save(server, "shape", [shape.draw(rng, 128) for shape in shapes])
+    save(server, "shape", [picture_of(shape, rng, 128) for shape in shapes])
     graph = Graph()
     clip, loaded = load(graph, server, learned), batch(graph, "shape")
     nodes = [rerank(graph, server, clip, loaded, text=shape.caption) for shape in shapes]

@@ -18,7 +18,7 @@ from weighted_clip.training import run
 from weighted_clip.training.data import Example
 
 from ..encoder.files import write
-from ..encoder.shapes import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, split, trained_clip
+from ..encoder.shapes import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split, trained_clip
 from ..libraries import library
 
 
@@ -32,7 +32,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One picture of each of the 540 combinations; no two captions are the same."""
     folder, rng = tmp_path_factory.mktemp("shapes"), random.Random(2)
     for number, shape in enumerate([*split()[0], *split()[1]]):
-        shape.draw(rng).save(folder / f"{number:03}.png")
+        picture_of(shape, rng).save(folder / f"{number:03}.png")
         (folder / f"{number:03}.txt").write_text(shape.caption, encoding="utf-8")
     return folder
 
@@ -66,7 +66,7 @@ def test_both_towers_learn_from_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     for name, shapes, count in (("train", learned, NUM_PICTURES), ("out", out, 1)):
         for number, shape in enumerate(shapes * count):
             (data / f"{name}{number:04}.txt").write_text(shape.caption, encoding="utf-8")
-            shape.draw(rng).save(data / f"{name}{number:04}.png")
+            picture_of(shape, rng).save(data / f"{name}{number:04}.png")
 
     def by_name(examples: Sequence[Example], *_: int) -> tuple[list[Example], list[Example]]:
         return (
