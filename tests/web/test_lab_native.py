@@ -284,7 +284,8 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 class Served(list):
     """What the command would have served."""
 
-    def __call__(self, source, *, port: int | None, open_browser: bool) -> None:
+    def __call__(self, source, *, port: int | None, open_browser: bool, dvae: object) -> None:
+        assert dvae is None  # none was asked for
         self.append((source(), port, open_browser))
 
 
