@@ -346,7 +346,7 @@ def test_only_one_place_for_weights_can_be_named(served: Served, capsys) -> None
 
 
 def test_what_the_server_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def serve(source, *, port, open_browser) -> None:
+    def serve(source, *, port, open_browser, dvae) -> None:
         raise LabError("port 80 cannot be used")
 
     monkeypatch.setattr(server, "serve", serve)
