@@ -50,7 +50,7 @@ def given_to(name: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     file = {"tiny.safetensors": "nowhere.safetensors"}
-    fake_comfy.install(monkeypatch, {"text_encoders": file, "checkpoints": file, "clip_vision": file})
+    fake_comfy.install(monkeypatch, {"text_encoders": file, "checkpoints": file, "clip_vision": file, "vae": file})
 
 
 @pytest.mark.parametrize("name", NODE_CLASS_MAPPINGS)

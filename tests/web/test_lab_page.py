@@ -36,7 +36,7 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 import gradio as gr
-from weighted_clip.web.lab.guard import MAX_BYTES
+from weighted_clip.web.lab.guard import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
 from weighted_clip.web.lab.page import PREFIX, build_page
 from weighted_clip.web.lab.server import serve
@@ -309,7 +309,7 @@ def address() -> Iterator[str]:
         ({"Origin": "https://evil.example"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Host": "evil.example"}, 400),
-        ({"Content-Length": str(MAX_BYTES + 1)}, 413),
+        ({"Content-Length": str(MAX_UPLOAD_BYTES + 1)}, 413),
         ({"Transfer-Encoding": "chunked"}, 411),
         ({"Transfer-Encoding": "chunked", "Content-Length": "5"}, 411),
     ],

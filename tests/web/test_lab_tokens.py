@@ -59,7 +59,7 @@ def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(lab: Tok
     encoded, grid, shown = lab.encode(picture)
     ids = nearest_colors(pixels_of(picture))
     assert encoded is not None
-    assert torch.equal(encoded.ids, ids)
+    assert torch.equal(encoded.tokens, ids)
     assert grid is not None
     assert grid.width > 12 * cell_side(8, 12)
     times = SHOWN_SIDE // 48
@@ -70,7 +70,7 @@ def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(lab: Tok
 def test_pointing_at_a_token_shows_what_it_changes_and_nothing_else(lab: TokenLab, picture: Image.Image) -> None:
     encoded, *_ = lab.encode(picture)
     assert encoded is not None
-    side, ids = cell_side(8, 12), encoded.ids.clone()
+    side, ids = cell_side(8, 12), encoded.tokens.clone()
     place = (LEFT + 6.5 * side, TOP + 2.2 * side)
     row, column, shown = lab.point(encoded, 124, place)
     assert (row, column) == (3, 7)
@@ -87,13 +87,13 @@ def test_pointing_at_a_token_shows_what_it_changes_and_nothing_else(lab: TokenLa
     assert f"by up to {change:.0f} % of the whole range" in shown
     assert "lie within 4 x 4" in shown
     assert lab.swap(encoded, 3, 7, 124) == shown
-    assert encoded.ids[0, 2, 6] == before
+    assert encoded.tokens[0, 2, 6] == before
 
 
 def test_a_token_swapped_for_itself_changes_nothing(lab: TokenLab, picture: Image.Image) -> None:
     encoded, *_ = lab.encode(picture)
     assert encoded is not None
-    shown = lab.swap(encoded, 1, 1, float(encoded.ids[0, 0, 0]))
+    shown = lab.swap(encoded, 1, 1, float(encoded.tokens[0, 0, 0]))
     assert "Nothing changes." in shown
     assert figures(shown)["difference"].max() == 0
 
@@ -102,7 +102,7 @@ def test_large_and_odd_pictures_are_made_to_fit_and_it_is_said(lab: TokenLab) ->
     large = Image.linear_gradient("L").resize((1000, 603))
     encoded, _, shown = lab.encode(large)
     assert encoded is not None
-    assert tuple(encoded.ids.shape) == (1, 38, 64)
+    assert tuple(encoded.tokens.shape) == (1, 38, 64)
     assert "It was made smaller, 256 x 154 pixels. Cut at both ends to 256 x 152 pixels." in shown
     assert "made smaller" not in lab.encode(Image.new("RGBA", (16, 8)))[2]
 

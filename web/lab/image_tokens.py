@@ -40,7 +40,7 @@ class Encoded:
 
     picture: Image.Image
     """What was encoded, its sides multiples of a token's."""
-    ids: Tensor
+    tokens: Tensor
     """``[1, rows, columns]``."""
     decoded: Tensor
     """``[1, 3, h, w]``, 0 to 1, float32."""
@@ -73,11 +73,11 @@ class TokenLab:
             return None, None, markup.message("Choose a picture first.")
         try:
             encoded, notes = _encoded(self._dvae, picture)
-            grid = draw_token_grid(encoded.picture, encoded.ids[0].tolist())
+            grid = draw_token_grid(encoded.picture, encoded.tokens[0].tolist())
         except Exception as error:  # the page is the only place where the user could see it
             return None, None, _failed(error)
-        rows, columns = encoded.ids.shape[1:]
-        count = len(encoded.ids.unique())
+        rows, columns = encoded.tokens.shape[1:]
+        count = len(encoded.tokens.unique())
         told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
         shown = markup.figures([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)], is_wide=True)
         return encoded, grid, shown + markup.message(told, is_problem=False)
@@ -86,7 +86,7 @@ class TokenLab:
         """What the token at a pixel ``(x, y)`` of the grid's picture changes: its row and column, and figures."""
         if encoded is None:
             return None, None, markup.message("Make tokens of a picture first.")
-        found = cell_at(*place, *encoded.ids.shape[1:])
+        found = cell_at(*place, *encoded.tokens.shape[1:])
         if found is None:
             return None, None, markup.message("That is beside the grid: click a token.")
         return *found, self.swap(encoded, *found, number)
@@ -95,7 +95,7 @@ class TokenLab:
         """What changes if a token is swapped, as figures: with the original, the swapped, and their difference."""
         if self._dvae is None or encoded is None:
             return markup.message(NO_DVAE if self._dvae is None else "Make tokens of a picture first.")
-        rows, columns = encoded.ids.shape[1:]
+        rows, columns = encoded.tokens.shape[1:]
         wanted: list[int] = []
         for name, value, first, last in (
             ("row", row, 1, rows),
@@ -108,7 +108,7 @@ class TokenLab:
             wanted.append(int(value))
         try:
             down, along, token = wanted
-            ids, notes = swapped(encoded.ids, [Swap((down, down), (along, along), token)])
+            ids, notes = swapped(encoded.tokens, [Swap((down, down), (along, along), token)])
             decoded = self._dvae.images(ids).float().cpu()
             grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[(down, along)])
         except Exception as error:  # as above
