@@ -84,7 +84,7 @@ def _shapes(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from ..training.checkpoint import NAME as CHECKPOINT_NAME
+    from ..training.checkpoint import check_new
     from ..training.data import read_data, summary
     from ..training.dvae import NAME, DVAERun
     from ..training.log import LOG_NAME
@@ -93,8 +93,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     folder: Path = arguments.out
-    if not arguments.resume and any((folder / name).exists() for name in (CHECKPOINT_NAME, LOG_NAME, NAME)):
-        raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
+    if not arguments.resume:
+        check_new(folder, (LOG_NAME, NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
 
     def say(line: str) -> None:

@@ -144,7 +144,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.full_clip import load_full_clip
     from ..parity.torchvision_operators import declare_missing_operators
-    from ..training.checkpoint import NAME
+    from ..training.checkpoint import check_new
     from ..training.data import read_data, summary
     from ..training.log import LOG_NAME
     from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
@@ -154,8 +154,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     options = _options(arguments)
     folder: Path = arguments.out
-    if not arguments.resume and any((folder / name).exists() for name in (NAME, LOG_NAME, TEXT_NAME)):
-        raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
+    if not arguments.resume:
+        check_new(folder, (LOG_NAME, TEXT_NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
 
     def say(line: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,20 @@ def load_trained_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def _frozen(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+
+
+def check_new(folder: Path, names: Iterable[str]) -> None:
+    """Refuse to begin a run over another one.
+
+    Args:
+        folder: Of the run; it may not be there.
+        names: Of files that a run leaves, beside `NAME`.
+
+    Raises:
+        ValueError: If one of them is in the folder.
+    """
+    if any((folder / name).exists() for name in (NAME, *names)):
+        raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
 
 
 def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
