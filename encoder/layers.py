@@ -11,12 +11,48 @@ Language Supervision", 2021.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .config import Activation, TextConfig, VisionConfig
+
+Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""What one layer knows of earlier positions: takes keys and values of new ones, ``[b, h, s, e]``, and gives those of
+all that may be attended."""
+
+
+class BlockSizes(Protocol):
+    """What a block has to know of its model."""
+
+    @property
+    def hidden_dim(self) -> int:
+        """D."""
+        ...
+
+    @property
+    def num_heads(self) -> int:
+        """H."""
+        ...
+
+    @property
+    def mlp_dim(self) -> int:
+        """M."""
+        ...
+
+    @property
+    def activation(self) -> Activation:
+        """Of the MLP."""
+        ...
+
+    @property
+    def layer_norm_eps(self) -> float:
+        """Added to the variance."""
+        ...
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -41,23 +77,26 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden_dim, hidden_dim)
         self.out_proj = nn.Linear(hidden_dim, hidden_dim)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
         """Mix positions.
 
         Args:
             hidden: ``[b, s, d]``.
             mask: Bool ``[b or 1, 1, s, s]``, True = may be attended; or None.
             is_causal: Apply the causal mask; only allowed without ``mask``, which then has causality in it already.
+            past: Earlier positions that are attended, too.
 
         Returns:
             ``[b, s, d]``.
         """
-        heads = (
+        q, k, v = (
             project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if past is not None:
+            k, v = past(k, v)
         # softmax(q k^T / sqrt(e), masked with -inf) v
-        mixed = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=is_causal)
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))  # [b, h, s, e] -> [b, s, d]
 
 
@@ -78,16 +117,16 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm encoder layer: norm, attention, add; norm, MLP, add (Definition 5.7, equations 44 to 48)."""
 
-    def __init__(self, config: TextConfig | VisionConfig) -> None:
+    def __init__(self, config: BlockSizes) -> None:
         super().__init__()
         self.layer_norm1 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.self_attn = Attention(config.hidden_dim, config.num_heads)
         self.layer_norm2 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.mlp = MLP(config.hidden_dim, config.mlp_dim, config.activation)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-        """``[b, s, d]`` to ``[b, s, d]``; ``mask`` and ``is_causal`` as in `Attention.forward`."""
-        hidden = hidden + self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal)
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
+        """``[b, s, d]`` to ``[b, s, d]``; ``mask``, ``is_causal`` and ``past`` as in `Attention.forward`."""
+        hidden = hidden + self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal, past=past)
         return hidden + self.mlp(self.layer_norm2(hidden))
 
 
