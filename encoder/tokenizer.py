@@ -52,8 +52,8 @@ class Tokenizer:
 
         merges = read_merges()
         # ids count: 256 bytes, the same with an end-of-word mark, the merges in order, BOS, EOS
-        byte_symbols = _byte_symbols()
-        vocabulary = [*byte_symbols, *(symbol + END_OF_WORD for symbol in byte_symbols), *map("".join, merges)]
+        alone = byte_symbols()
+        vocabulary = [*alone, *(symbol + END_OF_WORD for symbol in alone), *map("".join, merges)]
         vocabulary += [BOS_TEXT, EOS_TEXT]
         self._vocabulary = vocabulary
         self._backend = Tokenizer(
@@ -92,6 +92,15 @@ class Tokenizer:
         encoding = self._backend.encode(without_surrogates(text), add_special_tokens=False)
         tokens = [TokenSpan(i, start, end) for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
         return tokens if text.isascii() else _cover_combining_marks(text, tokens)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text before any pair is joined, a printable character for each byte of theirs.
+
+        >>> Tokenizer().words("Crème, 2!")
+        ['crÃ¨me', ',', '2', '!']
+        """
+        normal = self._backend.normalizer.normalize_str(without_surrogates(text))
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
     def symbol(self, token_id: int) -> str:
         """The vocabulary entry of an id, ``</w>`` included where it ends a word.
@@ -137,7 +146,7 @@ def read_merges() -> list[tuple[str, str]]:
     return [(left, right) for left, right in (line.split() for line in lines)]
 
 
-def _byte_symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """One printable character for each byte, in the order of their ids: printable Latin-1 first, then the rest."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]

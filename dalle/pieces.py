@@ -1,0 +1,124 @@
+"""Captions as pieces: lower-cased byte-pair encoding, with merges learned from captions or CLIP's own.
+
+Words are those of CLIP's tokenizer. Merges can be dropped at random (BPE dropout), so that a model meets a word in
+several ways; the `tokenizers` library can do that too, but nothing can seed it.
+
+Source: R. Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016; I. Provilkov et al.,
+"BPE-Dropout", 2020; A. Ramesh et al., 2021, section 2.2.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from ..encoder.tokenizer import END_OF_WORD, byte_symbols, default_tokenizer, read_merges
+
+Merges = Sequence[tuple[str, str]]
+NUM_BYTES = 512
+"""Pieces before any merge: 256 bytes, and the same at the end of a word."""
+MAX_REMEMBERED = 4096
+"""Words whose pieces are remembered."""
+
+
+class Pieces:
+    """Texts to pieces.
+
+    >>> pieces = Pieces([("r", "e"), ("re", "d</w>")])
+    >>> [pieces.symbol(piece) for piece in pieces("Red bed")]
+    ['red</w>', 'b', 'e', 'd</w>']
+    """
+
+    def __init__(self, merges: Merges) -> None:
+        """Take merges over.
+
+        Args:
+            merges: Pairs of symbols, the first to be joined first; ``</w>`` marks the end of a word.
+
+        Raises:
+            ValueError: If a merge joins something that is no symbol before it.
+        """
+        bytes_alone = byte_symbols()
+        self._symbols = [*bytes_alone, *(symbol + END_OF_WORD for symbol in bytes_alone)]
+        known = set(self._symbols)
+        for left, right in merges:
+            if left not in known or right not in known:
+                raise ValueError(f"merge {(left, right)!r} joins symbols that no merge before it makes")
+            known.add(left + right)
+            self._symbols.append(left + right)
+        self.merges = tuple((left, right) for left, right in merges)
+        """What was given."""
+        self._ids = {symbol: index for index, symbol in enumerate(self._symbols)}
+        self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        self._whole = lru_cache(MAX_REMEMBERED)(lambda word: tuple(self._of_word(word, 0.0, None)))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of pieces."""
+        return len(self._symbols)
+
+    def symbol(self, piece: int) -> str:
+        """What a piece stands for, as CLIP's vocabulary writes it."""
+        return self._symbols[piece]
+
+    def __call__(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
+        """Divide a text.
+
+        Args:
+            text: Any string.
+            dropout: How probable it is that a merge that could be done next is not considered.
+            rng: Where chance comes from; needed for ``dropout`` above 0.
+
+        Returns:
+            The pieces of its words, in order.
+        """
+        found: list[int] = []
+        for word in default_tokenizer().words(text):
+            found += self._of_word(word, dropout, rng) if dropout else self._whole(word)
+        return found
+
+    def _of_word(self, word: str, dropout: float, rng: random.Random | None) -> list[int]:
+        parts = [*word[:-1], word[-1] + END_OF_WORD]
+        while len(parts) > 1:
+            possible = [
+                (self._ranks[pair], place)
+                for place, pair in enumerate(pairwise(parts))
+                if pair in self._ranks and (not dropout or rng is None or rng.random() >= dropout)
+            ]
+            if not possible:
+                break
+            _, place = min(possible)
+            parts[place : place + 2] = ["".join(parts[place : place + 2])]
+        return [self._ids[part] for part in parts]
+
+
+def clip_pieces() -> Pieces:
+    """CLIP's own: 49,406 of them, with its ids."""
+    return Pieces(read_merges())
+
+
+def learned_pieces(captions: Iterable[str], vocab_size: int) -> Pieces:
+    """Learn merges from captions, by the ``tokenizers`` library.
+
+    Args:
+        captions: What to learn from.
+        vocab_size: How many pieces there shall be at most, from 512; fewer if the captions have no more.
+
+    Raises:
+        ValueError: If ``vocab_size`` is less.
+    """
+    if vocab_size < NUM_BYTES:
+        raise ValueError(f"the number of pieces must be at least {NUM_BYTES}, one for each byte, got {vocab_size}")
+    from tokenizers import Tokenizer, models, trainers
+
+    words = (word for caption in captions for word in default_tokenizer().words(caption))
+    learned = Tokenizer(models.BPE(end_of_word_suffix=END_OF_WORD))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, end_of_word_suffix=END_OF_WORD, initial_alphabet=byte_symbols(), show_progress=False
+    )  # pyright: ignore[reportCallIssue]
+    learned.train_from_iterator(words, trainer)
+    merges: list[tuple[str, str]] = [tuple(pair) for pair in json.loads(learned.to_str())["model"]["merges"]]
+    return Pieces(merges[: vocab_size - NUM_BYTES])

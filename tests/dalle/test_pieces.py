@@ -1,0 +1,66 @@
+"""Captions as pieces: CLIP's ids, learned merges beside the library's own encoder, BPE dropout."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from weighted_clip.dalle.pieces import Pieces, clip_pieces, learned_pieces
+from weighted_clip.dalle.shapes import combinations
+from weighted_clip.encoder.tokenizer import default_tokenizer
+
+TEXTS = ["A photo of a Crème brûlée, 3 cats & dogs' house!!", "日本 😀 don't", "", " \n ", "\ud800x", "ab" * 60]
+CAPTIONS = [shape.caption for shape in combinations()]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_clips_merges_give_clips_ids(text: str) -> None:
+    assert clip_pieces()(text) == [token.id for token in default_tokenizer()(text)]
+
+
+def test_learned_merges_make_whole_words_of_what_is_frequent() -> None:
+    pieces = learned_pieces(CAPTIONS, 16384)
+    for caption in CAPTIONS:
+        assert [pieces.symbol(piece) for piece in pieces(caption)] == [f"{word}</w>" for word in caption.split()]
+    assert pieces.vocab_size < 620
+    few = learned_pieces(CAPTIONS, 530)
+    assert few.vocab_size == 530
+    assert few.merges == pieces.merges[:18]
+    assert "".join(few.symbol(piece) for piece in few(CAPTIONS[0])).split("</w>")[:-1] == CAPTIONS[0].split()
+
+
+def test_pieces_are_those_of_the_library() -> None:
+    from tokenizers import Tokenizer, models
+
+    pieces = learned_pieces(CAPTIONS, 540)
+    vocabulary = {pieces.symbol(index): index for index in range(pieces.vocab_size)}
+    library = Tokenizer(models.BPE(vocabulary, list(pieces.merges), end_of_word_suffix="</w>"))
+    for word in ["large", "triangles", "greenbelt", "o", "ring"]:
+        assert pieces(word) == library.encode(word).ids
+
+
+def test_dropped_merges_leave_the_text_as_it_is_and_follow_from_the_generator() -> None:
+    pieces, caption = learned_pieces(CAPTIONS, 16384), "a large purple triangle at the bottom right"
+    rng = random.Random(0)
+    drawn = [tuple(pieces(caption, 0.1, rng)) for _ in range(200)]
+    rng = random.Random(0)
+    assert [tuple(pieces(caption, 0.1, rng)) for _ in range(200)] == drawn
+    for found in drawn:
+        assert "".join(pieces.symbol(piece) for piece in found) == "".join(f"{word}</w>" for word in caption.split())
+    assert len(set(drawn)) > 50
+    assert Counter(drawn)[tuple(pieces(caption))] > 2
+
+
+def test_a_merge_is_dropped_as_often_as_asked() -> None:
+    """One merge of one word: it is left out where chance says so."""
+    pieces, rng = Pieces([("a", "b</w>")]), random.Random(0)
+    left_out = sum(len(pieces("ab", 0.1, rng)) == 2 for _ in range(5000)) / 5000
+    assert abs(left_out - 0.1) < 4 * (0.1 * 0.9 / 5000) ** 0.5
+
+
+def test_merges_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"merge \('ab', 'c'\) joins symbols that no merge before it makes"):
+        Pieces([("ab", "c")])
+    with pytest.raises(ValueError, match="the number of pieces must be at least 512, one for each byte, got 100"):
+        learned_pieces(["a"], 100)
