@@ -1,0 +1,172 @@
+"""DALL·E's prior: a decoder-only transformer over the pieces of a caption and, behind them, the tokens of an image.
+
+Shapes: b = pairs, T = positions of text, n = image tokens, s = T + n, d = hidden_dim, K = values of an image token.
+
+A caption always takes T positions. Where it has no more pieces, each position has a padding token of its own, which is
+learned, and which image tokens attend to as to any other. A position's output says what comes next: that of the last
+one of the text the first image token.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..encoder.layers import Block, Past
+from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
+from .prior_config import PriorConfig
+
+
+class PriorLogits(NamedTuple):
+    """What a prior expects of each position but the first one of the text."""
+
+    text: Tensor
+    """``[b, T - 1, text_vocab_size + T]``: of the second to the last position; the padding of each position last."""
+    image: Tensor
+    """``[b, n, K]``."""
+
+
+class Prior(nn.Module):
+    """The transformer, its embeddings and its two heads.
+
+    >>> config = PriorConfig(
+    ...     text_vocab_size=20, text_length=4, rows=3, columns=2, image_vocab_size=9,
+    ...     hidden_dim=8, num_heads=2, num_layers=4, mlp_dim=16,
+    ... )
+    >>> logits = Prior(config)(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 6, dtype=torch.long))
+    >>> tuple(logits.text.shape), tuple(logits.image.shape)
+    ((1, 3, 24), (1, 6, 9))
+    """
+
+    def __init__(self, config: PriorConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, num_texts = config.hidden_dim, config.text_vocab_size + config.text_length
+        self.text_embedding = nn.Embedding(num_texts, d)
+        self.text_position_embedding = nn.Embedding(config.text_length, d)
+        self.image_embedding = nn.Embedding(config.image_vocab_size, d)
+        self.row_embedding = nn.Embedding(config.rows, d)
+        self.column_embedding = nn.Embedding(config.columns, d)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.final_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
+        self.text_head = nn.Linear(d, num_texts)
+        self.image_head = nn.Linear(d, config.image_vocab_size)
+        self.kinds = layer_schedule(config.num_layers)
+        """The mask of each layer."""
+        self.is_checkpointed = False
+        """As of `encoder.layers.Encoder`."""
+        with torch.device("cpu"):  # wherever the parameters are made: nothing fills masks in later
+            for kind in set(self.kinds):
+                self.register_buffer(f"{kind}_mask", self._mask(kind), persistent=False)
+
+    def _mask(self, kind: LayerMask) -> Tensor:
+        """``[1, 1, s, s]``, bool."""
+        config = self.config
+        if kind == "convolutional":
+            mask = convolutional_mask(config.text_length, config.grid, kernel_size=config.kernel_size)
+        else:
+            mask = (row_mask if kind == "row" else column_mask)(config.text_length, config.grid)
+        return mask.unsqueeze(1)
+
+    def mask(self, layer: int) -> Tensor:
+        """What each position may attend in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
+        return cast("Tensor", getattr(self, f"{self.kinds[layer]}_mask"))
+
+    def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
+        """Pieces of captions at all positions of the text.
+
+        Args:
+            captions: Pieces, up to T for each.
+
+        Returns:
+            ``[b, T]``, int64: behind the pieces the padding of each position.
+
+        Raises:
+            ValueError: If a caption has more pieces than there are positions, or a piece is unknown.
+        """
+        config = self.config
+        size, length = config.text_vocab_size, config.text_length
+        text = (size + torch.arange(length)).repeat(len(captions), 1)
+        for row, pieces in zip(text, captions, strict=True):
+            if len(pieces) > length:
+                raise ValueError(f"a caption of {len(pieces)} pieces: this model reads at most {length}")
+            if wrong := [piece for piece in pieces if not 0 <= piece < size]:
+                raise ValueError(f"piece {wrong[0]} is unknown: this model has pieces 0 to {size - 1}")
+            row[: len(pieces)] = torch.tensor(pieces, dtype=torch.long)
+        return text
+
+    def embedded_text(self, text: Tensor) -> Tensor:
+        """Pieces ``[b, T]`` to ``[b, T, d]``."""
+        return self.text_embedding(text) + self.text_position_embedding.weight
+
+    def embedded_image(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """Image tokens ``[b, k]``, the first of which is number ``start`` in raster order, to ``[b, k, d]``."""
+        place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        rows = self.row_embedding(place.div(self.config.columns, rounding_mode="floor"))
+        return self.image_embedding(tokens) + rows + self.column_embedding(place % self.config.columns)
+
+    def run(self, hidden: Tensor, start: int = 0, pasts: Sequence[Past] | None = None) -> Tensor:
+        """All layers and the last norm.
+
+        Args:
+            hidden: ``[b, k, d]``: k positions, embedded.
+            start: The first one's number. From 1 on with ``pasts``, and k is 1: it attends what they give.
+            pasts: For each layer what it knows of earlier positions, and shall remember.
+
+        Returns:
+            ``[b, k, d]``.
+        """
+        length = hidden.shape[1]
+        for index, layer in enumerate(self.layers):
+            mask = None if start else self.mask(index)[..., :length, :length]
+            if self.is_checkpointed and torch.is_grad_enabled():
+                hidden = cast("Tensor", checkpoint(layer, hidden, mask, is_causal=False, use_reentrant=False))
+            else:
+                hidden = layer(hidden, mask, is_causal=False, past=None if pasts is None else pasts[index])
+        return self.final_layer_norm(hidden)
+
+    def forward(self, text: Tensor, image: Tensor) -> PriorLogits:
+        """What is expected at each position, given those before it.
+
+        Args:
+            text: ``[b, T]``, int64, as `padded` gives it.
+            image: ``[b, n]``, int64: the image's tokens in raster order.
+
+        Raises:
+            ValueError: If there are more or fewer positions.
+        """
+        config = self.config
+        if text.shape[1:] != (config.text_length,) or image.shape != (len(text), config.num_image_tokens):
+            raise ValueError(
+                f"text must be [pairs, {config.text_length}] and image [pairs, {config.num_image_tokens}], got "
+                f"{list(text.shape)} and {list(image.shape)}"
+            )
+        hidden = self.run(torch.cat([self.embedded_text(text), self.embedded_image(image[:, :-1])], 1))
+        last = config.text_length - 1
+        return PriorLogits(self.text_head(hidden[:, :last]), self.image_head(hidden[:, last:]))
+
+
+@torch.no_grad()
+def initialise(prior: Prior) -> None:
+    """First weights for training: normal, narrower where a layer's result is added to the stream; heads of 0.
+
+    Args:
+        prior: It is changed in place, by torch's own generator.
+    """
+    config = prior.config
+    std = config.hidden_dim**-0.5
+    for name, module in prior.named_modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.Linear):
+            is_added = name.endswith(("out_proj", "fc2"))
+            nn.init.normal_(module.weight, std=std * (2 * config.num_layers) ** -0.5 if is_added else std)
+            nn.init.zeros_(module.bias)
+    for head in (prior.text_head, prior.image_head):
+        nn.init.zeros_(head.weight)

@@ -1,0 +1,84 @@
+"""Sizes of DALL·E's prior, the transformer over text and image tokens.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2 and appendix B.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..encoder.config import Activation
+from ..encoder.sparse_masks import KERNEL_SIZE
+
+MAX_LENGTH = 5120
+"""Most positions of text and image together."""
+MAX_SIZE = 2**17
+MAX_LAYERS = 256
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    """Sizes of a prior. The defaults are the paper's: 12 billion parameters.
+
+    Raises:
+        ValueError: If a size is out of range, or ``hidden_dim`` is not a multiple of ``num_heads``.
+    """
+
+    text_vocab_size: int = 16384
+    """Values that a piece of text can have; the padding of each position is counted apart."""
+    text_length: int = 256
+    """T: positions of text."""
+    rows: int = 32
+    """Of the grid of image tokens."""
+    columns: int = 32
+    """Of the grid of image tokens."""
+    image_vocab_size: int = 8192
+    """K: values that an image token can have."""
+    hidden_dim: int = 3968
+    """d: width of a position's state."""
+    num_heads: int = 62
+    """h: attention heads in each layer."""
+    num_layers: int = 64
+    """N: layers."""
+    mlp_dim: int = 15872
+    """Inner width of the per-position MLP."""
+    activation: Activation = "quick_gelu"
+    """Non-linearity of the MLP."""
+    layer_norm_eps: float = 1e-5
+    """epsilon added to the variance in every LayerNorm."""
+    kernel_size: int = KERNEL_SIZE
+    """Rows and columns of the kernel of the convolutional mask, in the last layer."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, most = getattr(self, field.name), MAX_LAYERS if field.name == "num_layers" else MAX_SIZE
+            if field.type == "int" and (type(value) is not int or not 1 <= value <= most):
+                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {value!r}")
+        if self.length > MAX_LENGTH:
+            raise ValueError(
+                f"{self.text_length} positions of text and {self.rows} x {self.columns} image tokens are "
+                f"{self.length:,} together, at most {MAX_LENGTH:,} are allowed"
+            )
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
+        if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
+            raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r}")
+        if self.activation not in ("quick_gelu", "gelu"):
+            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
+
+    @property
+    def num_image_tokens(self) -> int:
+        """Of one image."""
+        return self.rows * self.columns
+
+    @property
+    def length(self) -> int:
+        """Positions of text and image together."""
+        return self.text_length + self.num_image_tokens
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the image's tokens."""
+        return self.rows, self.columns

@@ -1,0 +1,217 @@
+"""Image tokens drawn from a prior, one after the other, with a key-value cache.
+
+Shapes: n = images, T = positions of text, K = values of an image token, s = T + image tokens, h = heads, e = head_dim.
+
+What each layer attends is known beforehand, so a step reads the keys and values that its mask permits, and no others.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, sections 2.6 and 3.3; A. Holtzman et al., "The
+Curious Case of Neural Text Degeneration", 2020, for top-p.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .prior import Prior
+
+MEMORY_BUDGET = 1024**3
+"""Bytes that the keys and values of the images drawn together may take."""
+
+OnToken = Callable[[int, Tensor], None]
+"""Called after each token with the number of images that are finished, and the tokens so far of those being drawn,
+``[images, k]``. What it raises ends the work."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """How a token is drawn from the probabilities of all its values.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    temperature: float = 1.0
+    """What logits are divided by; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Only the k likeliest values can be drawn; 0 for all of them. Ties with the last of them stay."""
+    top_p: float = 1.0
+    """Only the likeliest values can be drawn that together have at least this probability; 1 for all of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be a number from 0, got {self.temperature}")
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ValueError(f"top_k must be a whole number from 0, got {self.top_k!r}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+
+
+def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
+    """What tokens are drawn from.
+
+    Args:
+        logits: ``[n, K]``.
+        options: Temperature, then top-k, then top-p, as in transformers.
+
+    Returns:
+        ``[n, K]``, float64; rows add up to 1.
+    """
+    logits = logits.double()
+    if options.temperature == 0:
+        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+    logits = logits / options.temperature
+    if 0 < options.top_k < logits.shape[1]:
+        least = logits.topk(options.top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -math.inf)
+    shares = logits.softmax(1)
+    if options.top_p < 1:
+        ordered, order = shares.sort(dim=1, descending=True, stable=True)
+        before = ordered.cumsum(1) - ordered  # probability of all that are likelier
+        shares = shares.masked_fill((before >= options.top_p).gather(1, order.argsort(1)), 0.0)
+        shares = shares / shares.sum(1, keepdim=True)
+    return shares
+
+
+def draw(shares: Tensor, numbers: Tensor) -> Tensor:
+    """One value for each row.
+
+    Args:
+        shares: ``[n, K]``, probabilities.
+        numbers: ``[n]``, from 0 to below 1: which part of the whole probability is drawn.
+
+    Returns:
+        ``[n]``, int64. A value without probability is never drawn.
+    """
+    sums = shares.cumsum(1)
+    total = sums[:, -1:]
+    chosen = torch.minimum(numbers.to(sums).unsqueeze(1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(sums, chosen, right=True).squeeze(1)
+
+
+def sample(
+    prior: Prior,
+    text: Tensor,
+    seeds: Sequence[int],
+    options: SampleOptions | None = None,
+    *,
+    prefix: Tensor | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+    on_token: OnToken | None = None,
+) -> Tensor:
+    """Draw images, as many at a time as the memory budget allows.
+
+    Args:
+        prior: The model.
+        text: ``[T]``, int64: one caption, as a row of `Prior.padded`.
+        seeds: One for each image. The numbers by which an image is drawn follow from its seed alone, whatever else is
+            drawn with it.
+        options: How tokens are drawn.
+        prefix: Up to all tokens of an image in raster order, int64: each image begins with them.
+        memory_budget: Bytes for keys and values; one image is always drawn.
+        on_token: See `OnToken`.
+
+    Returns:
+        ``[n, rows, columns]``, int64, on the CPU.
+
+    Raises:
+        ValueError: If text or prefix do not fit the model.
+    """
+    config, options = prior.config, options or SampleOptions()
+    given = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
+    if text.shape != (config.text_length,):
+        raise ValueError(f"text must be [{config.text_length}], got {list(text.shape)}")
+    if given.ndim != 1 or len(given) > config.num_image_tokens:
+        raise ValueError(
+            f"a prefix must be up to {config.num_image_tokens} tokens in raster order, got {list(given.shape)}"
+        )
+    if len(given) and not 0 <= int(given.min()) <= int(given.max()) < config.image_vocab_size:
+        raise ValueError(f"tokens of a prefix must be from 0 to {config.image_vocab_size - 1}")
+    together = max(1, memory_budget // bytes_per_image(prior))
+    done: list[Tensor] = []
+    for start in range(0, len(seeds), together):
+        tokens = torch.zeros(0)
+        for tokens in steps(prior, text, seeds[start : start + together], options, given):
+            if on_token is not None:
+                on_token(start, tokens)
+        done.append(tokens.cpu())
+    whole = torch.cat(done) if done else torch.zeros(0, config.num_image_tokens, dtype=torch.long)
+    return whole.unflatten(1, config.grid)
+
+
+@torch.inference_mode()
+def steps(prior: Prior, text: Tensor, seeds: Sequence[int], options: SampleOptions, prefix: Tensor) -> Iterator[Tensor]:
+    """Draw some images at once, and give the tokens so far after each, ``[n, k]``; first the prefix, if there is one.
+
+    Args, otherwise as of `sample`.
+    """
+    config = prior.config
+    device = prior.final_layer_norm.weight.device
+    count, length = len(seeds), config.num_image_tokens
+    numbers = torch.stack(
+        [torch.rand(length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    ).to(device)
+    tokens = torch.empty(count, length, dtype=torch.long, device=device)
+    tokens[:, : len(prefix)] = prefix.to(device)
+    if len(prefix):
+        yield tokens[:, : len(prefix)]
+    if len(prefix) == length:
+        return
+    cache = Cache(prior, count)
+    known = torch.cat([prior.embedded_text(text.to(device)[None]), prior.embedded_image(tokens[:1, : len(prefix)])], 1)
+    hidden = prior.run(known, 0, cache.pasts(0)).expand(count, -1, -1)
+    for number in range(len(prefix), length):
+        shares = probabilities(prior.image_head(hidden[:, -1]), options)
+        tokens[:, number] = draw(shares, numbers[:, number])
+        yield tokens[:, : number + 1]
+        if number + 1 < length:
+            start = config.text_length + number
+            newest = prior.embedded_image(tokens[:, number : number + 1], number)
+            hidden = prior.run(newest, start, cache.pasts(start))
+
+
+class Cache:
+    """Keys and values of all positions so far, of every layer."""
+
+    def __init__(self, prior: Prior, count: int) -> None:
+        """Make room for some images.
+
+        Args:
+            prior: The model.
+            count: n.
+        """
+        config, weight = prior.config, prior.image_head.weight
+        head_dim = config.hidden_dim // config.num_heads
+        shape = (2, count, config.num_heads, config.length, head_dim)
+        self._states = [torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in prior.layers]
+        self._masks = [prior.mask(index)[0, 0] for index in range(len(prior.layers))]
+
+    def pasts(self, start: int) -> list[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+        """What each layer knows at a position, from 0, and remembers of it and of those given with it."""
+        kinds = {id(mask): mask[start, : start + 1].nonzero().squeeze(1) for mask in self._masks} if start else {}
+
+        def past(index: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+            states = self._states[index]
+
+            def remembered(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+                # the same keys and values for all images at first
+                states[0, :, :, start : start + keys.shape[2]] = keys
+                states[1, :, :, start : start + keys.shape[2]] = values
+                if not start:
+                    return keys, values
+                attended = states.index_select(3, kinds[id(self._masks[index])])
+                return attended[0], attended[1]
+
+            return remembered
+
+        return [past(index) for index in range(len(self._states))]
+
+
+def bytes_per_image(prior: Prior) -> int:
+    """Memory of an image's keys and values, and of what a step copies of them, roughly."""
+    config = prior.config
+    return 2 * (config.num_layers + 1) * config.length * config.hidden_dim * prior.image_head.weight.element_size()
