@@ -7,13 +7,14 @@ A key is ``encoder.`` or ``decoder.`` before the name in OpenAI's own state dict
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from ..encoder.files.safetensors_file import FLOATS, opened, why_unread
 from ..output.export import save_tensors
@@ -27,6 +28,12 @@ CONVERT = "python run.py convert-dvae ENCODER DECODER OUT"
 """The command that makes a file of OpenAI's pickles."""
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 MAX_HEADER_BYTES = 2**20
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Model = TypeVar("Model", bound=nn.Module)
+Sizes = TypeVar("Sizes", bound="DataclassInstance")
 
 
 class DVAEFileError(ValueError):
@@ -69,19 +76,45 @@ def load_dvae(path: str | Path, *, dtype: torch.dtype = torch.float32, device: t
         raise DVAEFileError(
             f"{path}: pickled models are not loaded, because loading one can run code. Convert it first: {CONVERT}"
         )
+    return load_model(path, lambda metadata: DVAE(_config(path, metadata)), "a dVAE", dtype, device)
+
+
+def load_model(
+    path: Path,
+    build: Callable[[Mapping[str, str]], Model],
+    what: str,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Model:
+    """Read a model whose sizes stand in the metadata.
+
+    Args:
+        path: Of a safetensors file.
+        build: Makes the model of the metadata; its parameters need no memory (device ``meta``).
+        what: What the file has to be, with its article.
+        dtype: Type of the weights and of the arithmetic.
+        device: Where the model shall be.
+
+    Returns:
+        The model, in evaluation mode without gradients.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
     try:
         with opened(path, MAX_HEADER_BYTES) as file:
-            return _read(path, file, dtype, device)
+            with torch.device("meta"):
+                model = build(file.metadata() or {})
+            _read(path, file, model, what, dtype, device)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DVAEFileError(f"{path}: there is no such file") from error
     except (SafetensorError, OSError) as error:
         raise DVAEFileError(f"{path}: {why_unread(error)}") from error
+    return model.to(device).eval().requires_grad_(False)
 
 
-def _read(path: Path, file: Any, dtype: torch.dtype, device: torch.device | str) -> DVAE:
-    config = _config(path, file.metadata() or {})
-    with torch.device("meta"):
-        model = DVAE(config)
+def _read(path: Path, file: Any, model: nn.Module, what: str, dtype: torch.dtype, device: torch.device | str) -> None:
+    """Put the tensors of an open file into a model."""
     shapes = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     expected = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     for name, shape in expected.items():
@@ -92,7 +125,7 @@ def _read(path: Path, file: Any, dtype: torch.dtype, device: torch.device | str)
                 f"{path}: key {name!r} has shape {shapes[name]!s:.200}, expected {shape} by the sizes in its metadata"
             )
     if more := [key for key in shapes if key not in expected]:
-        raise DVAEFileError(f"{path}: key {more[0]!r:.200} is no part of a dVAE")
+        raise DVAEFileError(f"{path}: key {more[0]!r:.200} is no part of {what}")
     state: dict[str, torch.Tensor] = {}
     for name in expected:
         stored = file.get_slice(name).get_dtype()
@@ -104,7 +137,27 @@ def _read(path: Path, file: Any, dtype: torch.dtype, device: torch.device | str)
         # a copy: what safetensors gives is the file itself, which may change
         state[name] = tensor.to(device=device, dtype=dtype, copy=True)
     model.load_state_dict(state, assign=True)
-    return model.eval().requires_grad_(False)
+
+
+def read_sizes(path: Path, text: str, kind: type[Sizes]) -> Sizes:
+    """Sizes as the metadata has them.
+
+    Args:
+        path: Of the file, for messages.
+        text: JSON.
+        kind: Their dataclass.
+
+    Raises:
+        DVAEFileError: If they cannot be used.
+    """
+    try:
+        given = json.loads(text)
+        names = {field.name for field in fields(kind)}
+        if not isinstance(given, dict) or set(given) != names:
+            raise ValueError(f"expected the entries {', '.join(sorted(names))}")
+        return kind(**given)
+    except (ValueError, RecursionError) as error:
+        raise DVAEFileError(f"{path}: the sizes in its metadata cannot be used: {error}") from error
 
 
 def _config(path: Path, metadata: Mapping[str, str]) -> DVAEConfig:
@@ -114,11 +167,4 @@ def _config(path: Path, metadata: Mapping[str, str]) -> DVAEConfig:
             f"{path}: this is no dVAE of ours: its metadata has no sizes of one. OpenAI's encoder.pkl and decoder.pkl "
             f"are converted by {CONVERT}"
         )
-    try:
-        given = json.loads(metadata["config"])
-        names = {field.name for field in fields(DVAEConfig)}
-        if not isinstance(given, dict) or set(given) != names:
-            raise ValueError(f"expected the entries {', '.join(sorted(names))}")
-        return DVAEConfig(**given)
-    except (ValueError, RecursionError) as error:
-        raise DVAEFileError(f"{path}: the sizes in its metadata cannot be used: {error}") from error
+    return read_sizes(path, metadata["config"], DVAEConfig)

@@ -8,8 +8,13 @@ import pytest
 import torch
 from torch import nn
 from weighted_clip.dalle.config import DVAEConfig
+from weighted_clip.dalle.dalle import DALLE
 from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.pieces import learned_pieces
 from weighted_clip.dalle.pixels import map_pixels
+from weighted_clip.dalle.prior import Prior
+from weighted_clip.dalle.prior_config import PriorConfig
+from weighted_clip.dalle.shapes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
 """The smallest sizes that OpenAI's package takes."""
@@ -100,3 +105,26 @@ def set_by_formula(model: nn.Module) -> None:
 def formula_picture() -> torch.Tensor:
     """``[1, 3, 16, 24]``, in 0..1."""
     return (torch.sin(0.1 * torch.arange(3 * 16 * 24, dtype=torch.float64)) / 2 + 0.5).view(1, 3, 16, 24).float()
+
+
+PRIOR = PriorConfig(
+    text_vocab_size=530,
+    text_length=12,
+    rows=3,
+    columns=4,
+    image_vocab_size=16,
+    hidden_dim=16,
+    num_heads=2,
+    num_layers=3,
+    mlp_dim=32,
+    kernel_size=3,
+)
+"""Fits `TINY_SMALL`."""
+
+
+def tiny_dalle() -> DALLE:
+    """A whole model with random weights, whose images differ with caption and seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        prior = Prior(PRIOR).eval().requires_grad_(False)
+    return DALLE(prior, seeded(TINY_SMALL), learned_pieces([shape.caption for shape in combinations()], 530))

@@ -1,0 +1,188 @@
+"""DALL·E whole: captions to pieces, the prior, and the discrete VAE; and its file.
+
+A file is one safetensors file with the keys of `DALLE`: ``prior.`` and ``dvae.`` before those of the two. Sizes and
+merges stand in its metadata.
+
+>>> from .config import DVAEConfig
+>>> prior = PriorConfig(
+...     text_vocab_size=512, text_length=8, rows=2, columns=2, image_vocab_size=16,
+...     hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16,
+... )
+>>> dalle = DALLE(Prior(prior), DVAE(DVAEConfig("small", vocab_size=16, hidden_dim=8)), Pieces([]))
+>>> tuple(dalle.images(dalle.tokens("a red", [1, 2, 3])).shape)
+(3, 3, 8, 8)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..encoder.tokenizer import read_merges
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from .config import DVAEConfig
+from .dvae import DVAE, Check
+from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes
+from .pieces import Pieces, clip_pieces
+from .prior import Prior
+from .prior_config import PriorConfig
+from .sampling import OnToken, SampleOptions, sample
+
+FORMAT = "dalle"
+"""What the entry ``format`` of the metadata says."""
+CLIPS = "clip"
+"""In the place of merges: CLIP's own."""
+
+
+class DALLE(nn.Module):
+    """A text-to-image model."""
+
+    def __init__(self, prior: Prior, dvae: DVAE, pieces: Pieces) -> None:
+        """Put the parts together.
+
+        Raises:
+            ValueError: If they do not fit each other.
+        """
+        super().__init__()
+        self.prior, self.dvae, self.pieces = prior, dvae, pieces
+        if prior.config.image_vocab_size != dvae.config.vocab_size:
+            raise ValueError(
+                f"the prior knows {prior.config.image_vocab_size} image tokens, the dVAE {dvae.config.vocab_size}"
+            )
+        if prior.config.text_vocab_size < pieces.vocab_size:
+            raise ValueError(
+                f"the prior knows {prior.config.text_vocab_size} pieces of text, the merges make {pieces.vocab_size}"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of its images, in pixels."""
+        f, config = self.dvae.config.downsampling, self.prior.config
+        return config.rows * f, config.columns * f
+
+    def text(self, caption: str) -> Tensor:
+        """A caption as the prior reads it, ``[T]``, int64.
+
+        Raises:
+            ValueError: If it has more pieces than the prior has positions.
+        """
+        pieces, length = self.pieces(caption), self.prior.config.text_length
+        if len(pieces) > length:
+            raise ValueError(
+                f"the caption {caption[:60]!r} has {len(pieces)} pieces: this model reads at most {length}"
+            )
+        return self.prior.padded([pieces])[0]
+
+    def tokens(
+        self,
+        caption: str,
+        seeds: Sequence[int],
+        options: SampleOptions | None = None,
+        *,
+        prefix: Tensor | None = None,
+        on_token: OnToken | None = None,
+    ) -> Tensor:
+        """Draw tokens of images, ``[n, rows, columns]``, int64; arguments as of `sample`."""
+        return sample(self.prior, self.text(caption), seeds, options, prefix=prefix, on_token=on_token)
+
+    def prefix(self, image: Tensor, rows: int, check: Check | None = None) -> Tensor:
+        """The tokens of the top of an image, to be completed.
+
+        Args:
+            image: ``[3, h, w]``, in 0..1, of the size of the model's images.
+            rows: How many rows of tokens are given, from the top.
+            check: As of `DVAE.tokens`.
+
+        Returns:
+            ``[rows * columns]``, int64.
+
+        Raises:
+            ValueError: If the image has another size, or there are fewer rows.
+        """
+        height, width = self.size
+        if image.shape != (3, height, width):
+            raise ValueError(
+                f"an image of {image.shape[-1]} x {image.shape[-2]} pixels cannot be completed: this model draws "
+                f"{width} x {height}. Scale or crop it to that"
+            )
+        if not 0 <= rows <= self.prior.config.rows:
+            raise ValueError(f"from 0 to {self.prior.config.rows} rows of an image can be given, got {rows}")
+        return self.dvae.tokens(image[None], check)[0, :rows].flatten()
+
+    def images(self, tokens: Tensor, check: Check | None = None) -> Tensor:
+        """Images of tokens, as `DVAE.images` gives them."""
+        return self.dvae.images(tokens, check)
+
+
+def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write a model, whole or not at all.
+
+    Args:
+        model: What to write.
+        path: Of the file; one that is there is replaced.
+        about: Further entries of the metadata, such as where it comes from.
+
+    Raises:
+        OSError: If it cannot be written; what was there before still is.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    merges = model.pieces.merges
+    metadata = {
+        **(about or {}),
+        "format": FORMAT,
+        "prior": json.dumps(asdict(model.prior.config)),
+        "dvae": json.dumps(asdict(model.dvae.config)),
+        "merges": CLIPS if merges == tuple(read_merges()) else "\n".join(map(" ".join, merges)),
+    }
+    with written_whole(path) as place:
+        save_tensors(tensors, place, metadata)
+
+
+def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> DALLE:
+    """Read a model.
+
+    Args:
+        path: A file of `save_dalle`, as the command ``dalle train`` writes it.
+        dtype: Type of the weights and of the arithmetic.
+        device: Where the model shall be.
+
+    Returns:
+        The model, in evaluation mode without gradients.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
+    path = Path(path)
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise DVAEFileError(f"{path}: pickled models are not loaded, because loading one can run code")
+    return load_model(path, lambda metadata: _built(path, metadata), "a DALL·E", dtype, device)
+
+
+def _built(path: Path, metadata: Mapping[str, str]) -> DALLE:
+    """The model that the metadata names, without its weights."""
+    if metadata.get("format") != FORMAT or not {"prior", "dvae", "merges"} <= set(metadata):
+        raise DVAEFileError(
+            f"{path}: this is no DALL·E of ours: its metadata has no sizes of one. The command dalle train writes them"
+        )
+    prior = read_sizes(path, metadata["prior"], PriorConfig)
+    dvae = read_sizes(path, metadata["dvae"], DVAEConfig)
+    try:
+        return DALLE(Prior(prior), DVAE(dvae), _pieces(metadata["merges"]))
+    except ValueError as error:
+        raise DVAEFileError(f"{path}: {error}") from error
+
+
+def _pieces(text: str) -> Pieces:
+    """The pieces that the metadata names."""
+    if text == CLIPS:
+        return clip_pieces()
+    pairs = [line.split(" ") for line in text.split("\n") if line]
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise ValueError(f"its merges have a line that is no pair: {' '.join(wrong[0])!r:.60}")
+    return Pieces([(left, right) for left, right in pairs])
