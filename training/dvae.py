@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..dalle.dvae import DVAE
 from ..dalle.files import save_dvae
 from ..dalle.losses import negative_elb, perplexity
-from . import checkpoint, log
+from . import log
 from .batches import Batches, held_out
 from .data import Data, Example, Problem, summary
 from .dvae_options import DVAEOptions
 from .dvae_step import TrainedDVAE, noise_of
 from .features import NUM_THREADS
+from .loop import Loop
 from .pictures import picture_of
 from .step import over_processes
 
@@ -32,14 +31,11 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 NAME = "dvae.safetensors"
-SECONDS_BETWEEN_CHECKPOINTS = 600.0
-NUM_EVALUATIONS = 10
-"""How often held-out pictures are measured in a run, beside before it."""
 MEASURED = 2**40
 """In the place of the step in the noise of measurements, which is always the same."""
 
 
-class DVAERun:
+class DVAERun(Loop):
     """One training of a discrete VAE on some pictures. A run is made, perhaps resumed, and trained to its end."""
 
     def __init__(
@@ -57,10 +53,8 @@ class DVAERun:
         Raises:
             ValueError: If too few pictures are left to train on.
         """
-        self.folder, self.options, self.accelerator, self.say = folder, options, accelerator, say
-        self.step = 0
-        self.is_stopped = False
-        """Set it, and the run ends after the step that it is in, with a checkpoint."""
+        super().__init__(folder, options, accelerator, say)
+        self.options = options
         self.data = data.without(self._unusable(data.examples))
         count = options.num_held_out(len(self.data.examples))
         if len(self.data.examples) <= count:
@@ -70,7 +64,7 @@ class DVAERun:
                 "out: none is left to train on"
             )
         self.examples, self.held = held_out(self.data.examples, count, options.seed)
-        self._share = self._size_of_share()
+        self._share = self._size_of_share(sum(example.repeats for example in self.examples), "pictures")
         self.batches = Batches(self.examples, self._share * accelerator.num_processes, options.seed)
         self._build()
 
@@ -88,83 +82,23 @@ class DVAERun:
                     self.say(f"images read: {number:,} of {len(examples):,}, {log.duration(said - began)}")
         return problems
 
-    def _size_of_share(self) -> int:
-        """Pictures of a batch that are this process's; fewer than asked for where there are not so many."""
-        processes = self.accelerator.num_processes
-        asked = self.options.batch * self.options.accumulate
-        share = min(asked, sum(example.repeats for example in self.examples) // processes)
-        if share < 1:
-            raise ValueError(f"{len(self.examples)} pictures are too few for {processes} processes")
-        if share < asked:
-            self.say(f"batch of {share * processes} pictures, as there are no more than {len(self.examples)}")
-        return share
-
     def _build(self) -> None:
         """Model, optimizer and average."""
         options = self.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            self.trained = TrainedDVAE(DVAE(options.config), options.laplace_scale)
-        trainable = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
-        # before the accelerator changes the model, so that it is a copy of the model alone
-        self.average = None
-        if options.ema:
-            of_weights = get_ema_multi_avg_fn(options.ema)
-            self.average = AveragedModel(self.trained, self.accelerator.device, multi_avg_fn=of_weights)
-        plain = torch.optim.AdamW(
-            trainable, lr=options.rate(0), betas=options.betas, eps=1e-8, weight_decay=options.weight_decay
+            self.whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
+        trainable = [parameter for parameter in self.whole.parameters() if parameter.requires_grad]
+        self._prepare(
+            self.whole, [{"params": trainable, "weight_decay": options.weight_decay}], options.betas, options.ema
         )
-        self.model, self.optimizer = self.accelerator.prepare(self.trained, plain)
 
     # ---- training
 
-    def train(self) -> dict[str, float]:
-        """Train to the end, and write the model.
-
-        Returns:
-            What was measured at the end, as `measure` gives it.
-
-        Raises:
-            KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
-            ValueError: If the loss is no number any more. The model up to there is written.
-            OSError: If a file cannot be written.
-        """
-        if self.step == 0:
-            self._log({"step": 0, **self.measure()})
-        every = max(1, self.options.steps // NUM_EVALUATIONS)
-        began, first = time.monotonic(), self.step
-        saved = said = began
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            following = self._load(pool, self.step)
-            while self.step < self.options.steps:
-                pictures = self._stacked(following)
-                if self.step + 1 < self.options.steps:
-                    following = self._load(pool, self.step + 1)
-                found = self._train_on(pictures)
-                self.step += 1
-                now = time.monotonic()
-                self._log({"step": self.step, **found})
-                if now - said > 5 or self.step in (first + 1, self.options.steps):
-                    said = now
-                    self.say(self._progress(found, (now - began) / (self.step - first)))
-                if self.step % every == 0 or self.step == self.options.steps:
-                    self._log({"step": self.step, **self.measure()})
-                if over_processes(self.accelerator, float(self.is_stopped), "sum"):
-                    self.save()
-                    raise KeyboardInterrupt
-                if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
-                    self.save()
-                    saved = time.monotonic()
-        self.save()
-        self.write_results()
-        return self.measure(is_quiet=True)
-
-    def _train_on(self, pictures: Tensor) -> dict[str, float]:
-        """One update; its loss and the numbers that it followed."""
-        options, step = self.options, self.step
-        rate, weight, temperature = options.rate(step), options.kl_weight(step), options.temperature(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def _backward(self, loaded: Sequence[Future[Tensor | Problem]]) -> dict[str, float]:
+        """Add the gradients of a step; its loss and the numbers that it followed."""
+        options, step, pictures = self.options, self.step, self._stacked(loaded)
+        weight, temperature = options.kl_weight(step), options.temperature(step)
         first = self.accelerator.process_index * self._share
         nll = kl = 0.0
         for start in range(0, self._share, options.batch):
@@ -172,7 +106,7 @@ class DVAERun:
             noise = None
             if step >= options.noiseless:
                 numbers = range(first + start, first + start + len(some))
-                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, some)
+                noise = noise_of(self.whole.dvae, options.size, options.seed, step, numbers, some)
             is_last = start + len(some) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
                 terms = self.model(some, temperature, noise)
@@ -182,19 +116,7 @@ class DVAERun:
             nll, kl = nll + part * terms.nll.item(), kl + part * terms.kl.item()
         nll, kl = (over_processes(self.accelerator, value, "mean") for value in (nll, kl))
         loss = nll + weight / (3 * options.config.downsampling**2) * kl
-        if not math.isfinite(loss):
-            self.write_results()
-            raise ValueError(
-                f"the loss of step {step + 1} is {loss}: try a lower --rate, --clip, or another --precision. The model "
-                f"before that step is written to {self.folder}"
-            )
-        if options.clip is not None:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), options.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.average is not None:
-            self.average.update_parameters(self.trained)
-        return {"loss": loss, "nll": nll, "kl": kl, "rate": rate, "kl weight": weight, "temperature": temperature}
+        return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | Problem]]:
         """Pictures of this process's share of a step, as they come."""
@@ -219,25 +141,21 @@ class DVAERun:
         return self._scaled(torch.stack(pictures))
 
     def _scaled(self, pictures: Tensor) -> Tensor:
-        dtype = next(self.trained.parameters()).dtype
+        dtype = next(self.whole.parameters()).dtype
         return pictures.to(self.accelerator.device).to(dtype) / 255
 
     # ---- what is said and written
 
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
-        """A line on a step."""
-        left = log.duration(seconds * (self.options.steps - self.step))
         rate = self._share * self.accelerator.num_processes / seconds
         return (
-            f"step {self.step:,} of {self.options.steps:,}: loss {found['loss']:.4f} (likelihood {found['nll']:.4f}, "
-            f"KL {found['kl']:.2f} x {found['kl weight']:.3g}), temperature {found['temperature']:.3f}, {rate:.1f} "
-            f"pictures/s, {left} left"
+            f"loss {found['loss']:.4f} (likelihood {found['nll']:.4f}, KL {found['kl']:.2f} x "
+            f"{found['kl weight']:.3g}), temperature {found['temperature']:.3f}, {rate:.1f} pictures/s"
         )
 
     @property
-    def _result(self) -> TrainedDVAE:
-        """What is measured and written: the average, if there is one."""
-        return self.trained if self.average is None else cast("TrainedDVAE", self.average.module)
+    def _measured(self) -> TrainedDVAE:
+        return cast("TrainedDVAE", self.result)
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
@@ -251,7 +169,7 @@ class DVAERun:
             token sampled at each position; ``held-out KL``; ``error``: how far pixels are off, from 0 to 1, when tokens
             are the likeliest ones; ``tokens`` and ``perplexity``: how many of these are met, and their perplexity.
         """
-        options, result = self.options, self._result
+        options, result = self.options, self._measured
         f, temperature = options.config.downsampling, options.temperature(max(0, self.step - 1))
         result.eval()
         dvae = result.finished()
@@ -289,13 +207,8 @@ class DVAERun:
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures, and what their tokens give: both ``[n, 3, size, size]``, in 0..1."""
         pictures = self._held_pictures(self.held[:count])
-        dvae = self._result.finished()
+        dvae = self._measured.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
-
-    def _log(self, entry: Mapping[str, float]) -> None:
-        """A line of the log; the first process writes it."""
-        if self.accelerator.is_main_process:
-            log.append(self.folder, entry)
 
     def about(self) -> dict[str, Any]:
         """What a resumed run has to have in common with the one that it goes on with."""
@@ -303,46 +216,8 @@ class DVAERun:
             "data": self.data.digest,
             "pictures": len(self.data.examples),
             "processes": self.accelerator.num_processes,
-            **{f"options.{name}": json.dumps(value) for name, value in self.options.as_dict().items()},
+            **self._options_listed(),
         }
-
-    def save(self) -> None:
-        """Write the checkpoint.
-
-        Raises:
-            OSError: If it cannot be written; the last one is still there.
-        """
-        if self.accelerator.is_main_process:
-            scaler = self.accelerator.scaler
-            state = {
-                "about": self.about(),
-                "step": self.step,
-                "model": self.trained.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "average": None if self.average is None else self.average.state_dict(),
-                "scaler": None if scaler is None else scaler.state_dict(),
-            }
-            checkpoint.save(self.folder, state)
-        self.accelerator.wait_for_everyone()
-
-    def resume(self) -> None:
-        """Go on where the checkpoint ends.
-
-        Raises:
-            ValueError: If there is none, or it is of other data or options.
-        """
-        state = checkpoint.load(self.folder)
-        checkpoint.check_same(self.folder, state["about"], self.about())
-        self.step = state["step"]
-        self.trained.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        if self.accelerator.scaler is not None:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
-        if self.accelerator.is_main_process:
-            log.cut_after(self.folder, self.step)
-        self.say(f"goes on after step {self.step:,} of {self.options.steps:,}")
 
     def write_results(self) -> None:
         """Write the model.
@@ -356,5 +231,5 @@ class DVAERun:
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            save_dvae(self._result.finished(), self.folder / NAME, about)
+            save_dvae(self._measured.finished(), self.folder / NAME, about)
         self.accelerator.wait_for_everyone()

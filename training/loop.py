@@ -1,0 +1,270 @@
+"""What every training of DALL·E's two halves does: steps with a log, checkpoints, an average; stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from . import checkpoint, log
+from .features import NUM_THREADS
+from .step import over_processes
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+SECONDS_BETWEEN_CHECKPOINTS = 600.0
+NUM_EVALUATIONS = 10
+"""How often held-out examples are measured in a run, beside before it."""
+
+
+class LoopOptions(Protocol):
+    """What a loop has to know of its options."""
+
+    @property
+    def batch(self) -> int:
+        """Examples in one part of a batch."""
+        ...
+
+    @property
+    def accumulate(self) -> int:
+        """Parts of a batch."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        ...
+
+    @property
+    def clip(self) -> float | None:
+        """Largest norm of all gradients; None: any."""
+        ...
+
+    def rate(self, step: int) -> float:
+        """Step size of an update, counted from 0."""
+        ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a record."""
+        ...
+
+
+class Loop(ABC):
+    """One training. It is made, perhaps resumed, and trained to its end."""
+
+    model: nn.Module
+    """As the accelerator has prepared it."""
+    trained: nn.Module
+    """The same without that."""
+    average: AveragedModel | None = None
+    """The moving average of the weights, which is measured and written in their place; None for none."""
+
+    def __init__(
+        self, folder: Path, options: LoopOptions, accelerator: Accelerator, say: Callable[[str], None]
+    ) -> None:
+        """Set up what all have.
+
+        Args:
+            folder: For all that is written; it is there.
+            options: What to do.
+            accelerator: Which runs it.
+            say: Called with lines for people.
+        """
+        self.folder, self.accelerator, self.say = folder, accelerator, say
+        self._options = options
+        self.step = 0
+        self.is_stopped = False
+        """Set it, and the run ends after the step that it is in, with a checkpoint."""
+
+    def _prepare(
+        self, trained: nn.Module, groups: list[dict[str, Any]], betas: tuple[float, float], ema: float
+    ) -> None:
+        """Optimizer and average of a model."""
+        self.trained = trained
+        # before the accelerator changes the model, so that it is a copy of the model alone
+        if ema:
+            of_weights = get_ema_multi_avg_fn(ema)
+            self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
+        plain = torch.optim.AdamW(groups, lr=self._options.rate(0), betas=betas, eps=1e-8)
+        self.model, self.optimizer = self.accelerator.prepare(trained, plain)
+
+    def _size_of_share(self, num_examples: int, what: str) -> int:
+        """Examples of a batch that are this process's; fewer than asked for where there are not so many."""
+        processes = self.accelerator.num_processes
+        asked = self._options.batch * self._options.accumulate
+        share = min(asked, num_examples // processes)
+        if share < 1:
+            raise ValueError(f"{num_examples} {what} are too few for {processes} processes")
+        if share < asked:
+            self.say(f"batch of {share * processes} {what}, as there are no more than {num_examples}")
+        return share
+
+    # ---- what a training is
+
+    @abstractmethod
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
+        """Begin to read this process's share of a step."""
+
+    @abstractmethod
+    def _backward(self, loaded: Any) -> dict[str, float]:
+        """Add the gradients of a step; its ``loss`` and the numbers that it followed."""
+
+    @abstractmethod
+    def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
+        """Measure on held-out examples what would be written now.
+
+        Args:
+            is_quiet: Whether the line about it is kept from being said.
+        """
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What a resumed run has to have in common with the one that it goes on with."""
+
+    @abstractmethod
+    def write_results(self) -> None:
+        """Write the model.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+
+    @abstractmethod
+    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+        """What a line on a step says beside its number and the time left; ``seconds`` is what a step takes."""
+
+    # ---- training
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, and write the model.
+
+        Returns:
+            What was measured at the end, as `measure` gives it.
+
+        Raises:
+            KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
+            ValueError: If the loss is no number any more. The model up to there is written.
+            OSError: If a file cannot be written.
+        """
+        num_steps = self._options.steps
+        found: dict[str, float] = {}
+        if self.step == 0:
+            found = self.measure()
+            self._log({"step": 0, **found})
+        every = max(1, num_steps // NUM_EVALUATIONS)
+        began, first = time.monotonic(), self.step
+        saved = said = began
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            following = self._load(pool, self.step) if self.step < num_steps else None
+            while self.step < num_steps:
+                loaded = following
+                if self.step + 1 < num_steps:
+                    following = self._load(pool, self.step + 1)
+                entry = self._train_on(loaded)
+                self.step += 1
+                now = time.monotonic()
+                self._log({"step": self.step, **entry})
+                if now - said > 5 or self.step in (first + 1, num_steps):
+                    said, seconds = now, (now - began) / (self.step - first)
+                    left = log.duration(seconds * (num_steps - self.step))
+                    self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left} left")
+                if self.step % every == 0 or self.step == num_steps:
+                    found = self.measure()
+                    self._log({"step": self.step, **found})
+                if over_processes(self.accelerator, float(self.is_stopped), "sum"):
+                    self.save()
+                    self.say(f"stopped after step {self.step:,} of {num_steps:,}: --resume goes on from here")
+                    raise KeyboardInterrupt
+                if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
+        self.write_results()
+        return found or self.measure(is_quiet=True)
+
+    def _train_on(self, loaded: Any) -> dict[str, float]:
+        """One update."""
+        rate = self._options.rate(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        entry = {**self._backward(loaded), "rate": rate}
+        if not math.isfinite(entry["loss"]):
+            self.write_results()
+            raise ValueError(
+                f"the loss of step {self.step + 1} is {entry['loss']}: try a lower --rate, --clip, or another "
+                f"--precision. The model before that step is written to {self.folder}"
+            )
+        if self._options.clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self._options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._update_average()
+        return entry
+
+    def _update_average(self) -> None:
+        """After each update."""
+        if self.average is not None:
+            self.average.update_parameters(self.trained)
+
+    @property
+    def result(self) -> nn.Module:
+        """What is measured and written: the average, if there is one."""
+        return self.trained if self.average is None else self.average.module
+
+    # ---- what is written
+
+    def _log(self, entry: Mapping[str, float]) -> None:
+        """A line of the log; the first process writes it."""
+        if self.accelerator.is_main_process:
+            log.append(self.folder, entry)
+
+    def _options_listed(self) -> dict[str, str]:
+        return {f"options.{name}": json.dumps(value) for name, value in self._options.as_dict().items()}
+
+    def save(self) -> None:
+        """Write the checkpoint.
+
+        Raises:
+            OSError: If it cannot be written; the last one is still there.
+        """
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
+            state = {
+                "about": self.about(),
+                "step": self.step,
+                "model": self.trained.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "average": None if self.average is None else self.average.state_dict(),
+                "scaler": None if scaler is None else scaler.state_dict(),
+            }
+            checkpoint.save(self.folder, state)
+        self.accelerator.wait_for_everyone()
+
+    def resume(self) -> None:
+        """Go on where the checkpoint ends.
+
+        Raises:
+            ValueError: If there is none, or it is of other data or options.
+        """
+        state = checkpoint.load(self.folder)
+        checkpoint.check_same(self.folder, state["about"], self.about())
+        self.step = state["step"]
+        self.trained.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.accelerator.is_main_process:
+            log.cut_after(self.folder, self.step)
+        self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")
