@@ -24,6 +24,7 @@ from weighted_clip.commands import main
 from weighted_clip.dalle.config import SMALL, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
+from weighted_clip.dalle.judge import Judge, right
 from weighted_clip.dalle.shapes import Shape, Style, draw, split, write_shapes
 from weighted_clip.dalle.small import MOMENTUM, SCALE, LogitNorm
 from weighted_clip.training.data import Example, Problem, read_data
@@ -34,7 +35,6 @@ from weighted_clip.training.pictures import picture_of
 
 from ..libraries import library
 from ..training.runs import log_of, tensors_of
-from .judge import Judge, right
 from .models import TINY, TINY_SMALL, pictures, seeded
 from .process import RANKS, trained
 

@@ -6,6 +6,7 @@ place are those of the drawing, among all of them a little moved and scaled, tha
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import product
 
@@ -13,27 +14,36 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.dalle.shapes import COLORS, KINDS, PLACES, Shape, Style, draw
+
+from .shapes import COLORS, KINDS, PLACES, Shape, Style, draw
 
 SIDE = 48
 
 
-class _Fixed:
-    """In the place of a random generator: black background, the colour as it is, and chosen places and scale."""
+class _Fixed(random.Random):
+    """No chance: black background, the colour as it is, and chosen places and scale."""
 
     def __init__(self, *values: float) -> None:
+        super().__init__()
         self.values = list(values)
 
-    def randint(self, low: int, high: int) -> int:
+    def randint(self, a: int, b: int) -> int:
+        """0, whatever the bounds."""
         return 0
 
-    def uniform(self, low: float, high: float) -> float:
+    def uniform(self, a: float, b: float) -> float:
+        """The next value."""
         return self.values.pop(0)
 
 
 class Judge:
+    """Knows all drawings, and finds the nearest."""
+
     def __init__(self) -> None:
-        drawings, self.shapes = [], []
+        """Draw them all."""
+        drawings: list[np.ndarray] = []
+        self.shapes: list[Shape] = []
+        """Of each drawing, in white."""
         for size, kind, place in product(("small", "large"), KINDS, PLACES):
             shape = Shape(size, "white", kind, place)
             for jitter in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
