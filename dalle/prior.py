@@ -61,9 +61,10 @@ class Prior(nn.Module):
         """The mask of each layer."""
         self.is_checkpointed = False
         """As of `encoder.layers.Encoder`."""
-        with torch.device("cpu"):  # wherever the parameters are made: nothing fills masks in later
-            for kind in set(self.kinds):
-                self.register_buffer(f"{kind}_mask", self._mask(kind), persistent=False)
+        # no buffers: DistributedDataParallel sends those between processes while they are in use. And real ones, even
+        # where parameters are made on the device meta
+        with torch.device("cpu"):
+            self._masks = {kind: self._mask(kind) for kind in set(self.kinds)}
 
     def _mask(self, kind: LayerMask) -> Tensor:
         """``[1, 1, s, s]``, bool."""
@@ -76,7 +77,10 @@ class Prior(nn.Module):
 
     def mask(self, layer: int) -> Tensor:
         """What each position may attend in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
-        return cast("Tensor", getattr(self, f"{self.kinds[layer]}_mask"))
+        kind, device = self.kinds[layer], self.final_layer_norm.weight.device
+        if self._masks[kind].device != device:
+            self._masks[kind] = self._masks[kind].to(device)
+        return self._masks[kind]
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Pieces of captions at all positions of the text.

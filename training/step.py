@@ -39,12 +39,15 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False) -> Accelerat
         ValueError: If accelerate is not installed, or the device has no such arithmetic.
     """
     try:
-        from accelerate import Accelerator
+        from accelerate import Accelerator, DistributedDataParallelKwargs
     except ModuleNotFoundError as error:
         if error.name != "accelerate":
             raise
         raise ValueError("train needs accelerate, which python run.py train installs") from error
-    return Accelerator(cpu=is_cpu, mixed_precision="no" if precision == "fp32" else precision)
+    # buffers are the same on all processes without being sent, and what is sent may be in use
+    distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed])
 
 
 def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:
