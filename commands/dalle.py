@@ -1,4 +1,4 @@
-"""The command ``dalle``: a discrete VAE trained on pictures of one's own, and pictures to try it with."""
+"""The command ``dalle`` and its parts: pictures to try it with, and a discrete VAE trained on pictures of one's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import dalle_demo, dalle_sample, dalle_train
 from .console import show
 from .loading import DTYPES
 from .stopping import stopping
@@ -21,7 +22,9 @@ NUM_SHOWN = 48
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
     dalle = commands.add_parser(
-        "dalle", help="train DALL·E's discrete VAE", description="Train DALL·E's discrete VAE. See docs/dalle.md."
+        "dalle",
+        help="train DALL·E's two halves, and draw with them",
+        description="Train DALL·E's discrete VAE and prior, and draw images of captions. See docs/dalle.md.",
     )
     parts = dalle.add_subparsers(title="commands", metavar="COMMAND", required=True)
     shapes = parts.add_parser(
@@ -33,6 +36,9 @@ def add_command(commands: Any) -> None:
     shapes.add_argument("out", type=Path, metavar="DIR", help="folder for them, empty or not there")
     shapes.set_defaults(run=_shapes)
     _add_train(parts)
+    dalle_train.add_part(parts)
+    dalle_sample.add_part(parts)
+    dalle_demo.add_part(parts)
 
 
 def _add_train(parts: Any) -> None:
@@ -89,7 +95,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from ..training.dvae import NAME, DVAERun
     from ..training.log import LOG_NAME
     from ..training.step import make_accelerator
-    from .dalle_report import MONTAGE_NAME, montage, write_report
+    from .dalle_report import DVAE_CURVES, MONTAGE_NAME, in_turn, montage, write_report
 
     options = options_of(arguments)
     folder: Path = arguments.out
@@ -123,8 +129,9 @@ def _train(arguments: argparse.Namespace) -> int:
     finally:
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
             if run.step:
-                montage(*run.shown(NUM_SHOWN), folder / MONTAGE_NAME)
-            say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
+                montage(in_turn(*run.shown(NUM_SHOWN)), folder / MONTAGE_NAME)
+            title = "Training of a discrete VAE"
+            say(f"report: {write_report(folder, folder / LOG_NAME, title, DVAE_CURVES, run.about(), notes)}")
     say(f"written: {folder / NAME}")
     return 0
 

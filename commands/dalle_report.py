@@ -1,9 +1,9 @@
-"""The page about a training run of a discrete VAE: curves, and held-out pictures before and behind their tokens."""
+"""The page about a training run of one of DALL·E's two halves: curves, and a montage."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,23 +15,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MONTAGE_NAME = "reconstructions.png"
-CURVES = {
+Curves = Mapping[str, tuple[str, Sequence[str]]]
+"""File of each chart, its title and the entries of the log that it shows."""
+DVAE_CURVES: Curves = {
     "elb.png": ("Negative ELB of held-out pictures", ("relaxed", "hard")),
     "loss.png": ("Loss of each step", ("loss",)),
     "kl.png": ("KL divergence of a position from uniform, in nats", ("kl",)),
     "perplexity.png": ("Tokens in use", ("tokens", "perplexity")),
 }
-"""File, title and entries of the log of each chart."""
+PRIOR_CURVES: Curves = {
+    "held_out.png": ("Held-out pairs, nats for one token", ("held-out image", "held-out text")),
+    "right.png": ("Share of held-out image tokens that are the likeliest", ("right",)),
+    "loss.png": ("Loss of each step, nats for one token", ("image", "text", "loss")),
+}
 _ACROSS = 16  # pictures in a row
 _WIDTH = 960
 
 
-def montage(pictures: Tensor, shown: Tensor, path: Path) -> None:
-    """Draw pictures and, below each row, what becomes of them.
+def montage(rows: Sequence[Tensor], path: Path) -> None:
+    """Draw pictures in rows.
 
     Args:
-        pictures: ``[n, 3, h, w]``, in 0..1.
-        shown: Likewise.
+        rows: Each ``[n, 3, h, w]``, in 0..1, all alike.
         path: Of the .png file.
 
     Raises:
@@ -40,12 +45,8 @@ def montage(pictures: Tensor, shown: Tensor, path: Path) -> None:
     import torch
     from PIL import Image
 
-    rows: list[Tensor] = []
-    count = min(_ACROSS, len(pictures))
-    for start in range(0, len(pictures) - count + 1, count):
-        for some in (pictures, shown):
-            rows.append(torch.cat(list(some[start : start + count]), 2))
-    whole = (torch.cat(rows, 1) * 255).round().byte().permute(1, 2, 0).contiguous()
+    whole = torch.cat([torch.cat(list(row), 2) for row in rows], 1)
+    whole = (whole * 255).round().byte().permute(1, 2, 0).contiguous()
     image = Image.fromarray(whole.numpy())
     factor = max(1, _WIDTH // image.width)
     image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
@@ -53,12 +54,28 @@ def montage(pictures: Tensor, shown: Tensor, path: Path) -> None:
         image.save(place)
 
 
-def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence[str]) -> Path:
+def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
+    """Rows of pictures, and below each of them what becomes of it; for `montage`.
+
+    Args:
+        pictures: ``[n, 3, h, w]``, in 0..1. What does not fill a last row is left out.
+        shown: Likewise.
+    """
+    count = min(_ACROSS, len(pictures))
+    starts = range(0, len(pictures) - count + 1, count)
+    return [some[start : start + count] for start in starts for some in (pictures, shown)]
+
+
+def write_report(
+    folder: Path, log: Path, title: str, curves: Curves, about: dict[str, Any], notes: Sequence[str]
+) -> Path:
     """Write curves and page of a run; the montage, if there is one, is shown too.
 
     Args:
         folder: Of the run.
         log: Its log: one JSON object a line, with ``step``.
+        title: Of the page.
+        curves: What is drawn; the first chart's entries are among those that are measured.
         about: What the page says of the run, by name.
         notes: Lines such as those on what was left out of the data.
 
@@ -72,17 +89,18 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
 
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     pictures = [MONTAGE_NAME] if (folder / MONTAGE_NAME).is_file() else []
-    for name, (title, keys) in CURVES.items():
-        curves = {key: [(entry["step"], entry[key]) for entry in entries if key in entry] for key in keys}
-        if any(curves.values()):
+    for name, (heading, keys) in curves.items():
+        drawn = {key: [(entry["step"], entry[key]) for entry in entries if key in entry] for key in keys}
+        if any(drawn.values()):
             with written_whole(folder / name) as place:
-                draw_curves(title, {key: points for key, points in curves.items() if points}).save(place)
+                draw_curves(heading, {key: points for key, points in drawn.items() if points}).save(place)
             pictures.append(name)
-    measured = [entry for entry in entries if "relaxed" in entry]
+    (_, (first, *_)), *_ = curves.values()
+    measured = [entry for entry in entries if first in entry]
     parts = [
         "<!doctype html>",
-        '<html lang="en"><meta charset="utf-8"><title>Training of a discrete VAE</title>',
-        f"<style>{STYLE}</style><h1>Training of a discrete VAE</h1>",
+        '<html lang="en"><meta charset="utf-8"><title>' + escape(title) + "</title>",
+        f"<style>{STYLE}</style><h1>{escape(title)}</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
     ]
     if measured:
@@ -91,7 +109,7 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
             for key in measured[0]
             if key != "step"
         )
-        parts.append(f"<h2>Held-out pictures</h2><table><tr><th><th>before<th>after{rows}</table>")
+        parts.append(f"<h2>Measured</h2><table><tr><th><th>before<th>after{rows}</table>")
     parts += [f'<p><img src="{name}" alt="{name.partition(".")[0]}"></p>' for name in pictures]
     rows = "".join(f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in about.items())
     parts.append(f"<h2>Options</h2><table>{rows}</table>")

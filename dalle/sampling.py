@@ -119,7 +119,7 @@ def sample(
         ``[n, rows, columns]``, int64, on the CPU.
 
     Raises:
-        ValueError: If text or prefix do not fit the model.
+        ValueError: If text or prefix do not fit the model, or its outputs are no numbers.
     """
     config, options = prior.config, options or SampleOptions()
     given = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
@@ -131,7 +131,7 @@ def sample(
         )
     if len(given) and not 0 <= int(given.min()) <= int(given.max()) < config.image_vocab_size:
         raise ValueError(f"tokens of a prefix must be from 0 to {config.image_vocab_size - 1}")
-    together = max(1, memory_budget // bytes_per_image(prior))
+    together = images_at_once(prior, memory_budget)
     done: list[Tensor] = []
     for start in range(0, len(seeds), together):
         tokens = torch.zeros(0)
@@ -166,6 +166,8 @@ def steps(prior: Prior, text: Tensor, seeds: Sequence[int], options: SampleOptio
     hidden = prior.run(known, 0, cache.pasts(0)).expand(count, -1, -1)
     for number in range(len(prefix), length):
         shares = probabilities(prior.image_head(hidden[:, -1]), options)
+        if bool(shares.isnan().any()):
+            raise ValueError("the model's outputs are no numbers (NaN): its weights, or their type, are of no use")
         tokens[:, number] = draw(shares, numbers[:, number])
         yield tokens[:, : number + 1]
         if number + 1 < length:
@@ -209,6 +211,16 @@ class Cache:
             return remembered
 
         return [past(index) for index in range(len(self._states))]
+
+
+def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:
+    """How many images are drawn together, 1 at least.
+
+    Args:
+        prior: The model.
+        memory_budget: Bytes for keys and values.
+    """
+    return max(1, memory_budget // bytes_per_image(prior))
 
 
 def bytes_per_image(prior: Prior) -> int:

@@ -1,11 +1,12 @@
-"""Pictures as a discrete VAE is trained on them: squares of one size, each a little different in each epoch.
+"""Pictures as DALL·E's two halves are trained on them: squares of one size, each a little different in each epoch.
 
-Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, listing 1.
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, listings 1 and 2.
 """
 
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,18 +14,24 @@ from torch import Tensor
 
 from .data import Example, Problem
 
+Listing = Literal["dvae", "prior"]
+"""What pictures are cut for: the paper's listings 1 and 2."""
 
-def picture_of(example: Example, size: int, rng: random.Random | None) -> Tensor | Problem:
+
+def picture_of(example: Example, size: int, rng: random.Random | None, what: Listing = "dvae") -> Tensor | Problem:
     """A square picture.
 
-    With a random generator as in the paper: a square of the short side's length at a random place, made smaller by area
-    to between 9/8 and 12/8 of the size (or less, where it has no more), a square of the size at a random place in it,
-    mirrored or not. Without: the square in the middle, made smaller by area.
+    With a random generator as in the paper. For the discrete VAE: a square of the short side's length at a random
+    place, made smaller by area to between 9/8 and 12/8 of the size (or less, where it has no more), a square of the
+    size at a random place in it, mirrored or not. For the prior, whose captions say left and right: the first square
+    from 3/8 to 5/8 of the way, made smaller to between 1 and 9/8 of the size, not mirrored. Without a generator: the
+    square in the middle, made smaller by area.
 
     Args:
         example: The image.
         size: Pixels along each side.
         rng: Where chance comes from; None for none.
+        what: What is trained on it.
 
     Returns:
         ``[3, size, size]``, 8-bit; or why there is none: the image is smaller, or cannot be read.
@@ -41,15 +48,22 @@ def picture_of(example: Example, size: int, rng: random.Random | None) -> Tensor
     short = min(image.size)
     if short < size:
         return Problem(example.name, f"its short side has fewer than {size} pixels")
-    left, top = ((length - short) // 2 if rng is None else rng.randint(0, length - short) for length in image.size)
-    image = image.crop((left, top, left + short, top + short))
-    target = size
-    if rng is not None:
+    if rng is None:
+        left, top = ((length - short) // 2 for length in image.size)
+        target = size
+    elif what == "dvae":
+        left, top = (rng.randint(0, length - short) for length in image.size)
         target = rng.randint(min(short, round(9 / 8 * size)), min(short, round(12 / 8 * size)))
+    else:
+        # an end that is not reached, but where it would be the beginning
+        ends = ((3 * (length - short) // 8, 5 * (length - short) // 8) for length in image.size)
+        left, top = (rng.randint(start, max(start, end - 1)) for start, end in ends)
+        target = rng.randint(size, min(short, round(9 / 8 * size)))
+    image = image.crop((left, top, left + short, top + short))
     image = image.resize((target, target), Image.Resampling.BOX)
     if rng is not None:
         left, top = (rng.randint(0, target - size) for _ in range(2))
         image = image.crop((left, top, left + size, top + size))
-        if rng.random() < 0.5:
+        if what == "dvae" and rng.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

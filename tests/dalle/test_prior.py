@@ -310,6 +310,13 @@ def test_prefixes_that_do_not_fit(prefix: Sequence[int], message: str) -> None:
         sample(seeded(), pairs(1)[0][0], [0], prefix=torch.tensor(prefix))
 
 
+def test_a_model_that_gives_no_numbers_is_named() -> None:
+    prior = seeded()
+    prior.image_head.bias.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the model's outputs are no numbers \(NaN\)"):
+        sample(prior, pairs(1)[0][0], [0])
+
+
 def test_the_whole_image_can_be_given() -> None:
     text, image = pairs(1)
     assert torch.equal(sample(seeded(), text[0], [0], prefix=image[0]).flatten(1), image)

@@ -1,0 +1,305 @@
+"""The command ``dalle demo``: all of DALL·E on coloured shapes, from nothing to a page, on a laptop.
+
+Pictures, discrete VAE, a small CLIP, prior, and images of captions that were in no training, judged by their pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..dalle.dalle import DALLE
+    from ..encoder.full_clip import FullClip
+
+NUM_IMAGES = 64
+"""Of each caption."""
+SMALL = ("--recipe", "small", "--device", "cpu")
+CLIP_OPTIONS = (
+    "--towers",
+    "both",
+    "--batch",
+    "128",
+    "--accumulate",
+    "1",
+    "--rate",
+    "1e-3",
+    "--warmup",
+    "50",
+    "--device",
+    "cpu",
+)
+"""Of a CLIP that begins with random weights."""
+BEST_OF = (1, 2, 4, 8, 16, 32, 64)
+TOP_K = 16
+NUM_SHOWN, NUM_CAPTIONS_SHOWN = 8, 12
+NUM_RESAMPLED = 10_000
+"""Of the bootstrap."""
+RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png", "best_of.png", "index.html"
+
+
+def add_part(parts: Any) -> None:
+    """Add it to the parser's commands."""
+    demo = parts.add_parser(
+        "demo",
+        help="all of it on coloured shapes, from nothing to a page with images",
+        description="Draw pictures of coloured shapes, train a discrete VAE, a small CLIP and a prior on them, draw "
+        "images of 64 captions that none of them has seen, and judge them. Everything is written into DIR; the page is "
+        "DIR/index.html.",
+        epilog="Ctrl-C ends it; the same command goes on where it was.",
+    )
+    demo.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
+    demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
+    demo.add_argument("--clip-steps", type=int, default=400, metavar="N", help="steps of the CLIP (%(default)s)")
+    demo.add_argument("--prior-steps", type=int, metavar="N", help="updates of the prior (3,000)")
+    demo.add_argument(
+        "--captions", type=int, default=64, metavar="N", help="captions that are judged, up to 64 (%(default)s)"
+    )
+    demo.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.captions <= 64:
+        raise ValueError(f"--captions must be from 1 to 64, got {arguments.captions}")
+    folder: Path = arguments.out
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures, vae, clip, prior = (folder / name for name in ("shapes", "vae", "clip", "prior"))
+    data, model = str(pictures / "train"), str(vae / "dvae.safetensors")
+    given = {"vae": arguments.vae_steps, "clip": arguments.clip_steps, "prior": arguments.prior_steps}
+    steps = {name: [] if count is None else ["--steps", str(count)] for name, count in given.items()}
+    parts = (
+        ("pictures", pictures / "held_out", ["dalle", "shapes", str(pictures)]),
+        (
+            "discrete VAE",
+            vae / "report.html",
+            ["dalle", "train-vae", data, "--out", str(vae), *SMALL, *steps["vae"]],
+        ),
+        (
+            "CLIP",
+            clip / "report.html",
+            ["train", data, "--weights", str(_first_clip(folder)), "--out", str(clip), *CLIP_OPTIONS, *steps["clip"]],
+        ),
+        (
+            "prior",
+            prior / "report.html",
+            ["dalle", "train", data, "--dvae", model, "--out", str(prior), *SMALL, *steps["prior"]],
+        ),
+    )
+    taken = _times(folder)
+    for number, (name, end, command) in enumerate(parts, 1):
+        heading = f"[{number}/{len(parts) + 1}] {name}"
+        if name in taken and end.exists():
+            show(f"{heading}: there already, {_minutes(taken[name])}", flush=True)
+            continue
+        show(f"{heading}: python run.py {' '.join(command)}", flush=True)
+        began, before = time.monotonic(), taken.get(f"{name}, so far", 0.0)
+        try:
+            _command(command)
+        finally:
+            spent = before + time.monotonic() - began
+            taken[f"{name}, so far"] = spent
+            _write(folder / "times.json", taken)
+        del taken[f"{name}, so far"]
+        taken[name] = spent
+        _write(folder / "times.json", taken)
+        show(f"{heading}: {_minutes(spent)}", flush=True)
+    show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
+    began = time.monotonic()
+    _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, taken, began)
+    return 0
+
+
+def _command(command: list[str]) -> None:
+    """Run another command; go on with a run that was interrupted."""
+    from . import _parser
+
+    options = _parser().parse_args(command)
+    folder = getattr(options, "out", None)
+    if hasattr(options, "resume") and folder is not None and (folder / "checkpoint.pt").is_file():
+        options.resume = True
+    options.run(options)
+
+
+def _first_clip(folder: Path) -> Path:
+    """A small CLIP that has learned nothing yet, written at the first time."""
+    import torch
+    from torch import nn
+
+    from ..encoder.config import TextConfig, VisionConfig
+    from ..encoder.contrastive import INITIAL_TEMPERATURE
+    from ..encoder.files.writing import hugging_face_tensors
+    from ..encoder.text_model import TextModel
+    from ..encoder.vision_model import VisionModel
+    from ..output.export import save_tensors
+    from ..output.files import written_whole
+
+    path = folder / "clip_at_first.safetensors"
+    if path.is_file():
+        return path
+    sizes: dict[str, Any] = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128, "projection_dim": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        text, vision = TextModel(TextConfig(**sizes)), VisionModel(VisionConfig(image_size=48, patch_size=16, **sizes))
+        for module in (*text.modules(), *vision.modules()):
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.05)
+        nn.init.normal_(vision.embeddings.class_embedding, std=0.05)
+    scale = {"logit_scale": torch.tensor(-math.log(INITIAL_TEMPERATURE))}
+    with written_whole(path) as place:
+        save_tensors({**hugging_face_tensors(text), **hugging_face_tensors(vision), **scale}, place, {})
+    return path
+
+
+def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
+    """Draw and judge images of held-out captions, and write results and page."""
+    from ..dalle.dalle import load_dalle
+    from ..dalle.shapes import split
+    from ..encoder.full_clip import load_full_clip
+    from ..output.files import written_whole
+    from ..web.pictures.curves import draw_curves
+    from ..web.pictures.samples import draw_samples
+
+    shapes = split()[1][:num_captions]
+    results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
+    taken["images"] = time.monotonic() - began
+    _write(folder / "times.json", taken)
+    results["seconds"] = {name: round(seconds, 1) for name, seconds in taken.items()}
+    _write(folder / RESULTS_NAME, results)
+    with written_whole(folder / MONTAGE_NAME) as place:
+        draw_samples(rows, chosen).save(place)
+    curves = {
+        name: [(float(n), results["best of"][str(n)][name]) for n in BEST_OF] for name in ("all", "kind", "color")
+    }
+    with written_whole(folder / CURVE_NAME) as place:
+        draw_curves("Best of N by CLIP: share that is right", curves, across="N", top=1.0).save(place)
+    lines = summary_of(results)
+    for line in lines:
+        show(line)
+    with written_whole(folder / PAGE_NAME) as place:
+        place.write_text(_page(lines, rows), encoding="utf-8")
+    show(f"page: {folder / PAGE_NAME}")
+
+
+def _judged(
+    model: DALLE, clip: FullClip, shapes: Sequence[Any]
+) -> tuple[dict[str, Any], list[tuple[str, list[Any]]], list[Any]]:
+    """What images of captions show, by their number and the best by CLIP; rows of the montage and the chosen ones."""
+    import numpy as np
+
+    from ..dalle.judge import Judge
+    from ..dalle.sampling import SampleOptions
+    from .dalle_sample import _picture, clip_scores, draw_all
+
+    judge, options = Judge(), SampleOptions(top_k=TOP_K)
+    parts = ("size", "color", "kind", "place")
+    right = np.zeros((len(shapes), NUM_IMAGES, len(parts)), bool)
+    scores = np.zeros((len(shapes), NUM_IMAGES))
+    rows: list[tuple[str, list[Any]]] = []
+    chosen: list[Any] = []
+    said = time.monotonic()
+    for number, shape in enumerate(shapes):
+        images, is_whole = draw_all(model, shape.caption, range(NUM_IMAGES), options)
+        if not is_whole:
+            raise KeyboardInterrupt
+        found = judge(_stacked(images))
+        right[number] = [[getattr(one, part) == getattr(shape, part) for part in parts] for one in found]
+        scores[number] = clip_scores(clip, shape.caption, images)
+        if number < NUM_CAPTIONS_SHOWN:
+            rows.append((shape.caption, [_picture(image) for image in images[:NUM_SHOWN]]))
+            chosen.append(_picture(images[int(scores[number, :16].argmax())]))
+        if time.monotonic() - said > 10 or number + 1 == len(shapes):
+            said = time.monotonic()
+            show(f"captions drawn: {number + 1} of {len(shapes)}", flush=True)
+    return {**_curve(right, scores, parts), "top_k": TOP_K, "captions": len(shapes)}, rows, chosen
+
+
+def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[str, Any]:
+    """Shares that are right of the best of N; and what the best of 16 gains over the first image."""
+    import numpy as np
+
+    def shares(of: np.ndarray) -> dict[str, float]:  # [captions, parts]
+        return {
+            **{part: float(of[:, index].mean()) for index, part in enumerate(parts)},
+            "all": float(of.all(1).mean()),
+        }
+
+    captions = np.arange(len(right))
+    best = {n: right[captions, scores[:, :n].argmax(1)] for n in BEST_OF}
+    gains = best[16].all(1).astype(float) - best[1].all(1)
+    rng = np.random.default_rng(0)
+    means = gains[rng.integers(len(gains), size=(NUM_RESAMPLED, len(gains)))].mean(1)
+    low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
+    return {
+        "best of": {str(n): shares(of) for n, of in best.items()},
+        "all images": shares(right.reshape(-1, len(parts))),
+        "gain": {"mean": float(gains.mean()), "low": low, "high": high},
+    }
+
+
+def summary_of(results: dict[str, Any]) -> list[str]:
+    """Lines on what was found and how long it took."""
+    first, best, gain = results["best of"]["1"], results["best of"]["16"], results["gain"]
+
+    def said(shares: dict[str, float]) -> str:
+        return ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
+
+    seconds = results["seconds"]
+    return [
+        f"{results['captions']} held-out captions, one image of each (top-k {results['top_k']}): {said(first)}",
+        f"the best of 16 by CLIP: {said(best)}",
+        f"gain of the best of 16 over the first, all four right: {100 * gain['mean']:.1f} points (95 % bootstrap "
+        f"interval {100 * gain['low']:.1f} to {100 * gain['high']:.1f})",
+        f"time: {', '.join(f'{name} {_minutes(value)}' for name, value in seconds.items())}; together "
+        f"{_minutes(sum(seconds.values()))}",
+    ]
+
+
+def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
+    from .train_report import STYLE
+
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><meta charset="utf-8"><title>DALL·E on coloured shapes</title>',
+        f"<style>{STYLE}</style><h1>DALL·E on coloured shapes</h1>",
+        *(f"<p>{escape(line)}</p>" for line in lines),
+        f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
+        f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
+        f'<p><img src="{CURVE_NAME}" alt="share that is right of the best of N"></p>',
+        '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
+        '<a href="prior/report.html">of the prior</a></p>',
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _stacked(images: Sequence[Any]) -> Any:
+    import torch
+
+    return torch.stack(list(images))
+
+
+def _times(folder: Path) -> dict[str, float]:
+    path = folder / "times.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    from ..output.files import written_whole
+
+    with written_whole(path) as place:
+        place.write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def _minutes(seconds: float) -> str:
+    from ..training.log import duration
+
+    return duration(seconds)

@@ -1,0 +1,187 @@
+"""The command ``dalle sample``: images drawn for a caption, the best of them first where a CLIP is given."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import show
+from .loading import DTYPES, device_of, dtype_named
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..dalle.dalle import DALLE
+    from ..dalle.sampling import SampleOptions
+    from ..encoder.full_clip import FullClip
+
+MONTAGE_NAME = "montage.png"
+
+
+def add_part(parts: Any) -> None:
+    """Add it to the parser's commands."""
+    sample = parts.add_parser(
+        "sample",
+        help="draw images of a caption",
+        description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
+        "them into montage.png.",
+        epilog="Ctrl-C ends it within a token; images that are finished are written.",
+    )
+    sample.add_argument("model", type=Path, metavar="MODEL", help="dalle.safetensors, from dalle train")
+    sample.add_argument("caption", metavar="CAPTION", help="what to draw")
+    sample.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the images")
+    sample.add_argument("--count", type=int, default=16, metavar="N", help="how many images (%(default)s)")
+    sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the first; others count on (%(default)s)")
+    sample.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="lower: likelier tokens (%(default)s)"
+    )
+    sample.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest tokens (all)")
+    sample.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest P of them (all)")
+    sample.add_argument("--prefix", type=Path, metavar="IMAGE", help="image to complete, of the model's size")
+    sample.add_argument("--rows", type=int, metavar="N", help="rows of its tokens that are kept (half of them)")
+    sample.add_argument("--clip", type=Path, metavar="FILE", help="whole CLIP that ranks the images, best first")
+    sample.add_argument("--keep", type=int, metavar="N", help="write only the best N; needs --clip")
+    sample.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
+    sample.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    sample.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..dalle.dalle import load_dalle
+    from ..dalle.sampling import SampleOptions
+    from ..encoder.full_clip import load_full_clip
+    from ..encoder.reranking import best
+    from ..output.files import written_whole
+    from ..web.pictures.samples import draw_samples
+
+    options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)
+    if arguments.count < 1:
+        raise ValueError(f"--count must be at least 1, got {arguments.count}")
+    if arguments.keep is not None and (arguments.clip is None or arguments.keep < 1):
+        raise ValueError(f"--keep {arguments.keep}: it is at least 1, and needs --clip, which tells the best")
+    folder: Path = arguments.out
+    if folder.is_dir() and any(folder.glob("*.png")):
+        raise ValueError(f"{folder} has .png files already, which are not overwritten; choose another folder")
+    dtype, device = dtype_named(arguments.dtype), device_of(arguments)
+    model = load_dalle(arguments.model, dtype=dtype, device=device)
+    clip = None if arguments.clip is None else load_full_clip(arguments.clip, dtype=dtype, device=device)
+    prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
+    show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    seeds = range(arguments.seed, arguments.seed + arguments.count)
+    images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
+    order, scores = list(range(len(images))), None
+    if clip is not None and images:
+        scores = clip_scores(clip, arguments.caption, images)
+        order = best(scores, len(images))[: arguments.keep]
+    pictures = [_picture(image) for image in images]
+    for rank, index in enumerate(order, 1):
+        name = f"seed{seeds[index]}.png" if scores is None else f"{rank:03}-seed{seeds[index]}.png"
+        with written_whole(folder / name) as place:
+            pictures[index].save(place)
+        if scores is not None:
+            show(f"{rank:>3}  {scores[index]:7.4f}  {folder / name}")
+    if order:
+        with written_whole(folder / MONTAGE_NAME) as place:
+            draw_samples([(arguments.caption, [pictures[index] for index in order])]).save(place)
+    show(f"written: {len(order)} images to {folder}")
+    if not is_whole:
+        raise KeyboardInterrupt
+    return 0
+
+
+def draw_all(
+    model: DALLE,
+    caption: str,
+    seeds: Sequence[int],
+    options: SampleOptions,
+    prefix: Tensor | None = None,
+    count: Callable[[str], None] | None = None,
+) -> tuple[list[Tensor], bool]:
+    """Draw images, as many at a time as memory allows; Ctrl-C keeps those that are finished.
+
+    Args:
+        model: The model.
+        caption: What to draw.
+        seeds: One for each image.
+        options: How.
+        prefix: Tokens that all of them begin with.
+        count: Called with how far it is; None for a counter on the error stream, if that is a terminal.
+
+    Returns:
+        Images ``[3, h, w]``, in 0..1, on the CPU; and whether they are all.
+    """
+    from ..dalle.sampling import images_at_once
+
+    together, images = images_at_once(model.prior), list[Any]()
+    total = model.prior.config.num_image_tokens
+    tell = _counter if count is None else count
+    for start in range(0, len(seeds), together):
+        some = seeds[start : start + together]
+
+        def on_token(_: int, tokens: Tensor, start: int = start, last: int = start + len(some)) -> None:
+            tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
+
+        try:
+            tokens = model.tokens(caption, some, options, prefix=prefix, on_token=on_token)
+            images += model.images(tokens).float().cpu().unbind()
+        except KeyboardInterrupt:
+            tell("")
+            show(f"interrupted: {len(images)} of {len(seeds)} images are finished", sys.stderr)
+            return images, False
+    tell("")
+    return images, True
+
+
+def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[float]:
+    """Cosine of a caption with each image.
+
+    Args:
+        clip: Which tells them.
+        caption: The text.
+        images: ``[3, h, w]`` each, in 0..1.
+    """
+    import torch
+
+    from ..encoder.contrastive import similarity
+    from ..encoder.reranking import image_features
+    from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.features import text_features
+    from ..weighting.towers import layout_of
+
+    described = text_features(caption, "none", default_tokenizer(), layout_of(clip.text.config), clip.text_features)
+    features = image_features(clip, torch.stack(list(images)).movedim(1, -1))
+    return similarity(described.vector.unsqueeze(0), features)[0].tolist()
+
+
+def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:
+    import numpy as np
+    import torch
+
+    from ..encoder.image_file import open_image
+
+    pixels = torch.from_numpy(np.array(open_image(path).convert("RGB"))).permute(2, 0, 1)
+    try:
+        dtype = model.prior.image_head.weight.dtype
+        return model.prefix(pixels.to(dtype) / 255, model.prior.config.rows // 2 if rows is None else rows)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _pieces(model: DALLE, caption: str) -> str:
+    return " | ".join(model.pieces.symbol(piece) for piece in model.pieces(caption)) or "none"
+
+
+def _picture(image: Tensor) -> Any:
+    from PIL import Image
+
+    return Image.fromarray((image * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
+
+
+def _counter(line: str) -> None:
+    """A line that is written over, if the error stream is a terminal."""
+    if sys.stderr.isatty():
+        show(f"\r{line:<60}" if line else f"\r{'':60}\r", sys.stderr, end="", flush=True)
