@@ -112,6 +112,21 @@ def hide_from(length: int, keys: Iterable[int], queries: Iterable[int]) -> Tenso
     return keep
 
 
+def group_mask(groups: Tensor) -> Tensor:
+    """Let every position see those of its own group alone.
+
+    Args:
+        groups: ``[batch, key]``, a number for each position.
+
+    Returns:
+        ``[batch, query, key]``, bool.
+
+    >>> group_mask(torch.tensor([[0, 0, 1]])).int().tolist()
+    [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+    """
+    return groups.unsqueeze(2) == groups.unsqueeze(1)
+
+
 def combine(*masks: Tensor | None) -> Tensor | None:
     """Elementwise product of masks (equation 61); None stands for "everything visible".
 

@@ -46,12 +46,23 @@ class TextEmbeddings(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
         self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim)
 
-    def forward(self, ids: Tensor, vectors: Vectors | None = None) -> Tensor:
-        """Token ids ``[b, s]``, some with a vector in place of their token embedding, to ``[b, s, d]``."""
+    def forward(self, ids: Tensor, vectors: Vectors | None = None, positions: Tensor | None = None) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            ids: ``[b, s]``, int64.
+            vectors: What replaces the token embedding in some places.
+            positions: ``[b, s]``, int64, from 0 to below ``context_length``; None: a row has 0, 1, 2, ...
+
+        Returns:
+            ``[b, s, d]``.
+        """
         tokens: Tensor = self.token_embedding(ids)
         if vectors:
             rows, columns = zip(*vectors, strict=True)
             tokens[rows, columns] = torch.stack([self._fitting(vector, tokens) for vector in vectors.values()])
+        if positions is not None:
+            return tokens + self.position_embedding(positions)
         return tokens + self.position_embedding.weight[: ids.shape[1]]
 
     def _fitting(self, vector: Tensor, tokens: Tensor) -> Tensor:
@@ -113,8 +124,7 @@ class TextModel(nn.Module):
             ValueError: If ``clip_skip`` or the number of positions is out of range, or a vector has another width
                 or values beyond the model's type.
         """
-        if ids.ndim != 2 or ids.shape[1] > self.config.context_length:
-            raise ValueError(f"ids must be [chunks, up to {self.config.context_length}], got {list(ids.shape)}")
+        check_ids(ids, self.config)
         check_clip_skip(clip_skip, self.config.num_layers)
         mask, is_causal = self._attention_mask(ids, mask, is_causal)
 
@@ -145,6 +155,12 @@ class TextModel(nn.Module):
         if is_causal:
             mask = mask & causal_mask(length).to(mask.device)
         return mask.expand(-1, length, -1).unsqueeze(1).to(ids.device), False
+
+
+def check_ids(ids: Tensor, config: TextConfig) -> None:
+    """Raise ValueError unless ``ids`` are ``[chunks, s]`` with no more positions than the encoder has."""
+    if ids.ndim != 2 or ids.shape[1] > config.context_length:
+        raise ValueError(f"ids must be [chunks, up to {config.context_length}], got {list(ids.shape)}")
 
 
 def check_clip_skip(clip_skip: int, num_layers: int) -> None:

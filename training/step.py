@@ -22,6 +22,7 @@ from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 from .keeping import Kept
 from .options import Precision
+from .packing import pack, projected
 from .word import Word
 
 if TYPE_CHECKING:
@@ -101,12 +102,13 @@ class Towers(nn.Module):
 
     def forward(self, part: Part, kept: Kept | None = None) -> Features:
         """Features of some pairs, and how far kept rows have moved."""
+        packed = pack(part.ids, self.text.config)
         if self.word is None:
-            texts = self.text(part.ids).projected
+            texts = projected(self.text, packed)
         else:
-            ids, vectors = self.word.split(part.ids, self.text.config)
+            ids, vectors = self.word.split(packed.ids, self.text.config)
             # a batch without the word has a gradient too, of 0
-            texts = self.text(ids, vectors=vectors).projected + 0 * self.word.vectors.sum()
+            texts = projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum()
         images = part.images if self.vision is None else self.vision(part.images).projected
         return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
 
