@@ -153,15 +153,17 @@ def test_too_long_captions_and_other_files_are_refused(
 
 
 def test_the_curve_and_its_interval_by_hand() -> None:
-    """Two captions; the fifth image of the first is the only one that is all right, and has the best score."""
+    """Two captions: of the first every fifth image of 16 is the only right one and has the best score."""
     right, scores = np.zeros((2, 64, 4), bool), np.zeros((2, 64))
     right[:, :, :3] = True
-    right[0, 4], scores[0, 4] = True, 1.0
+    right[0, 4::16], scores[0, 4::16] = True, 1.0
     right[1, 0] = True
     found = _curve(right, scores, ("size", "color", "kind", "place"))
-    assert found["best of"]["4"] == {"size": 1, "color": 1, "kind": 1, "place": 0.5, "all": 0.5}
-    assert found["best of"]["8"]["all"] == 1
-    assert found["all images"]["place"] == 2 / 128
+    assert found["best of"]["1"] == {"size": 1, "color": 1, "kind": 1, "place": 5 / 128, "all": 5 / 128}
+    assert found["best of"]["4"]["all"] == (4 + 1) / 32
+    assert found["best of"]["8"]["all"] == (4 + 1) / 16
+    assert found["best of"]["16"]["all"] == (4 + 1) / 8
+    assert found["best of"]["64"]["all"] == 1
     assert found["gain"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
 
 
