@@ -34,7 +34,7 @@ ALLOWED = {
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {
-    "gradio": ("web/lab/page.py", "web/lab/handlers.py", "web/lab/accordion.py"),
+    "gradio": tuple(f"web/lab/{name}.py" for name in ("page", "image_tabs", "components", "handlers", "accordion")),
     "accelerate": ("training/*.py",),  # for types
 }
 """Files that are only imported where the module is, or name its types."""

@@ -18,7 +18,8 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.dalle.files import save_dvae
-from weighted_clip.web.lab.image_tokens import SHOWN_SIDE, TokenLab
+from weighted_clip.web.lab.image_tokens import TokenLab
+from weighted_clip.web.lab.images import SHOWN_SIDE
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures
@@ -158,8 +159,10 @@ def test_an_error_nobody_foresaw_is_told_and_logged(
 
 def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
     gr = pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+    from weighted_clip.web.lab.components import PREFIX
+    from weighted_clip.web.lab.image_tabs import TOKENS_TAB
     from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.page import PREFIX, TOKENS_TAB, build_page
+    from weighted_clip.web.lab.page import build_page
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")

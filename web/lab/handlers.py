@@ -6,8 +6,6 @@ apart from image generation. Whatever goes wrong comes back as text for the page
 
 from __future__ import annotations
 
-import logging
-import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,6 @@ from typing import Any
 
 import gradio as gr
 
-from ...encoder.encoding import EncoderError
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
@@ -27,9 +24,11 @@ from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES
 from . import markup, study
 from .comparing import Comparison, compare, draw_comparison
+from .components import buttons
 from .export import export
 from .masks import mask_pictures
 from .model import LabError, LabModel, ModelSource
+from .values import EXPLAINED, checked_number, checked_text, explained
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
@@ -53,9 +52,6 @@ MAX_POSITIONS = 77
 MAX_CHARTS = 4
 """Of more chunks than this only the first are drawn in a comparison."""
 
-EXPLAINED = (LabError, EncoderError, ValueError)
-"""Errors whose message is meant for the user."""
-
 PROMPT_ID = "weighted_clip_prompt"
 HIDE_ID = "weighted_clip_hide"
 FROM_PHRASES_ID = "weighted_clip_from_phrases"
@@ -64,9 +60,6 @@ BIND_WORDS_ID = "weighted_clip_bind_words"
 
 Run = Callable[..., Any]
 """Calls a function with arguments, and gives what it returns."""
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_log = logging.getLogger(__name__)
 
 
 def run_here(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -134,8 +127,7 @@ class Handlers:
             After each scheme: state of the buttons Compare and Cancel, how far it is, the comparison so far.
         """
         job["is_cancelled"] = False
-        running = gr.update(interactive=False), gr.update(interactive=True)
-        ended = running[::-1]
+        running, ended = buttons(is_running=True), buttons(is_running=False)
         wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # whatever a request holds
         names = [name for name in SCHEMES if name in wanted]
         if not names:
@@ -149,7 +141,7 @@ class Handlers:
                 raise Cancelled
 
         found: list[Comparison] = []
-        yield *running, markup.progress(0, total, f"encoding with {names[0]}"), ""
+        yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model, options = self._source(), self._options(text, values)
             read = study.read(model, text, options)
@@ -157,14 +149,14 @@ class Handlers:
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self._run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""
-                yield *running, markup.progress(len(found), total, told), _chart(found, read, model.warning)
+                yield *running, _progress(len(found), total, told), _chart(found, read, model.warning)
         except Cancelled:
             pass
         except Exception as error:  # the page is the only place where the user could see it
-            yield *ended, markup.message(_explained(error)), gr.update()
+            yield *ended, markup.message(explained(error)), gr.update()
             return
         told = "done" if len(found) == total else "cancelled"
-        yield *ended, markup.progress(len(found), total, told), gr.update()
+        yield *ended, _progress(len(found), total, told), gr.update()
 
     def cancel(self, job: dict[str, Any]) -> tuple[Any, str]:
         """End a comparison after the encoder's current call: state of the button Cancel, and a line."""
@@ -181,7 +173,7 @@ class Handlers:
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
             self._run(export, model, text, options, path)
         except Exception as error:  # the page is the only place where the user could see it
-            return None, markup.message(_explained(error))
+            return None, markup.message(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
         return str(path), markup.message(line, is_problem=False)
@@ -203,17 +195,13 @@ class Handlers:
     def _options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """The options, once the texts are known to be something that can be read."""
         choices: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
-        # only who calls the page's functions by themselves can send anything else
         for name, value in (("prompt", text), *choices.items()):
             if name == "bind_strength":
-                if not isinstance(value, (int, float)):
-                    raise LabError(f"{name} must be a number, got {value!r:.80}")
-            elif not isinstance(value, str):
-                raise LabError(f"{name} must be a text, got {value!r:.80}")
-        if len(text.encode(errors="replace")) > MAX_BYTES:
+                checked_number(name, value)
+            else:
+                checked_text(name, value)
+        if len(text.encode()) > MAX_BYTES:
             raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
-        if any(_SURROGATE.search(one) for one in (text, *values) if isinstance(one, str)):
-            raise LabError("The text holds half of a character (a lone surrogate): delete it and type it anew.")
         return replace(self._base, **choices)
 
     def _read(self, model: LabModel | None, text: str, values: Sequence[Any]) -> ReadPrompt:
@@ -260,6 +248,11 @@ def _masks(read: ReadPrompt, chunk: float | None) -> tuple[Any, str]:
     return gr.update(label=f"Chunk, 1 to {count}", visible=count > 1), markup.figures(pictures)
 
 
+def _progress(done: int, total: int, told: str) -> str:
+    """How far a comparison has come."""
+    return markup.progress(done / total, f"{done} of {total} schemes: {told}")
+
+
 def _chart(found: Sequence[Comparison], read: ReadPrompt, warning: str) -> str:
     """What schemes do to the rows of a prompt, as a chart for each of its first chunks and a table."""
     count = len(read.chunks)
@@ -274,11 +267,3 @@ def _chart(found: Sequence[Comparison], read: ReadPrompt, warning: str) -> str:
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
     return markup.figures(charts, is_wide=True) + markup.table(header, zip(*cells, strict=True), left)
-
-
-def _explained(error: Exception) -> str:
-    """What the page says of an error; one that nobody foresaw is also written to the program's log."""
-    if isinstance(error, EXPLAINED):
-        return str(error)
-    _log.exception("the lab could not do what was asked")
-    return f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"

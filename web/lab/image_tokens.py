@@ -5,12 +5,9 @@ Values of the page's components in, new values out, as in ``handlers.py``; it kn
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -21,17 +18,15 @@ from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup
+from .images import enlarged, picture_of, pixels_of
+from .values import explained, whole_number
 
 MAX_SIDE = 256
 """Pixels of a picture's longer side; a larger one is made smaller. DALL·E's own pictures have as many."""
-SHOWN_SIDE = 384
-"""Pixels of the longer side of a decoded picture as the page shows it, about."""
 NO_DVAE = (
     "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE.safetensors. A file is made of OpenAI's "
     f"by {CONVERT}"
 )
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class TokenLab:
             encoded, notes = _encoded(self._dvae, picture)
             grid = draw_token_grid(encoded.picture, encoded.tokens[0].tolist())
         except Exception as error:  # the page is the only place where the user could see it
-            return None, None, _failed(error)
+            return None, None, markup.message(explained(error))
         rows, columns = encoded.tokens.shape[1:]
         count = len(encoded.tokens.unique())
         told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
@@ -96,23 +91,14 @@ class TokenLab:
         if self._dvae is None or encoded is None:
             return markup.message(NO_DVAE if self._dvae is None else "Make tokens of a picture first.")
         rows, columns = encoded.tokens.shape[1:]
-        wanted: list[int] = []
-        for name, value, first, last in (
-            ("row", row, 1, rows),
-            ("column", column, 1, columns),
-            ("token", number, 0, self._dvae.config.vocab_size - 1),
-        ):
-            # a number of the page's box, or whatever else a request holds
-            if not isinstance(value, (int, float)) or not first <= value <= last or value != int(value):
-                return markup.message(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
-            wanted.append(int(value))
         try:
-            down, along, token = wanted
+            down, along = whole_number("row", row, 1, rows), whole_number("column", column, 1, columns)
+            token = whole_number("token", number, 0, self._dvae.config.vocab_size - 1)
             ids, notes = swapped(encoded.tokens, [Swap((down, down), (along, along), token)])
             decoded = self._dvae.images(ids).float().cpu()
             grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[(down, along)])
         except Exception as error:  # as above
-            return _failed(error)
+            return markup.message(explained(error))
         change = (decoded - encoded.decoded).abs().amax(1, keepdim=True)
         largest = float(change.max())
         told = "Nothing changes." if not largest else _reach(change[0, 0], largest)
@@ -130,12 +116,12 @@ def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
     small = picture.convert("RGB")
     small.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     notes = "" if small.size == picture.size else f" It was made smaller, {small.width} x {small.height} pixels."
-    pixels = torch.from_numpy(np.asarray(small, dtype=np.float32) / 255).movedim(-1, 0).unsqueeze(0)
+    pixels = pixels_of(small)[None]
     inner = cropped(pixels, dvae.config.downsampling)
     if inner.shape != pixels.shape:
         notes += f" Cut at both ends to {inner.shape[3]} x {inner.shape[2]} pixels."
     ids = dvae.tokens(inner)
-    return Encoded(_picture(inner), ids, dvae.images(ids).float().cpu()), notes
+    return Encoded(picture_of(inner[0]), ids, dvae.images(ids).float().cpu()), notes
 
 
 def _reach(change: Tensor, largest: float) -> str:
@@ -149,21 +135,5 @@ def _reach(change: Tensor, largest: float) -> str:
 
 
 def _figure(title: str, caption: str, pixels: Tensor) -> tuple[str, str, Image.Image]:
-    image = _picture(pixels)
-    times = max(1, SHOWN_SIDE // max(image.size))
-    return title, caption, image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
-
-
-def _picture(pixels: Tensor) -> Image.Image:
-    """The first of ``[b, 3, h, w]``, 0 to 1."""
-    return Image.fromarray(pixels[0].movedim(0, -1).clamp(0, 1).mul(255).round().byte().cpu().numpy())
-
-
-def _failed(error: Exception) -> str:
-    """What the page says of an error; one that nobody foresaw is also written to the program's log."""
-    if isinstance(error, ValueError):
-        return markup.message(str(error))
-    _log.exception("the lab could not do what was asked")
-    return markup.message(
-        f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"
-    )
+    """Of the first of ``[b, 3, h, w]``."""
+    return title, caption, enlarged(pixels[0])

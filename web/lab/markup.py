@@ -84,12 +84,11 @@ def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool =
     return f"<div class='weighted-clip-figures'>{''.join(drawn)}</div>"
 
 
-def progress(done: int, total: int, text: str) -> str:
-    """How far a comparison has come."""
+def progress(share: float, text: str) -> str:
+    """How far some work has come, from 0 to 1, and in words."""
     return (
         "<div class='weighted-clip-progress' role='status'><div class='weighted-clip-meter'>"
-        f"<i style='width: {100 * done / total:.0f}%'></i></div>"
-        f"<span>{done} of {total} schemes: {escape(text)}</span></div>"
+        f"<i style='width: {100 * share:.0f}%'></i></div><span>{escape(text)}</span></div>"
     )
 
 

@@ -1,8 +1,4 @@
-"""The lab's page: its components and which handler each of them calls.
-
-Only what gradio 3.41, 4.40 and 6 have in common is used, with the same arguments, so that one page serves the WebUIs
-and the stand-alone lab. What the components are called is permanent: a WebUI's users refer to them.
-"""
+"""The lab's page: its components and which handler each of them calls. ``image_tabs.py`` has the tabs about images."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
+from .components import element_id, html, live
 from .handlers import (
     BIND_ID,
     BIND_WORDS_ID,
@@ -32,12 +29,10 @@ from .handlers import (
     Run,
     run_here,
 )
+from .image_tabs import TOKENS_TAB, image_tokens_tab
 from .image_tokens import TokenLab
 from .markup import NOT_YET
 from .model import ModelSource
-
-PREFIX = "weighted_clip_"
-"""Of the id of every component."""
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """What stands in the prompt box at first."""
@@ -47,9 +42,6 @@ COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
 
 TARGET = "compel"
 """Syntax that a prompt is converted to unless another is chosen."""
-
-
-TOKENS_TAB = "Image tokens"
 
 
 def build_page(
@@ -75,9 +67,9 @@ def build_page(
     """
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run)
-    with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=_id("page")):
+    with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
         reading = _Page(handlers, prompt, base, image_tokens).reading
-        _live(page.load, reading)  # the model may be another one by then
+        live(page.load, reading)  # the model may be another one by then
     return page
 
 
@@ -90,24 +82,24 @@ class _Page:
         model, strip, note, _ = handlers.read(prompt, *values)
         table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
 
-        self.model = _html("model", "Model", model)
+        self.model = html("model", "Model", model)
         self.prompt = gr.Textbox(
             value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
         )
-        self.strip = _html("strip", "Tokens of the prompt", strip)
+        self.strip = html("strip", "Tokens of the prompt", strip)
         self.options = self._options(base, note)
-        self.refresh = gr.Button("Read again", elem_id=_id("refresh"), size="sm")
+        self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
         self.tab = gr.State(TABS[0])
         fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export)
         self.tabs: list[tuple[str, gr.Tab]] = []
-        with gr.Tabs(elem_id=_id("tabs")):
+        with gr.Tabs(elem_id=element_id("tabs")):
             for name, fill in zip(TABS, fillers, strict=True):
-                with gr.Tab(name, elem_id=_id(f"tab_{name.split()[0].lower()}")) as tab:
+                with gr.Tab(name, elem_id=element_id(f"tab_{name.split()[0].lower()}")) as tab:
                     fill()
                 self.tabs.append((name, tab))
             if image_tokens is not None:
-                with gr.Tab(TOKENS_TAB, elem_id=_id("tab_image")):
-                    _image_tokens(image_tokens)
+                with gr.Tab(TOKENS_TAB, elem_id=element_id("tab_image")):
+                    image_tokens_tab(image_tokens)
         self._connect()
 
     def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
@@ -116,7 +108,7 @@ class _Page:
 
         def choice(name: str, label: str, choices: Any, info: str) -> None:
             made[name] = gr.Dropdown(
-                list(choices), value=getattr(base, name), label=label, info=info, elem_id=_id(name)
+                list(choices), value=getattr(base, name), label=label, info=info, elem_id=element_id(name)
             )
 
         def phrases(name: str, elem_id: str, label: str, info: str, *, is_seen: bool = True) -> None:
@@ -124,15 +116,15 @@ class _Page:
                 getattr(base, name), lines=2, max_lines=6, label=label, info=info, elem_id=elem_id, visible=is_seen
             )
 
-        with gr.Row(elem_id=_id("choices")):
+        with gr.Row(elem_id=element_id("choices")):
             choice("syntax", "Syntax", SYNTAXES, "How weights are written")
             choice("scheme", "Scheme", SCHEMES, "What a weight does")
             choice("normalization", "Normalization", NORMALIZATIONS, "Changes the weights first")
             choice("chunking", "Chunking", CHUNKING_CHOICES, "Where long prompts are cut")
             choice("padding", "Padding", PADDINGS, "What becomes of it")
             choice("cleaning", "Cleaning", CLEANINGS, "a1111: comments, quotes")
-        self.note = _html("scheme_note", "What the scheme does", note)
-        with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=_id("more")):
+        self.note = html("scheme_note", "What the scheme does", note)
+        with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=element_id("more")):
             with gr.Row():
                 choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
                 choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
@@ -152,7 +144,7 @@ class _Page:
                     step=0.05,
                     label="Strength",
                     info="How far they are kept apart; Cutoff has 0.5",
-                    elem_id=_id("bind_strength"),
+                    elem_id=element_id("bind_strength"),
                 )
             with gr.Row():
                 choice("bind_hide", "They hide from each other", BIND_HIDES, "cutoff: as the extension; words only")
@@ -160,35 +152,40 @@ class _Page:
         return {name: made[name] for name in OPTIONS}
 
     def _tokens(self, table: str) -> None:
-        self.table = _html("tokens", "Token table", table)
+        self.table = html("tokens", "Token table", table)
 
     def _masks(self) -> None:
-        self.chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=_id("chunk"))
-        self.masks = _html("masks", "Attention masks", NOT_YET)
+        self.chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=element_id("chunk"))
+        self.masks = html("masks", "Attention masks", NOT_YET)
 
     def _compare(self) -> None:
         self.job = gr.State({"is_cancelled": False})
         self.schemes = gr.CheckboxGroup(
-            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=_id("schemes")
+            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=element_id("schemes")
         )
         with gr.Row():
-            self.start = gr.Button("Compare", variant="primary", elem_id=_id("compare"))
-            self.stop = gr.Button("Cancel", interactive=False, elem_id=_id("cancel"))
-        self.progress = _html("progress", "Progress")
-        self.comparison = _html("comparison", "Comparison")
+            self.start = gr.Button("Compare", variant="primary", elem_id=element_id("compare"))
+            self.stop = gr.Button("Cancel", interactive=False, elem_id=element_id("cancel"))
+        self.progress = html("progress", "Progress")
+        self.comparison = html("comparison", "Comparison")
 
     def _convert(self) -> None:
-        self.target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=_id("target"))
+        self.target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=element_id("target"))
         self.converted = gr.Textbox(
-            value="", label="Converted prompt", lines=3, max_lines=12, interactive=False, elem_id=_id("converted")
+            value="",
+            label="Converted prompt",
+            lines=3,
+            max_lines=12,
+            interactive=False,
+            elem_id=element_id("converted"),
         )
-        self.lost = _html("conversion_problems", "Problems of the conversion", NOT_YET)
-        self.use = gr.Button("Use this as the prompt", elem_id=_id("use_converted"))
+        self.lost = html("conversion_problems", "Problems of the conversion", NOT_YET)
+        self.use = gr.Button("Use this as the prompt", elem_id=element_id("use_converted"))
 
     def _export(self) -> None:
-        self.save = gr.Button("Encode and save", variant="primary", elem_id=_id("export"))
-        self.exported = _html("export_report", "What was exported")
-        self.file = gr.File(label="Exported safetensors file", interactive=False, elem_id=_id("file"))
+        self.save = gr.Button("Encode and save", variant="primary", elem_id=element_id("export"))
+        self.exported = html("export_report", "What was exported")
+        self.file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
 
     def _connect(self) -> None:
         handlers, options = self.handlers, list(self.options.values())
@@ -202,16 +199,16 @@ class _Page:
         details = {"fn": handlers.details, "inputs": [self.tab, *asked], "outputs": shown}
 
         for part in (self.prompt, *options):
-            _live(part.change, reading)
-            _live(part.change, details)
+            live(part.change, reading)
+            live(part.change, details)
             if isinstance(part, gr.Textbox):  # gradio 3.41 drops changes while it waits for an answer
-                _live(part.blur, reading)
+                live(part.blur, reading)
         for part in (self.chunk, self.target):
-            _live(part.change, details)
-        _live(self.refresh.click, reading)
-        _live(self.refresh.click, details)
+            live(part.change, details)
+        live(self.refresh.click, reading)
+        live(self.refresh.click, details)
         for name, tab in self.tabs:
-            _live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
+            live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
 
         compared = self.start.click(
             handlers.compare,
@@ -219,56 +216,19 @@ class _Page:
             outputs=[self.start, self.stop, self.progress, self.comparison],
             show_progress="hidden",
         )
-        _live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop, self.progress]})
+        live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop, self.progress]})
         syntax = self.options["syntax"]
         used = {
             "fn": _used,
             "inputs": [self.converted, self.target, self.prompt, syntax],
             "outputs": [self.prompt, syntax],
         }
-        _live(self.use.click, used)
+        live(self.use.click, used)
         saved = self.save.click(
             handlers.export, inputs=[self.prompt, *options], outputs=[self.file, self.exported], show_progress="minimal"
         )
         for work in (compared, saved):  # a WebUI may have loaded a model for it
-            _live(work.then, reading)
-
-
-def _image_tokens(lab: TokenLab) -> None:
-    """The tab for images as tokens."""
-    encoded = gr.State(None)
-    _html("dvae", "What encodes images", lab.title)
-    with gr.Row():
-        with gr.Column():
-            picture = gr.Image(type="pil", label="Picture", elem_id=_id("picture"))
-            make = gr.Button("Make tokens", variant="primary", elem_id=_id("make_tokens"))
-            with gr.Row():
-                row = gr.Number(value=1, label="Row", precision=0, elem_id=_id("token_row"))
-                column = gr.Number(value=1, label="Column", precision=0, elem_id=_id("token_column"))
-                number = gr.Number(value=0, label="Swap for token", precision=0, elem_id=_id("token_number"))
-            swap = gr.Button("Swap", elem_id=_id("swap_token"))
-        grid = gr.Image(label="Grid of tokens: click one to swap it", interactive=False, elem_id=_id("token_grid"))
-    shown = _html("token_change", "What the tokens decode to")
-
-    def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
-        return lab.point(state, token, (-1, -1) if event is None else event.index)
-
-    make.click(lab.encode, inputs=[picture], outputs=[encoded, grid, shown], show_progress="minimal")
-    grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
-    swap.click(lab.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
-
-
-def _id(name: str) -> str:
-    return PREFIX + name
-
-
-def _html(name: str, label: str, value: str = "") -> gr.HTML:
-    return gr.HTML(value, label=label, elem_id=_id(name))
-
-
-def _live(event: Callable[..., Any], listener: dict[str, Any]) -> None:
-    """Let an event call what neither waits for others nor greys the page."""
-    event(**listener, queue=False, show_progress="hidden")
+            live(work.then, reading)
 
 
 def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
