@@ -31,6 +31,9 @@ def add_command(commands: Any) -> None:
     lab.add_argument(
         "--dvae", type=Path, metavar="FILE", help=".safetensors file of a discrete VAE, for images as tokens"
     )
+    lab.add_argument(
+        "--dalle", type=Path, metavar="FILE", help=".safetensors file of a DALL·E, which draws images of a caption"
+    )
     add_embeddings_option(lab)
     add_loading_options(lab)
     lab.add_argument("--port", type=int, metavar="N", help="of the page's address (7867, or the next one free)")
@@ -39,18 +42,22 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ..dalle.dalle import load_dalle
     from ..dalle.files import load_dvae
     from ..web.lab.model import LabError
     from ..web.lab.server import serve
 
     model = model_of(arguments)
     dvae = None if arguments.dvae is None else load_dvae(arguments.dvae, device=device_of(arguments))
+    dalle = None if arguments.dalle is None else load_dalle(arguments.dalle, device=device_of(arguments))
+    if dvae is None and dalle is not None:
+        dvae = dalle.dvae
     if model.warning:
         show(f"*** {model.warning} ***\n", sys.stderr)
     else:
         show(f"Weights: {model.title}")
     try:
-        serve(lambda: model, port=arguments.port, open_browser=arguments.browser, dvae=dvae)
+        serve(lambda: model, port=arguments.port, open_browser=arguments.browser, dvae=dvae, dalle=dalle)
     except LabError as error:
         raise ValueError(str(error)) from error
     return 0

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from .chromium import SECONDS, Tab
 
+ROOT = Path(__file__).resolve().parents[2]
 SHOWN_TEXT = "document.querySelector('#weighted_clip_' + args[0])?.innerText ?? ''"
+
+
+@contextlib.contextmanager
+def running_lab(folder: Path, *options: str) -> Iterator[str]:
+    """The stand-alone lab as its command starts it in a folder; its address."""
+    pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+    command = [sys.executable, "-P", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0", *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as lab:
+        try:
+            assert lab.stdout
+            lines = iter(lab.stdout.readline, "")
+            yield next(line for line in lines if line.startswith("Prompt Lab: ")).split()[2]
+        finally:
+            lab.send_signal(signal.SIGTERM)
 
 
 class LabPage:

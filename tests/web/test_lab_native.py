@@ -284,8 +284,8 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 class Served(list):
     """What the command would have served."""
 
-    def __call__(self, source, *, port: int | None, open_browser: bool, dvae: object) -> None:
-        assert dvae is None  # none was asked for
+    def __call__(self, source, *, port: int | None, open_browser: bool, dvae: object, dalle: object) -> None:
+        assert dvae is dalle is None  # none was asked for
         self.append((source(), port, open_browser))
 
 
@@ -346,7 +346,7 @@ def test_only_one_place_for_weights_can_be_named(served: Served, capsys) -> None
 
 
 def test_what_the_server_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def serve(source, *, port, open_browser, dvae) -> None:
+    def serve(source, *, port, open_browser, dvae, dalle) -> None:
         raise LabError("port 80 cannot be used")
 
     monkeypatch.setattr(server, "serve", serve)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -24,9 +20,7 @@ from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures
 from .chromium import running_chromium
-from .lab_in_browser import LabPage
-
-ROOT = Path(__file__).resolve().parents[2]
+from .lab_in_browser import LabPage, running_lab
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +59,7 @@ def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(lab: Tok
     assert grid.width > 12 * cell_side(8, 12)
     times = SHOWN_SIDE // 48
     np.testing.assert_allclose(figures(shown)["reconstruction"], mosaic(ids, times), atol=1 / 255)
+    assert "weighted-clip-drawing" not in shown + lab.swap(encoded, 1, 1, 0)  # whose colours dark pages change
     assert f"8 x 12 tokens, {len(ids.unique())} of them different. Click one" in shown
 
 
@@ -184,38 +179,14 @@ def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
             assert len(result if isinstance(result, tuple) else (result,)) == len(listener.outputs)
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """The stand-alone lab with a dVAE, as its command starts it."""
-    pytest.importorskip("gradio")
+@pytest.mark.slow
+def test_a_token_is_swapped_in_the_browser(picture: Image.Image, tmp_path: Path) -> None:
     file = tmp_path / "colors.safetensors"
     save_dvae(palette_dvae(), file)
-    command = [
-        sys.executable,
-        "-P",
-        str(ROOT / "__main__.py"),
-        "lab",
-        "--no-browser",
-        "--port",
-        "0",
-        "--dvae",
-        str(file),
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as lab:
-        try:
-            assert lab.stdout
-            lines = iter(lab.stdout.readline, "")
-            yield next(line for line in lines if line.startswith("Prompt Lab: ")).split()[2]
-        finally:
-            lab.send_signal(signal.SIGTERM)
-
-
-@pytest.mark.slow
-def test_a_token_is_swapped_in_the_browser(address: str, picture: Image.Image, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     picture.resize((960, 640)).save(buffer, "BMP")  # 1.8 MB: longer than any other request may be
     data = base64.b64encode(buffer.getvalue()).decode()
-    with running_chromium(tmp_path) as tab:
+    with running_lab(tmp_path, "--dvae", str(file)) as address, running_chromium(tmp_path) as tab:
         page = LabPage(tab)
         page.open(address)
         page.open_part("Image tokens")

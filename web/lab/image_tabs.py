@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
-from .components import element_id, html
+from ...dalle.sampling import SampleOptions
+from .components import buttons, element_id, html, live
 from .image_tokens import TokenLab
+from .text_to_image import MAX_COUNT, TextToImageLab
 
 TOKENS_TAB = "Image tokens"
+DRAWING_TAB = "Text to image"
+COUNT = 8
+"""Images that are drawn unless another number is chosen."""
 
 
 def image_tokens_tab(lab: TokenLab) -> None:
@@ -36,3 +42,69 @@ def image_tokens_tab(lab: TokenLab) -> None:
     make.click(lab.encode, inputs=[picture], outputs=[encoded, grid, shown], show_progress="minimal")
     grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
     swap.click(lab.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
+
+
+def text_to_image_tab(lab: TextToImageLab) -> None:
+    """The tab for images of a caption."""
+    job, options, rows = gr.State({"is_cancelled": False}), SampleOptions(), lab.dalle.prior.config.rows
+    html("dalle", "What draws", lab.title)
+    caption = gr.Textbox(
+        value="",
+        label="Caption",
+        lines=2,
+        max_lines=6,
+        placeholder="Such as: a small red ring at the top",
+        elem_id=element_id("caption"),
+    )
+    pieces = html("pieces", "Pieces of the caption", lab.pieces(""))
+
+    def slider(name: str, label: str, info: str, span: tuple[float, float, float], value: float) -> gr.Slider:
+        first, last, step = span
+        return gr.Slider(first, last, value=value, step=step, label=label, info=info, elem_id=element_id(name))
+
+    def whole(name: str, label: str, info: str) -> gr.Number:
+        return gr.Number(value=0, label=label, info=info, precision=0, elem_id=element_id(name))
+
+    with gr.Row():
+        with gr.Column():
+            with gr.Row():
+                count = slider("count", "Images", "How many", (1, MAX_COUNT, 1), COUNT)
+                temperature = slider(
+                    "temperature", "Temperature", "0: the likeliest token", (0, 2, 0.05), options.temperature
+                )
+            with gr.Row():
+                top_k = whole("top_k", "Top-k", "Likeliest tokens; 0: all")
+                top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
+            seed = whole("seed", "Seed", "Of the first image; those after it count on")
+            with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
+                picture = gr.Image(type="pil", label="Picture whose top is kept", elem_id=element_id("kept_picture"))
+                kept = slider(
+                    "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
+                )
+            with gr.Row():
+                start = gr.Button("Draw", variant="primary", elem_id=element_id("draw"))
+                stop = gr.Button("Cancel", interactive=False, elem_id=element_id("draw_cancel"))
+        with gr.Column():
+            progress = html("draw_progress", "Progress of the drawing")
+            drawn = html("drawn", "Images")
+
+    def begin(state: dict[str, Any]) -> tuple[Any, ...]:
+        return *buttons(is_running=True), lab.begin(state)
+
+    def draw(*values: Any) -> Iterator[tuple[Any, ...]]:
+        for is_running, told, images in lab.draw(*values):
+            yield *buttons(is_running=is_running), told, gr.update() if images is None else images
+
+    def cancel(state: dict[str, Any]) -> tuple[Any, str]:
+        return gr.update(interactive=False), lab.cancel(state)
+
+    live(caption.change, {"fn": lab.pieces, "inputs": [caption], "outputs": [pieces]})
+    # others may be drawing
+    begun = start.click(begin, inputs=[job], outputs=[start, stop, progress], queue=False, show_progress="hidden")
+    begun.then(
+        draw,
+        inputs=[job, caption, count, temperature, top_k, top_p, seed, picture, kept],
+        outputs=[start, stop, progress, drawn],
+        show_progress="hidden",
+    )
+    live(stop.click, {"fn": cancel, "inputs": [job], "outputs": [stop, progress]})

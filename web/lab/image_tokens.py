@@ -74,7 +74,7 @@ class TokenLab:
         rows, columns = encoded.tokens.shape[1:]
         count = len(encoded.tokens.unique())
         told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
-        shown = markup.figures([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)], is_wide=True)
+        shown = markup.photos([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)])
         return encoded, grid, shown + markup.message(told, is_problem=False)
 
     def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
@@ -108,7 +108,7 @@ class TokenLab:
             _figure("difference", told, (change / (largest or 1)).expand(-1, 3, -1, -1)),
             ("grid", "The grid after the swap, the token framed.", grid),
         ]
-        return markup.figures(figures, is_wide=True)
+        return markup.photos(figures)
 
 
 def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:

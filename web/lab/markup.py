@@ -69,19 +69,28 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") 
 
 
 def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
-    """Pictures side by side, each with title (drawn in it too) and caption; wide ones at their own size, else at 0.7.
+    """Drawings side by side, each with title (drawn in it too) and caption; wide ones at their own size, else at 0.7.
 
-    They are in the markup as PNG, so that no host has to serve a file.
+    On a dark page they are dark, too. They are in the markup as PNG, so that no host has to serve a file.
     """
-    drawn = [
-        f"<figure class='weighted-clip-figure{' weighted-clip-wide' if is_wide else ''}' "
-        f"style='--weighted-clip-width: {picture.width}px'><img src='{_data_url(picture)}' width='{picture.width}' "
-        f"height='{picture.height}' alt='{escape(f'{title}. {caption}')}'>"
-        + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "")
-        + "</figure>"
-        for title, caption, picture in pictures
-    ]
-    return f"<div class='weighted-clip-figures'>{''.join(drawn)}</div>"
+    kind = "weighted-clip-drawing weighted-clip-wide" if is_wide else "weighted-clip-drawing"
+    return f"<div class='weighted-clip-figures'>{_figures(pictures, kind)}</div>"
+
+
+def photos(pictures: Iterable[tuple[str, str, Image.Image]], *, is_sheet: bool = False) -> str:
+    """Images with their own colours everywhere, with title and caption, at their own size; or a sheet of small ones."""
+    place = "weighted-clip-sheet" if is_sheet else "weighted-clip-figures"
+    return f"<div class='{place}'>{_figures(pictures, 'weighted-clip-wide')}</div>"
+
+
+def words(pieces: Iterable[Iterable[str]]) -> str:
+    """Words side by side, each divided into its pieces.
+
+    >>> words([["r", "ed"]])
+    "<p class='weighted-clip-words'><span><i>r</i><i>ed</i></span> </p>"
+    """
+    divided = ("".join(f"<i>{escape(piece)}</i>" for piece in word) for word in pieces)
+    return f"<p class='weighted-clip-words'>{''.join(f'<span>{word}</span> ' for word in divided)}</p>"
 
 
 def progress(share: float, text: str) -> str:
@@ -89,6 +98,17 @@ def progress(share: float, text: str) -> str:
     return (
         "<div class='weighted-clip-progress' role='status'><div class='weighted-clip-meter'>"
         f"<i style='width: {100 * share:.0f}%'></i></div><span>{escape(text)}</span></div>"
+    )
+
+
+def _figures(pictures: Iterable[tuple[str, str, Image.Image]], kind: str) -> str:
+    return "".join(
+        f"<figure class='weighted-clip-figure {kind}' style='--weighted-clip-width: {picture.width}px'>"
+        f"<img src='{_data_url(picture)}' width='{picture.width}' height='{picture.height}' "
+        f"alt='{escape(f'{title}. {caption}')}'>"
+        + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "")
+        + "</figure>"
+        for title, caption, picture in pictures
     )
 
 

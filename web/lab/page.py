@@ -29,10 +29,11 @@ from .handlers import (
     Run,
     run_here,
 )
-from .image_tabs import TOKENS_TAB, image_tokens_tab
+from .image_tabs import DRAWING_TAB, TOKENS_TAB, image_tokens_tab, text_to_image_tab
 from .image_tokens import TokenLab
 from .markup import NOT_YET
 from .model import ModelSource
+from .text_to_image import TextToImageLab
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """What stands in the prompt box at first."""
@@ -51,6 +52,7 @@ def build_page(
     prompt: str = SAMPLE,
     options: EncodeOptions | None = None,
     image_tokens: TokenLab | None = None,
+    text_to_image: TextToImageLab | None = None,
 ) -> gr.Blocks:
     """Build the page.
 
@@ -61,6 +63,7 @@ def build_page(
         options: What is chosen at first, and the options that the page has no component for; by default syntax and
             scheme ``a1111``.
         image_tokens: What the tab for images as tokens does; without it there is no such tab.
+        text_to_image: The same for the tab that draws images of a caption.
 
     Returns:
         The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
@@ -68,7 +71,7 @@ def build_page(
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        reading = _Page(handlers, prompt, base, image_tokens).reading
+        reading = _Page(handlers, prompt, base, image_tokens, text_to_image).reading
         live(page.load, reading)  # the model may be another one by then
     return page
 
@@ -76,7 +79,14 @@ def build_page(
 class _Page:
     """Fills the open container."""
 
-    def __init__(self, handlers: Handlers, prompt: str, base: EncodeOptions, image_tokens: TokenLab | None) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        prompt: str,
+        base: EncodeOptions,
+        image_tokens: TokenLab | None,
+        text_to_image: TextToImageLab | None,
+    ) -> None:
         self.handlers = handlers
         values = [getattr(base, name) for name in OPTIONS]
         model, strip, note, _ = handlers.read(prompt, *values)
@@ -100,6 +110,9 @@ class _Page:
             if image_tokens is not None:
                 with gr.Tab(TOKENS_TAB, elem_id=element_id("tab_image")):
                     image_tokens_tab(image_tokens)
+            if text_to_image is not None:
+                with gr.Tab(DRAWING_TAB, elem_id=element_id("tab_drawing")):
+                    text_to_image_tab(text_to_image)
         self._connect()
 
     def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:

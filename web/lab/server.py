@@ -19,6 +19,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from ...dalle.dalle import DALLE
 from ...dalle.dvae import DVAE
 from .guard import Guard
 from .model import LabError, ModelSource
@@ -34,7 +35,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler")
 
 
-def serve(source: ModelSource, *, port: int | None, open_browser: bool, dvae: DVAE | None = None) -> None:
+def serve(
+    source: ModelSource, *, port: int | None, open_browser: bool, dvae: DVAE | None = None, dalle: DALLE | None = None
+) -> None:
     """Serve the lab until Ctrl-C. One line with its address goes to the output.
 
     Args:
@@ -42,6 +45,7 @@ def serve(source: ModelSource, *, port: int | None, open_browser: bool, dvae: DV
         port: Where; None takes 7867 or the next that is free.
         open_browser: Whether to show it in the user's browser.
         dvae: For images as tokens, if there is one.
+        dalle: For images of a caption, if there is one.
 
     Raises:
         LabError: If the port is taken or cannot be had, or gradio is not installed.
@@ -52,7 +56,7 @@ def serve(source: ModelSource, *, port: int | None, open_browser: bool, dvae: DV
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
-        server = _server(_app(source, dvae))
+        server = _server(_app(source, dvae, dalle))
         address = f"http://{HOST}:{listening.getsockname()[1]}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
@@ -86,7 +90,7 @@ def _listen(port: int | None) -> socket.socket:
     raise LabError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")
 
 
-def _app(source: ModelSource, dvae: DVAE | None) -> Any:
+def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None) -> Any:
     """The page, and the files that its strip is drawn with."""
     try:
         import gradio as gr
@@ -99,6 +103,7 @@ def _app(source: ModelSource, dvae: DVAE | None) -> Any:
         raise LabError(f"{error.name} is not installed: start the lab with run.py, which installs it") from error
     from .image_tokens import TokenLab
     from .page import build_page
+    from .text_to_image import TextToImageLab
 
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
@@ -114,7 +119,8 @@ def _app(source: ModelSource, dvae: DVAE | None) -> Any:
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
         '<link rel="stylesheet" href="/weighted-clip/style.css">'
     )
-    page = build_page(source, image_tokens=TokenLab(dvae)).queue()
+    drawing = None if dalle is None else TextToImageLab(dalle)
+    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and what stands on buttons is too pale to be read

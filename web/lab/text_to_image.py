@@ -1,0 +1,225 @@
+"""The lab's tab for images of a caption: its pieces, and images that fill up while their tokens are drawn.
+
+Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from ...dalle.dalle import DALLE
+from ...dalle.pieces import Pieces
+from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image, steps
+from ...encoder.tokenizer import END_OF_WORD, byte_symbols
+from ...weighting.view import counted
+from . import markup
+from .images import enlarged, pixels_of
+from .model import LabError
+from .values import checked_number, checked_text, explained, whole_number
+
+MAX_COUNT = 16
+"""Images that are drawn at a time."""
+MAX_CHARACTERS = 2000
+"""Of a caption."""
+MAX_SEED = 2**53 - MAX_COUNT
+"""Larger whole numbers are not exact in a browser."""
+GREY = 0.5
+"""Red, green and blue of what is not drawn yet."""
+PAUSE = 4.0
+"""How much longer tokens are drawn than it took to show what there was before, at least."""
+
+_SYMBOLS = byte_symbols()
+_BYTES = dict(zip(_SYMBOLS, sorted(range(256), key=lambda byte: chr(byte) not in _SYMBOLS), strict=True))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be drawn."""
+
+    caption: str
+    text: Tensor
+    """``[T]``, its pieces as the prior reads them."""
+    seeds: list[int]
+    """Of the images."""
+    options: SampleOptions
+    given: Tensor
+    """``[k]``, the tokens that all images begin with."""
+    note: str
+    """What became of the picture they are from."""
+
+
+class TextToImageLab:
+    """The handlers of the tab.
+
+    Args:
+        dalle: What draws.
+        clock: Seconds, by which it is chosen how often the page is told.
+    """
+
+    def __init__(self, dalle: DALLE, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.dalle = dalle
+        self._clock = clock
+
+    @property
+    def title(self) -> str:
+        """The line that says what draws."""
+        (height, width), prior, f = self.dalle.size, self.dalle.prior.config, self.dalle.dvae.config.downsampling
+        line = (
+            f"A DALL·E for images of {width} x {height} pixels: {prior.rows} x {prior.columns} tokens of {f} x {f} "
+            f"pixels, each of {prior.image_vocab_size:,} kinds. It reads captions of up to {prior.text_length} pieces."
+        )
+        return markup.message(line, is_problem=False)
+
+    def pieces(self, caption: str) -> str:
+        """What each word of a caption becomes."""
+        try:
+            words = words_in_pieces(self.dalle.pieces, self._caption(caption))
+        except Exception as error:  # the page is the only place where the user could see it
+            return markup.message(explained(error))
+        count, most = sum(map(len, words)), self.dalle.prior.config.text_length
+        told = f"{count} of at most {counted(most, 'piece')}" if words else "No pieces: the caption is empty."
+        return markup.words(words) + markup.message(told, is_problem=count > most)
+
+    def begin(self, job: dict[str, Any]) -> str:
+        """Before `draw`, which may have to wait for other users: a line for the page."""
+        job["is_cancelled"] = False
+        return markup.progress(0, "waiting for its turn")
+
+    def draw(self, job: dict[str, Any], *values: Any) -> Iterator[tuple[bool, str, str | None]]:
+        """Draw images of a caption, until `cancel` sets ``is_cancelled`` in this user's job.
+
+        Args:
+            job: The user's.
+            values: Caption; how many images; temperature, top-k and top-p; seed of the first image, others have the
+                numbers that follow; a picture with whose top all begin, or None; how many rows of its tokens are kept.
+
+        Yields:
+            Whether more follows, how far it is, and the images so far, or None if they are as before. It comes after a
+            token, but so seldom that most of the time is for drawing; images come with another row of tokens.
+        """
+        if job["is_cancelled"]:
+            yield False, markup.progress(0, "cancelled before it began"), None
+            return
+        yield True, markup.progress(0, "reading"), ""
+        try:
+            yield from self._drawn(job, self._wish(*values))
+        except Exception as error:  # as above
+            yield False, markup.message(explained(error)), None
+
+    def cancel(self, job: dict[str, Any]) -> str:
+        """End the drawing after the current token: a line for the page."""
+        job["is_cancelled"] = True
+        return markup.message("Cancelling: the current token is finished first.", is_problem=False)
+
+    def _drawn(self, job: dict[str, Any], wish: Wish) -> Iterator[tuple[bool, str, str | None]]:
+        """As `draw`."""
+        prior, count = self.dalle.prior, len(wish.seeds)
+        length, columns = prior.config.num_image_tokens, prior.config.columns
+        together = max(1, MEMORY_BUDGET // bytes_per_image(prior))
+        images = _pictures(self.dalle, torch.zeros(1, 0)) * count
+        ended, took = self._clock(), 0.0
+        for first in range(0, count, together):
+            num_shown = -columns  # so that the first token is shown
+            for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.given):
+                drawn, last = tokens.shape[1], first + len(tokens)
+                where = f"images {first + 1} to {last}" if len(tokens) > 1 else f"image {last}"
+                told = f"token {drawn} of {length}, {where} of {count}"
+                share = (first * length + len(tokens) * drawn) / (count * length)
+                if drawn == length or self._clock() - ended >= PAUSE * took:
+                    began, sheet = self._clock(), None
+                    if drawn == length or drawn - num_shown >= columns:
+                        images[first:last] = _pictures(self.dalle, tokens)
+                        sheet, num_shown = _sheet(wish, images), drawn // columns * columns
+                    yield True, markup.progress(share, told), sheet
+                    ended = self._clock()
+                    took = ended - began  # with what the page takes to be told
+                if job["is_cancelled"]:
+                    images[first:last] = _pictures(self.dalle, tokens)
+                    yield False, markup.progress(share, f"cancelled after {told}"), _sheet(wish, images)
+                    return
+        yield False, markup.progress(1, f"done: {counted(count, 'image')}"), None
+
+    def _wish(
+        self,
+        caption: str,
+        count: float,
+        temperature: float,
+        top_k: float,
+        top_p: float,
+        seed: float,
+        picture: Image.Image | None,
+        rows: float,
+    ) -> Wish:
+        """What the page's components say; raises if it cannot be drawn."""
+        prior, (height, width) = self.dalle.prior.config, self.dalle.size
+        text = self.dalle.text(self._caption(caption))
+        first = whole_number("seed", seed, 0, MAX_SEED)
+        seeds = list(range(first, first + whole_number("count", count, 1, MAX_COUNT)))
+        options = SampleOptions(
+            checked_number("temperature", temperature),
+            whole_number("top-k", top_k, 0, prior.image_vocab_size),
+            checked_number("top-p", top_p),
+        )
+        given, note = torch.zeros(0, dtype=torch.long), ""
+        if picture is not None:
+            kept = whole_number("rows", rows, 0, prior.rows)
+            fitting = ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.LANCZOS)
+            given = self.dalle.prefix(pixels_of(fitting), kept)
+            note = f"The top {kept} of {prior.rows} rows of tokens are the picture's."
+            if picture.size != fitting.size:
+                note += f" It was scaled, and cut at both ends, to {width} x {height} pixels."
+        return Wish(caption, text, seeds, options, given, note)
+
+    def _caption(self, caption: str) -> str:
+        if len(checked_text("caption", caption)) > MAX_CHARACTERS:
+            raise LabError(
+                f"the caption {caption[:60]!r} has {len(caption):,} characters, at most {MAX_CHARACTERS:,} are read"
+            )
+        return caption
+
+
+def words_in_pieces(pieces: Pieces, text: str) -> list[list[str]]:
+    r"""The words of a text, each as its pieces; a part of a character is written as its bytes.
+
+    >>> words_in_pieces(Pieces([("e", "d</w>")]), "Red é")
+    [['r', 'ed'], ['\\xc3', '\\xa9']]
+    """
+    words: list[list[str]] = [[]]
+    for piece in pieces(text):
+        symbol = pieces.symbol(piece)
+        whole = bytes(_BYTES[one] for one in symbol.removesuffix(END_OF_WORD))
+        words[-1].append(whole.decode(errors="backslashreplace"))
+        if symbol.endswith(END_OF_WORD):
+            words.append([])
+    return words[:-1]
+
+
+def _pictures(dalle: DALLE, tokens: Tensor) -> list[Image.Image]:
+    """Images of their first tokens, ``[n, k]``, grey where there are none yet."""
+    (rows, columns), f = dalle.prior.config.grid, dalle.dvae.config.downsampling
+    count, drawn = tokens.shape
+    images = torch.full((count, 3, rows * f, columns * f), GREY)
+    begun = -(-drawn // columns)
+    if begun:
+        some = tokens[:, -1:].repeat(1, begun * columns).cpu()
+        some[:, :drawn] = tokens
+        images[:, :, : begun * f] = dalle.images(some.unflatten(1, (begun, columns))).float()
+        left = drawn - (begun - 1) * columns
+        images[:, :, (begun - 1) * f : begun * f, left * f :] = GREY
+    return [enlarged(image) for image in images]
+
+
+def _sheet(wish: Wish, images: list[Image.Image]) -> str:
+    """All images, and what is to be known of them."""
+    shown = [
+        (f"{wish.caption:.200}, image {index}", f"seed {seed}", image)
+        for index, (seed, image) in enumerate(zip(wish.seeds, images, strict=True), 1)
+    ]
+    return markup.message(wish.note, is_problem=False) + markup.photos(shown, is_sheet=True)
