@@ -77,7 +77,9 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
                 top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
             seed = whole("seed", "Seed", "Of the first image; those after it count on")
             with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
-                picture = gr.Image(type="pil", label="Picture whose top is kept", elem_id=element_id("kept_picture"))
+                picture = gr.Image(
+                    type="pil", label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
+                )
                 kept = slider(
                     "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
                 )
