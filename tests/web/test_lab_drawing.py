@@ -319,7 +319,10 @@ def test_a_picture_of_another_size_is_made_to_fit_and_it_is_said(lab: TextToImag
     assert sheet is not None
     red = images(sheet)[0]
     np.testing.assert_allclose(red, np.broadcast_to([1.0, 0, 0], red.shape), atol=1 / 255)
-    assert "It was scaled, and cut at both ends, to 16 x 12 pixels." in sheet
+    assert (
+        "The top 3 of 3 rows of tokens are the picture's. It was scaled, and cut at both ends, to 16 x 12"
+        in unescape(sheet)
+    )
 
 
 def test_without_kept_rows_the_picture_changes_nothing_and_it_is_said(lab: TextToImageLab, dalle: DALLE) -> None:

@@ -116,7 +116,7 @@ class TextToImageLab:
     def cancel(self, job: dict[str, Any]) -> str:
         """End the drawing after the current token: a line for the page."""
         job["is_cancelled"] = True
-        return markup.message("Cancelling: the current token is finished first.", is_problem=False)
+        return markup.message("Cancelling …", is_problem=False)
 
     def _drawn(self, job: dict[str, Any], wish: Wish) -> Iterator[tuple[bool, str, str | None]]:
         """As `draw`."""
