@@ -5,6 +5,7 @@ from __future__ import annotations
 from .a1111 import WeightedCLIPA1111Encode
 from .bind import WeightedCLIPBindPhrases
 from .convert import WeightedCLIPConvert
+from .dalle import WeightedCLIPDalleSample, WeightedCLIPLoadDalle
 from .difference import WeightedCLIPDifference
 from .dvae import WeightedCLIPImageToTokens, WeightedCLIPLoadDVAE, WeightedCLIPTokensToImage
 from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSimilarity
@@ -37,6 +38,8 @@ _NODES = {
     WeightedCLIPLoadDVAE: "Load dVAE",
     WeightedCLIPImageToTokens: "Image to Tokens",
     WeightedCLIPTokensToImage: "Tokens to Image",
+    WeightedCLIPLoadDalle: "Load DALL·E",
+    WeightedCLIPDalleSample: "DALL·E Sample",
 }
 """Nodes to their display names, which may change. Their own names are ids: permanent, as saved workflows store them."""
 

@@ -35,6 +35,7 @@ from PIL import ImageDraw
 from sparse_pictures import draw_sparse_masks
 from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.pieces import clip_pieces
 from weighted_clip.dalle.tokens import read_swaps, swapped
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
@@ -112,6 +113,8 @@ def main() -> None:
         "load-dvae": image_and_tokens(PUBLISHED, 256),
         "image-to-tokens": token_grid(),
         "tokens-to-image": swapped_tokens("3-4, 2-7 = 120"),
+        "load-dalle": parts_of_dalle("A house on a hill", 12),
+        "dalle-sample": growing_images(12),
         **compared_in_help(),
     }
     save(shown, HELP_FOLDER)
@@ -573,6 +576,63 @@ def swapped_tokens(swap: str) -> Image.Image:
     for left, ids in ((0, tokens), (HELP_WIDTH - side, changed)):
         decoded = as_picture(dvae.images(ids)).resize((side, side), PillowImage.Resampling.NEAREST)
         picture.paste(decoded, (left, 32))
+    return picture
+
+
+def parts_of_dalle(caption: str, side: int) -> Image.Image:
+    """The way from a caption to an image."""
+    dvae, _, tokens = palette_tokens(4 * side)
+    canvas = Canvas(HELP_WIDTH, 338, DARK.background)
+    middle, cell, top = HELP_WIDTH / 2, 9, 192
+    canvas.text(middle, 18, f"“{caption}”", DARK.text, size=14, align="center")
+    canvas.arrow([(middle, 30), (middle, 46)], DARK.muted)
+    pieces = clip_pieces()
+    shown = [*(pieces.symbol(piece).removesuffix("</w>") for piece in pieces(caption)), "", ""]
+    widths = [10 + 8 * len(text) if text else 22 for text in shown]
+    left = middle - (sum(widths) + 5 * (len(widths) - 1)) / 2
+    for text, width in zip(shown, widths, strict=True):
+        color = mix(DARK.surface, DARK.down, 0.6) if text else DARK.surface
+        label(canvas, left + width / 2, 62, text, color, width, 26)
+        left += width + 5
+    canvas.arrow([(middle, 80), (middle, 98)], DARK.muted)
+    label(canvas, middle, 120, "transformer: token after token", mix(DARK.surface, DARK.up, 0.45), 230, 36)
+    grid, picture_left, picture_side = 26.0, HELP_WIDTH - 26 - side * cell, side * cell
+    canvas.line([(middle, 138), (middle, 158), (grid + picture_side / 2, 158)], DARK.muted)
+    canvas.arrow([(grid + picture_side / 2, 158), (grid + picture_side / 2, top - 8)], DARK.muted)
+    for row, numbers in enumerate(tokens[0].tolist()):
+        for column, number in enumerate(numbers):
+            x, y = grid + column * cell, top + row * cell
+            canvas.box(x, y, x + cell - 1, y + cell - 1, fill=pictures.token_grid.token_color(number))
+    canvas.text(
+        grid + picture_side / 2, top + picture_side + 18, f"{side} × {side} tokens", DARK.text, size=14, align="center"
+    )
+    edge, y = grid + picture_side, top + picture_side / 2
+    canvas.arrow([(edge + 6, y), (picture_left - 6, y)], DARK.muted)
+    label(canvas, (edge + picture_left) / 2, y - 26, "dVAE", mix(DARK.surface, DARK.down, 0.6), 54, 30)
+    text = f"{dvae.config.downsampling * side} × {dvae.config.downsampling * side} pixels"
+    canvas.text(picture_left + picture_side / 2, top + picture_side + 18, text, DARK.text, size=14, align="center")
+    picture = canvas.image()
+    image = as_picture(dvae.images(tokens)).resize((picture_side, picture_side), PillowImage.Resampling.NEAREST)
+    picture.paste(image, (picture_left, top))
+    return picture
+
+
+def growing_images(side: int) -> Image.Image:
+    """An image as its preview shows it, each with more rows of tokens."""
+    dvae, _, tokens = palette_tokens(4 * side)
+    pixels, gap = dvae.images(tokens), 12
+    shown, width = [side // 4, side // 2, side], (HELP_WIDTH - 2 * gap) // 3
+    canvas = Canvas(HELP_WIDTH, width + 30, DARK.background)
+    for index, rows in enumerate(shown):
+        text = f"{rows} of {side} rows" if rows < side else "done"
+        canvas.text(index * (width + gap) + width / 2, 14, text, DARK.text, size=13, align="center")
+    picture = canvas.image()
+    for index, rows in enumerate(shown):
+        drawn = torch.full_like(pixels, 0.5)
+        top = rows * dvae.config.downsampling
+        drawn[:, :, :top] = pixels[:, :, :top]
+        whole = as_picture(drawn).resize((width, width), PillowImage.Resampling.NEAREST)
+        picture.paste(whole, (index * (width + gap), 28))
     return picture
 
 

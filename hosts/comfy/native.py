@@ -70,7 +70,16 @@ def load_native(
     return NativeClip(encoders, family, patcher, report)
 
 
-def managed(model: torch.nn.Module, device: str, role: Literal["text_encoder", "vae"] = "text_encoder") -> ModelPatcher:
+Role = Literal["text_encoder", "vae", "diffusion_model"]
+_DEVICES: Mapping[Role, tuple[str, str]] = {
+    "text_encoder": ("text_encoder_device", "text_encoder_offload_device"),
+    "vae": ("vae_device", "vae_offload_device"),
+    "diffusion_model": ("get_torch_device", "unet_offload_device"),
+}
+"""The host's functions that say where a model runs, and where it waits."""
+
+
+def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") -> ModelPatcher:
     """Hand the memory of a model on the CPU to the host, by a ModelPatcher round it.
 
     Args:
@@ -82,8 +91,9 @@ def managed(model: torch.nn.Module, device: str, role: Literal["text_encoder", "
     from comfy.model_patcher import ModelPatcher
 
     cpu = torch.device("cpu")
-    load_device = getattr(model_management, f"{role}_device")() if device == "auto" else cpu
-    offload_device = getattr(model_management, f"{role}_offload_device")() if device == "auto" else cpu
+    load_device, offload_device = (
+        getattr(model_management, name)() if device == "auto" else cpu for name in _DEVICES[role]
+    )
     return ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 

@@ -88,6 +88,10 @@ def test_inputs_stand_in_their_permanent_order() -> None:
         "WeightedCLIPLoadDVAE": ["file", "dtype", "device"],
         "WeightedCLIPImageToTokens": ["dvae", "image"],
         "WeightedCLIPTokensToImage": ["dvae", "swap", "tokens", "numbers"],
+        "WeightedCLIPLoadDalle": ["file", "dtype", "device"],
+        "WeightedCLIPDalleSample": [
+            "dalle", "text", "count", "seed", "temperature", "top_k", "top_p", "prefix_image", "prefix_rows",
+        ],
     }  # fmt: skip
 
 

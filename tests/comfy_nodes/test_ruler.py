@@ -168,6 +168,7 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
     assert boxes == [
         ("WeightedCLIPSimilarity", "texts"),  # a text a line
         *(("WeightedCLIPTokensToImage", name) for name in ("swap", "numbers")),
+        ("WeightedCLIPDalleSample", "text"),  # no tokens of CLIP
     ]
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [

@@ -178,7 +178,7 @@ def definitions() -> dict[str, Any]:
     return {
         name: {"name": name, "input": node.INPUT_TYPES(), "output": list(node.RETURN_TYPES)}
         for name, node in NODE_CLASS_MAPPINGS.items()
-        if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull", "WeightedCLIPLoadDVAE")
+        if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull", "WeightedCLIPLoadDVAE", "WeightedCLIPLoadDalle")
     }
 
 

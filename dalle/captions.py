@@ -1,0 +1,48 @@
+r"""What became of a caption: its pieces as lines for people.
+
+>>> print("\n".join(piece_lines(Pieces([("r", "e"), ("re", "d</w>")]), "Red bé")))
+    1     513  'red'
+    2      65  'b' +
+    3     127  b'\xc3' +
+    4     358  b'\xa9'
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..encoder.tokenizer import END_OF_WORD, byte_symbols
+from .pieces import Pieces
+
+
+def piece_lines(pieces: Pieces, caption: str) -> list[str]:
+    """The pieces of a caption: place, number and text of each; with a plus where its word goes on in the next one.
+
+    Args:
+        pieces: What divides it.
+        caption: Any string.
+
+    Returns:
+        A line each, texts in quotation marks; parts of a character as bytes.
+    """
+    lines: list[str] = []
+    for place, piece in enumerate(pieces(caption), 1):
+        symbol = pieces.symbol(piece)
+        part = bytes(map(_bytes().__getitem__, symbol.removesuffix(END_OF_WORD)))
+        lines.append(f"{place:>5} {piece:>7}  {_text(part)!r}{'' if symbol.endswith(END_OF_WORD) else ' +'}")
+    return lines
+
+
+def _text(part: bytes) -> str | bytes:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:  # part of a character
+        return part
+
+
+@cache
+def _bytes() -> dict[str, int]:
+    """The byte that each printable character stands for."""
+    symbols = byte_symbols()
+    others = iter(sorted(set(range(256)) - set(map(ord, symbols))))
+    return {symbol: ord(symbol) if ord(symbol) < 256 else next(others) for symbol in symbols}
