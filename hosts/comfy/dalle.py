@@ -112,16 +112,18 @@ def sample_images(
     bar = comfy.utils.ProgressBar(len(seeds) * length)
     previews = _Previews(dalle, PREVIEW_SECONDS)
 
+    def show(count: int, picture: Image.Image | None) -> None:
+        bar.update_absolute(count, preview=None if picture is None else ("JPEG", picture, PREVIEW_SIZE))
+
     def on_token(finished: int, tokens: Tensor) -> None:
         check()
-        picture = previews(tokens)
-        preview = None if picture is None else ("JPEG", picture, PREVIEW_SIZE)
-        bar.update_absolute(finished * length + tokens.numel(), preview=preview)
+        show(finished * length + tokens.numel(), previews(tokens))
 
     ids = dalle.tokens(caption, seeds, options, prefix=given, on_token=on_token)
-    images = dalle.images(ids, check).float().movedim(1, -1).contiguous()
+    images = dalle.images(ids, check).float()
+    show(len(seeds) * length, _side_by_side(images[:MAX_PREVIEWED], dalle.size[0]))  # it stays on the node
     config = dalle.dvae.config
-    return ImageTokens(ids, config.downsampling, config.vocab_size), images
+    return ImageTokens(ids, config.downsampling, config.vocab_size), images.movedim(1, -1).contiguous()
 
 
 def _check_fits(dalle: DALLE, prefix: Prefix) -> None:
