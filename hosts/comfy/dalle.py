@@ -103,7 +103,8 @@ def sample_images(
     if prefix is not None:
         _check_fits(dalle, prefix)
     memory = min(MEMORY_BUDGET, len(seeds) * bytes_per_image(dalle.prior))
-    model_management.load_models_gpu([hosted.patcher], memory_required=memory)
+    # whole: where the host loads a part of a model, it does so by layers of its own, which these are not
+    model_management.load_models_gpu([hosted.patcher], memory_required=memory, force_full_load=True)
     given = None
     if prefix is not None:
         pixels = prefix.image[..., :3].movedim(-1, 0).expand(3, -1, -1)

@@ -34,7 +34,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     management = ModuleType("comfy.model_management")
     management.intermediate_device = lambda: torch.device("cpu")
     management.text_encoder_device = management.text_encoder_offload_device = management.intermediate_device
-    management.load_models_gpu = lambda patchers, memory_required=0: None
+    management.load_models_gpu = lambda patchers, memory_required=0, force_full_load=False: None
     management.throw_exception_if_processing_interrupted = lambda: None
     patching = ModuleType("comfy.model_patcher")
     patching.ModelPatcher = lambda model, load_device, offload_device: SimpleNamespace(model=model)

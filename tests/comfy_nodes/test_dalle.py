@@ -52,7 +52,7 @@ def hosted(model: DALLE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     management["get_torch_device"] = management["unet_offload_device"] = lambda: torch.device("cpu")
     management["vae_device"] = management["vae_offload_device"] = lambda: torch.device("cpu")
     management["loaded"] = loaded = []
-    management["load_models_gpu"] = lambda patchers, memory_required=0: loaded.append((patchers, memory_required))
+    management["load_models_gpu"] = lambda patchers, **options: loaded.append((patchers, options))
     utils = ModuleType("comfy.utils")
     utils.__dict__["ProgressBar"] = ProgressBar
     ProgressBar.seen.clear()
@@ -175,7 +175,9 @@ def test_the_dvae_of_the_model_decodes_its_tokens(hosted: Any) -> None:
 def test_the_host_makes_room_for_the_model_and_its_keys_and_values(hosted: Any, model: DALLE) -> None:
     loaded = sys.modules["comfy.model_management"].__dict__["loaded"]
     sampled(hosted, count=3)
-    assert loaded == [([hosted.patcher], 3 * bytes_per_image(model.prior))]
+    assert loaded == [
+        ([hosted.patcher], {"memory_required": 3 * bytes_per_image(model.prior), "force_full_load": True})
+    ]
 
 
 def test_progress_counts_the_tokens_of_all_images(hosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
