@@ -7,13 +7,17 @@ They differ in what an image token reads of the image, which is always itself an
 Shape and polarity are those of ``masks.py``: bool, ``[1, query, key]``, True = may be attended. Explained with a
 picture in docs/masks.md.
 
-Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 11.
+ru-DALL-E has the same row and column masks, two other convolutional ones, and another order of layers. They are here as
+variants, because weights only work with the masks that they were trained with.
+
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 11; rudalle
+1.1.3, by what its masks are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +29,11 @@ LayerMask = Literal["row", "column", "convolutional"]
 result."""
 
 KERNEL_SIZE = 11
-"""Rows and columns of the kernel in DALL·E itself."""
+"""Rows and columns of the kernel in DALL·E itself, and in ru-DALL-E."""
+
+MaskVariant = Literal["dalle", "rudalle-v2", "rudalle-v3"]
+MASK_VARIANTS: tuple[MaskVariant, ...] = get_args(MaskVariant)
+"""Whose convolutional mask and order of layers: the paper's, or those of ru-DALL-E's weights of version 2 or 3."""
 
 
 def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
@@ -100,16 +108,23 @@ def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
     return torch.cat([torch.arange(text_length), text_length + image])
 
 
-def convolutional_mask(text_length: int, grid: Sequence[int], *, kernel_size: int = KERNEL_SIZE) -> Tensor:
+def convolutional_mask(
+    text_length: int, grid: Sequence[int], *, kernel_size: int = KERNEL_SIZE, variant: MaskVariant = "dalle"
+) -> Tensor:
     """An image token reads the square around it, as far as that lies before it in raster order (Figure 11d).
 
-    The square wraps around as the row mask does. Its cell ``down`` rows and ``right`` columns away is the token
-    ``down * columns + right`` places away in raster order. So what sticks out of the image to the right comes in again
-    at the left, one row further down, and what sticks out to the left at the right, one row further up. This is a
-    convolution over the sequence of image tokens, where nothing comes before the first.
+    The variants differ in what becomes of a part of the square that sticks out of the image:
+
+    - ``dalle``: It wraps around as the row mask does. The square's cell ``down`` rows and ``right`` columns away is the
+      token ``down * columns + right`` places away in raster order. So what sticks out to the right comes in again at
+      the left, one row further down, and what sticks out to the left at the right, one row further up. This is a
+      convolution over the sequence of image tokens, where nothing comes before the first.
+    - ``rudalle-v2``: Opposite edges of the image meet, as on a torus: what sticks out comes in again at the other end
+      of the same rows, or of the same columns. Tokens of the last rows therefore read the first rows as well.
+    - ``rudalle-v3``: It is cut off.
 
     Args, result and errors as of `row_mask`. ``kernel_size``, the rows and columns of the square, is an odd number from
-    1: 3 in the figure, 11 in the model.
+    1: 3 in the figure, 11 in the models. ``variant`` is one of `MASK_VARIANTS`.
 
     >>> convolutional_mask(0, (2, 2), kernel_size=1).int().tolist()
     [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]
@@ -117,30 +132,51 @@ def convolutional_mask(text_length: int, grid: Sequence[int], *, kernel_size: in
     rows, columns = _checked(text_length, grid)
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f"kernel_size must be an odd number from 1, so that it has a middle, got {kernel_size}")
-    reach = torch.arange(kernel_size) - kernel_size // 2
-    kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the middle to each cell
-    return _behind_text(text_length, torch.isin(_distances(rows * columns), kernel))
+    _check_variant(variant)
+    half = kernel_size // 2
+    if variant == "dalle":
+        reach = torch.arange(-half, half + 1)
+        kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the middle to each cell
+        return _behind_text(text_length, torch.isin(_distances(rows * columns), kernel))
+    place = torch.arange(rows * columns)
+    is_near = torch.ones(len(place), len(place), dtype=torch.bool)
+    for coordinate, extent in ((place // columns, rows), (place % columns, columns)):
+        apart = (coordinate.unsqueeze(1) - coordinate).abs()
+        if variant == "rudalle-v2":
+            apart = torch.minimum(apart, extent - apart)  # the shorter way around
+        is_near &= apart <= half
+    return _behind_text(text_length, is_near)
 
 
-def layer_schedule(num_layers: int) -> list[LayerMask]:
+def layer_schedule(num_layers: int, variant: MaskVariant = "dalle") -> list[LayerMask]:
     """Which mask each layer has: the last the convolutional one, of the others 2, 6, 10, ... the column one.
+
+    In both variants of ru-DALL-E layers 2, 6, 10, ... have the column mask even where one of them is the last. Models
+    of such a number of layers have no convolutional one.
 
     Args:
         num_layers: Attention layers, 64 in DALL·E.
+        variant: One of `MASK_VARIANTS`.
 
     Returns:
         One name for each layer, the first layer's first.
 
     Raises:
-        ValueError: If there is no layer.
+        ValueError: If there is no layer, or no such variant.
 
-    >>> layer_schedule(8)
-    ['row', 'column', 'row', 'row', 'row', 'column', 'row', 'convolutional']
+    >>> layer_schedule(6)
+    ['row', 'column', 'row', 'row', 'row', 'convolutional']
+    >>> layer_schedule(6, "rudalle-v3")
+    ['row', 'column', 'row', 'row', 'row', 'column']
     """
     if num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    _check_variant(variant)
     before = range(1, num_layers)  # the paper counts layers from 1
-    return [*("column" if (index - 2) % 4 == 0 else "row" for index in before), "convolutional"]
+    schedule: list[LayerMask] = [*("column" if (index - 2) % 4 == 0 else "row" for index in before), "convolutional"]
+    if variant != "dalle" and (num_layers - 2) % 4 == 0:
+        schedule[-1] = "column"
+    return schedule
 
 
 def _checked(text_length: int, grid: Sequence[int]) -> tuple[int, int]:
@@ -149,6 +185,11 @@ def _checked(text_length: int, grid: Sequence[int]) -> tuple[int, int]:
     if len(grid) != 2 or min(grid) < 1:
         raise ValueError(f"grid must be (rows, columns) of the image, both at least 1, got {tuple(grid)}")
     return grid[0], grid[1]
+
+
+def _check_variant(variant: str) -> None:
+    if variant not in MASK_VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {variant!r}")
 
 
 def _distances(num_tokens: int) -> Tensor:
