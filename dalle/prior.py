@@ -6,7 +6,9 @@ A caption always takes T positions. Where it has no more pieces, each position h
 learned, and which image tokens attend to as to any other. A position's output says what comes next: that of the last
 one of the text the first image token.
 
-Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 10.
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 10. For the
+layout of ru-DALL-E rudalle 1.1.3, by what its model computes; norms of what is added to the stream are from M. Ding et
+al., "CogView", 2021, section 2.4.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ..encoder.layers import Block, Past
 from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
-from .prior_config import PriorConfig
+from .prior_config import START_PIECE, PriorConfig
 
 
 class PriorLogits(NamedTuple):
@@ -30,6 +33,21 @@ class PriorLogits(NamedTuple):
     """``[b, T - 1, text_vocab_size + T]``: of the second to the last position; the padding of each position last."""
     image: Tensor
     """``[b, n, K]``."""
+
+
+class SandwichBlock(Block):
+    """A block that also norms what attention and MLP add to the stream."""
+
+    def __init__(self, config: PriorConfig) -> None:
+        super().__init__(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+        self.mlp_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
+        """``[b, s, d]`` to ``[b, s, d]``; the others as in `Attention.forward`."""
+        mixed = self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal, past=past)
+        hidden = hidden + self.attention_norm(mixed)
+        return hidden + self.mlp_norm(self.mlp(self.layer_norm2(hidden)))
 
 
 class Prior(nn.Module):
@@ -49,15 +67,17 @@ class Prior(nn.Module):
         self.config = config
         d, num_texts = config.hidden_dim, config.text_vocab_size + config.text_length
         self.text_embedding = nn.Embedding(num_texts, d)
-        self.text_position_embedding = nn.Embedding(config.text_length, d)
+        self.text_position_embedding = nn.Embedding(config.first_image_position, d)
         self.image_embedding = nn.Embedding(config.image_vocab_size, d)
         self.row_embedding = nn.Embedding(config.rows, d)
         self.column_embedding = nn.Embedding(config.columns, d)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        block = SandwichBlock if config.is_rudalle else Block
+        self.layers = nn.ModuleList(block(config) for _ in range(config.num_layers))
         self.final_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
+        self.head_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps) if config.is_rudalle else nn.Identity()
         self.text_head = nn.Linear(d, num_texts)
         self.image_head = nn.Linear(d, config.image_vocab_size)
-        self.kinds = layer_schedule(config.num_layers)
+        self.kinds = layer_schedule(config.num_layers, config.variant)
         """The mask of each layer."""
         self.is_checkpointed = False
         """As of `encoder.layers.Encoder`."""
@@ -70,7 +90,9 @@ class Prior(nn.Module):
         """``[1, 1, s, s]``, bool."""
         config = self.config
         if kind == "convolutional":
-            mask = convolutional_mask(config.text_length, config.grid, kernel_size=config.kernel_size)
+            mask = convolutional_mask(
+                config.text_length, config.grid, kernel_size=config.kernel_size, variant=config.variant
+            )
         else:
             mask = (row_mask if kind == "row" else column_mask)(config.text_length, config.grid)
         return mask.unsqueeze(1)
@@ -106,7 +128,9 @@ class Prior(nn.Module):
         return text
 
     def embedded_text(self, text: Tensor) -> Tensor:
-        """Pieces ``[b, T]`` to ``[b, T, d]``."""
+        """Pieces ``[b, T]`` to ``[b, T, d]``; ``[b, 1 + T, d]`` where a piece stands before the text."""
+        if self.config.has_start:
+            text = functional.pad(text, (1, 0), value=START_PIECE)
         return self.text_embedding(text) + self.text_position_embedding.weight
 
     def embedded_image(self, tokens: Tensor, start: int = 0) -> Tensor:
@@ -116,7 +140,7 @@ class Prior(nn.Module):
         return self.image_embedding(tokens) + rows + self.column_embedding(place % self.config.columns)
 
     def run(self, hidden: Tensor, start: int = 0, pasts: Sequence[Past] | None = None) -> Tensor:
-        """All layers and the last norm.
+        """All layers, and what norms there are behind them.
 
         Args:
             hidden: ``[b, k, d]``: k positions, embedded.
@@ -133,7 +157,7 @@ class Prior(nn.Module):
                 hidden = cast("Tensor", checkpoint(layer, hidden, mask, is_causal=False, use_reentrant=False))
             else:
                 hidden = layer(hidden, mask, is_causal=False, past=None if pasts is None else pasts[index])
-        return self.final_layer_norm(hidden)
+        return self.head_layer_norm(self.final_layer_norm(hidden))
 
     def forward(self, text: Tensor, image: Tensor) -> PriorLogits:
         """What is expected at each position, given those before it.
@@ -152,8 +176,8 @@ class Prior(nn.Module):
                 f"{list(text.shape)} and {list(image.shape)}"
             )
         hidden = self.run(torch.cat([self.embedded_text(text), self.embedded_image(image[:, :-1])], 1))
-        last = config.text_length - 1
-        return PriorLogits(self.text_head(hidden[:, :last]), self.image_head(hidden[:, last:]))
+        last = config.first_image_position - 1
+        return PriorLogits(self.text_head(hidden[:, config.has_start : last]), self.image_head(hidden[:, last:]))
 
 
 @torch.no_grad()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..encoder.config import Activation
-from ..encoder.sparse_masks import KERNEL_SIZE
+from ..encoder.layers import ACTIVATIONS
+from ..encoder.sparse_masks import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 
 MAX_LENGTH = 5120
 """Most positions of text and image together."""
 MAX_SIZE = 2**17
 MAX_LAYERS = 256
+START_PIECE = 2
+"""What ru-DALL-E's version 2 puts before the text."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,16 @@ class PriorConfig:
     """N: layers."""
     mlp_dim: int = 15872
     """Inner width of the per-position MLP."""
-    activation: Activation = "quick_gelu"
-    """Non-linearity of the MLP."""
+    activation: str = "quick_gelu"
+    """Non-linearity of the MLP, a key of `ACTIVATIONS`."""
     layer_norm_eps: float = 1e-5
     """epsilon added to the variance in every LayerNorm."""
     kernel_size: int = KERNEL_SIZE
     """Rows and columns of the kernel of the convolutional mask, in the last layer."""
+    variant: MaskVariant = "dalle"
+    """Whose layout: the paper's, or that of ru-DALL-E's weights of version 2 or 3. Both of these have their own masks,
+    norms of what each layer adds to the stream, and a second norm before the heads. Version 2 also puts `START_PIECE`
+    before the text: the last piece of the text then stands where masks have the first image token, and so on."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,15 +69,34 @@ class PriorConfig:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r}")
-        if self.activation not in ("quick_gelu", "gelu"):
-            raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {self.activation!r}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
+        if self.variant not in MASK_VARIANTS:
+            raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {self.variant!r}")
+        if self.has_start and self.text_vocab_size <= START_PIECE:
+            raise ValueError(f"{self.variant} needs a text_vocab_size above {START_PIECE}, got {self.text_vocab_size}")
 
     @property
     def num_image_tokens(self) -> int:
         """Of one image."""
         return self.rows * self.columns
+
+    @property
+    def is_rudalle(self) -> bool:
+        """Whether the layout is one of ru-DALL-E's."""
+        return self.variant != "dalle"
+
+    @property
+    def has_start(self) -> bool:
+        """Whether a piece stands before the text."""
+        return self.variant == "rudalle-v2"
+
+    @property
+    def first_image_position(self) -> int:
+        """How many positions stand before the image's tokens."""
+        return self.text_length + self.has_start
 
     @property
     def length(self) -> int:

@@ -171,7 +171,7 @@ def steps(prior: Prior, text: Tensor, seeds: Sequence[int], options: SampleOptio
         tokens[:, number] = draw(shares, numbers[:, number])
         yield tokens[:, : number + 1]
         if number + 1 < length:
-            start = config.text_length + number
+            start = config.first_image_position + number
             newest = prior.embedded_image(tokens[:, number : number + 1], number)
             hidden = prior.run(newest, start, cache.pasts(start))
 

@@ -12,6 +12,7 @@ Language Supervision", 2021.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .config import Activation, TextConfig, VisionConfig
+from .config import TextConfig, VisionConfig
 
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """What one layer knows of earlier positions: takes keys and values of new ones, ``[b, h, s, e]``, and gives those of
@@ -45,8 +46,8 @@ class BlockSizes(Protocol):
         ...
 
     @property
-    def activation(self) -> Activation:
-        """Of the MLP."""
+    def activation(self) -> str:
+        """Of the MLP, a key of `ACTIVATIONS`."""
         ...
 
     @property
@@ -60,7 +61,12 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": functional.gelu}
+ACTIVATIONS = {
+    "quick_gelu": quick_gelu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
+"""The last one is the approximation that GPT-2 has, and ru-DALL-E; no CLIP."""
 
 
 class Attention(nn.Module):
@@ -103,7 +109,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Two linear maps with an activation between, on each position alone (Definition 5.6, equations 40 to 43)."""
 
-    def __init__(self, hidden_dim: int, mlp_dim: int, activation: Activation) -> None:
+    def __init__(self, hidden_dim: int, mlp_dim: int, activation: str) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         self.fc1 = nn.Linear(hidden_dim, mlp_dim)

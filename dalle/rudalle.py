@@ -1,0 +1,209 @@
+"""ru-DALL-E's weights as a prior of ours: names, and the parts that one of its matrices has.
+
+Its state dict is that of its program's model. It says nothing of the number of heads, which follows from the width for
+the published models, and of the version, which decides the layout, only by the masks that may be in it.
+
+No host imports this module, as it reads a pickle (a contract in ``pyproject.toml`` holds that); the command
+``convert-rudalle`` does. The pickle is read by PyTorch's ``weights_only`` unpickler as it is: tensors are all there is.
+
+Source: rudalle 1.1.3, by the names and shapes of its model's state dict and what the model computes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..encoder.sparse_masks import MASK_VARIANTS, MaskVariant
+from .files import DVAEFileError
+from .prior import Prior
+from .prior_config import PriorConfig
+
+MAX_BYTES = 64 * 2**30
+"""Longest file that is read; the largest published one, Kandinsky, has 12 billion parameters."""
+ZIP = b"PK\x03\x04"
+"""What a file begins with."""
+VARIANTS: tuple[MaskVariant, ...] = tuple(name for name in MASK_VARIANTS if name != "dalle")
+HEADS = {768: 12, 2048: 16, 3840: 60}
+"""Attention heads by width: of rudalle's dummy, of the models with 1.3 billion parameters, of Kandinsky."""
+
+_NAMES = {
+    "text_embeddings.weight": "text_embedding.weight",
+    "image_embeddings.weight": "image_embedding.weight",
+    "text_pos_embeddings.weight": "text_position_embedding.weight",
+    "image_row_embeddings.weight": "row_embedding.weight",
+    "image_col_embeddings.weight": "column_embedding.weight",
+    "transformer.final_layernorm": "final_layer_norm",
+    "to_logits.0": "head_layer_norm",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "layer_norm1",
+    "attention.dense": "self_attn.out_proj",
+    "before_first_addition_layernorm": "attention_norm",
+    "post_attention_layernorm": "layer_norm2",
+    "mlp.dense_h_to_4h": "mlp.fc1",
+    "mlp.dense_4h_to_h": "mlp.fc2",
+    "before_second_addition_layernorm": "mlp_norm",
+}
+_MASKS = {
+    "transformer.row_mask": "row",
+    "transformer.col_mask": "column",
+    "transformer.conv_mask": "convolutional",
+}
+
+
+def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
+    """Make a prior of a file of ru-DALL-E's weights, ``pytorch_model*.bin``.
+
+    Args:
+        path: The file.
+        variant: One of `VARIANTS`; None if the file's masks say it.
+        num_heads: Attention heads in each layer; None for the published widths, `HEADS`.
+
+    Returns:
+        The model, in the file's own types, in evaluation mode without gradients. What it keeps of the file is read when
+        it is used.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
+    try:
+        about = path.stat()
+    except (OSError, ValueError) as error:
+        raise DVAEFileError(f"{path}: there is no such file") from error
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
+        raise DVAEFileError(f"{path}: this is no file of at most {MAX_BYTES:,} bytes")
+    with path.open("rb") as file:
+        if file.read(4) != ZIP:
+            raise DVAEFileError(f"{path}: no zip file, as PyTorch has written since 1.6; older files are not read")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise DVAEFileError(f"{path}: refused, because it holds more than tensors, which could run code") from error
+    except Exception as error:  # a broken file fails in many ways
+        told = str(error).partition("\n")[0][:300]
+        raise DVAEFileError(f"{path}: no whole file of PyTorch's: {told}") from error
+    try:
+        return prior_of(state, variant, num_heads)
+    except ValueError as error:
+        raise DVAEFileError(f"{path}: {error}") from error
+
+
+def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
+    """Make a prior of ru-DALL-E's state dict.
+
+    Args:
+        state: Tensors by the names of rudalle's ``DalleModel``. Some of them are taken over as they are, not copied.
+        variant: As of `read_rudalle`.
+        num_heads: As of `read_rudalle`.
+
+    Raises:
+        ValueError: If a tensor is missing, is not one of the model's, or has another shape or type; if the masks are
+            of no variant, or of another one than was given; if something is not said, and cannot be found out.
+    """
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise ValueError("it holds no tensors by name")
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or name in _MASKS):
+            raise ValueError(f"{name!r:.200} is no tensor of numbers")
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name!r:.200} holds values that are NaN or infinite")
+    sizes = _sizes(state, num_heads)
+    config = replace(sizes, variant=_variant(state, sizes, variant))
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if name not in _MASKS:
+            tensors.update(_renamed(name, tensor.detach(), config))
+    with torch.device("meta"):
+        prior = Prior(config)
+    expected = prior.state_dict()
+    if missing := [name for name in expected if name not in tensors]:
+        raise ValueError(f"there is nothing for {missing[0]!r}; the file looks incomplete, or is no model of ru-DALL-E")
+    for name, tensor in tensors.items():
+        if name not in expected:
+            raise ValueError(f"it has something for {name!r:.200}, which is no part of a model with these layers")
+        if tensor.shape != expected[name].shape:
+            raise ValueError(f"for {name!r} it has shape {list(tensor.shape)}, expected {list(expected[name].shape)}")
+    prior.load_state_dict(tensors, assign=True)
+    return prior.eval().requires_grad_(False)
+
+
+def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
+    """Sizes, from shapes; any of the variants."""
+
+    def size(name: str, axis: int = 0) -> int:
+        if name not in state or state[name].ndim != 2:
+            raise ValueError(f"there is no matrix {name!r}: this is no state dict of ru-DALL-E's transformer")
+        return state[name].shape[axis]
+
+    text_length, width = size("text_pos_embeddings.weight") - 1, size("text_embeddings.weight", 1)
+    num_heads = HEADS.get(width) if num_heads is None else num_heads
+    if num_heads is None:
+        raise ValueError(f"a width of {width} is none of the published models: say how many attention heads it has")
+    layers = {match[1] for name in state if (match := re.match(r"transformer\.layers\.(\d+)\.", name))}
+    return PriorConfig(
+        text_vocab_size=size("text_embeddings.weight") - text_length,
+        text_length=text_length,
+        rows=size("image_row_embeddings.weight"),
+        columns=size("image_col_embeddings.weight"),
+        image_vocab_size=size("image_embeddings.weight"),
+        hidden_dim=width,
+        num_heads=num_heads,
+        num_layers=len(layers),
+        mlp_dim=size("transformer.layers.0.mlp.dense_h_to_4h.weight"),
+        activation="gelu_tanh",
+        variant=VARIANTS[0],
+    )
+
+
+def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, given: MaskVariant | None) -> MaskVariant:
+    """The one that was given, or the only one whose masks are those of the file."""
+    if given is not None and given not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {given!r}")
+    masks = {kind: state[name].bool() for name, kind in _MASKS.items() if name in state}
+    possible: list[MaskVariant] = []
+    for variant in VARIANTS:
+        with torch.device("meta"):
+            prior = Prior(replace(sizes, num_layers=3, variant=variant))  # a layer of each kind
+        ours = {kind: prior.mask(index)[0, 0] for index, kind in enumerate(prior.kinds)}
+        if all(torch.equal(ours[kind], mask) for kind, mask in masks.items()):
+            possible.append(variant)
+    if not possible:
+        raise ValueError("its masks are those of no version of ru-DALL-E that is known here")
+    if given is None and len(possible) > 1:
+        raise ValueError(f"it does not say of which version it is: choose one of {', '.join(possible)}")
+    if given is not None and given not in possible:
+        raise ValueError(f"its masks are those of {possible[0]}, not of {given}")
+    return given or possible[0]
+
+
+def _renamed(name: str, tensor: Tensor, config: PriorConfig) -> dict[str, Tensor]:
+    """Our tensors of one of theirs."""
+    stem, _, kind = name.rpartition(".")
+    if name == "text_pos_embeddings.weight":
+        # version 3 has a row for the start too, which it never reads
+        return {_NAMES[name]: tensor[: config.first_image_position].clone()}
+    if name in _NAMES:
+        return {_NAMES[name]: tensor}
+    if stem in _NAMES:
+        return {f"{_NAMES[stem]}.{kind}": tensor}
+    if stem == "to_logits.1":
+        texts = config.text_vocab_size + config.text_length
+        return {f"text_head.{kind}": tensor[:texts].clone(), f"image_head.{kind}": tensor[texts:].clone()}
+    match = re.fullmatch(r"transformer\.layers\.(\d+)\.([\w.]+)", stem)
+    if match and match[2] == "attention.query_key_value":
+        parts = tensor.chunk(3)
+        return {
+            f"layers.{match[1]}.self_attn.{part}_proj.{kind}": own.clone()
+            for part, own in zip("qkv", parts, strict=True)
+        }
+    if match and match[2] in _LAYER_NAMES:
+        return {f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{kind}": tensor}
+    raise ValueError(f"{name!r:.200} is no part of ru-DALL-E's transformer")
