@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     from .. import benchmarks, parity
-    from . import convert_dvae, dalle, encode, lab, reading, rerank, train
+    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, train
 
     parser = _Parser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -77,5 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     train.add_command(commands)
     dalle.add_command(commands)
     convert_dvae.add_command(commands)
+    convert_rudalle.add_command(commands)
     lab.add_command(commands)
     return parser

@@ -1,0 +1,54 @@
+"""The command ``convert-rudalle``: ru-DALL-E's pickled weights as a safetensors file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .console import show
+
+VARIANTS = ("rudalle-v2", "rudalle-v3")
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    convert = commands.add_parser(
+        "convert-rudalle",
+        help="make a safetensors file of ru-DALL-E's transformer",
+        description="Make a .safetensors file of ru-DALL-E's transformer, to draw image tokens from. Only tensors are "
+        "read of the pickled file. Its tokenizer and what makes pictures of tokens are not part of it. See "
+        "docs/rudalle.md.",
+    )
+    convert.add_argument("weights", type=Path, metavar="IN", help="ru-DALL-E's pytorch_model*.bin")
+    convert.add_argument("out", type=Path, metavar="OUT", help="the .safetensors file to write; never overwrites")
+    convert.add_argument(
+        "--variant",
+        choices=VARIANTS,
+        help="whose layout it has: rudalle-v2 for Malevich_v2 and Emojich, rudalle-v3 for Malevich, Surrealist_XL and "
+        "Kandinsky; needed if the masks are not in the file",
+    )
+    convert.add_argument(
+        "--heads", type=int, metavar="N", help="attention heads in each layer; needed if it is none of these models"
+    )
+    convert.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..dalle.prior_file import save_prior
+    from ..dalle.rudalle import read_rudalle
+
+    out: Path = arguments.out
+    if out.suffix != ".safetensors":
+        raise ValueError(f"{out}: the name of the file to write must end in .safetensors")
+    if out.exists():
+        raise ValueError(f"{out} is there already; choose another name")
+    prior = read_rudalle(arguments.weights, arguments.variant, arguments.heads)
+    save_prior(prior, out, {"converted_from": arguments.weights.name})
+    config = prior.config
+    count = sum(parameter.numel() for parameter in prior.parameters())
+    show(
+        f"written: {out}, {config.variant}, {count / 1e9:.2f} billion parameters, {config.num_layers} layers, "
+        f"{config.text_length} positions of text, {config.rows} x {config.columns} image tokens"
+    )
+    return 0

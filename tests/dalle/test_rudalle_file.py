@@ -1,0 +1,233 @@
+"""ru-DALL-E's pickled weights as a safetensors file, and the files that are none of them."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from weighted_clip.commands import convert_rudalle, main
+from weighted_clip.dalle import rudalle as module
+from weighted_clip.dalle.files import DVAEFileError
+from weighted_clip.dalle.prior_file import load_prior, save_prior
+from weighted_clip.dalle.rudalle import VARIANTS, prior_of, read_rudalle
+from weighted_clip.encoder.sparse_masks import MaskVariant, column_mask, convolutional_mask, row_mask
+
+from .rudalle import SIZES, formula_ids, formula_state, their_logits, their_model
+from .test_rudalle import both, expected
+
+HEADS = SIZES["num_attention_heads"]
+TEXT, SIDE = SIZES["text_seq_length"], SIZES["image_tokens_per_dim"]
+State = dict[str, Tensor]
+
+
+def masks(variant: MaskVariant, dtype: torch.dtype = torch.bool) -> State:
+    """As a state dict of their model has them beside the weights."""
+    grid = (SIDE, SIDE)
+    return {
+        "transformer.row_mask": row_mask(TEXT, grid)[0].to(dtype),
+        "transformer.col_mask": column_mask(TEXT, grid)[0].to(dtype),
+        "transformer.conv_mask": convolutional_mask(TEXT, grid, variant=variant)[0].to(dtype),
+    }
+
+
+def written(path: Path, state: object) -> Path:
+    torch.save(state, path)
+    return path
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_rudalle_saves_is_converted_and_gives_its_logits(
+    variant: MaskVariant, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = their_model(variant, formula_state())
+    given = written(tmp_path / "pytorch_model.bin", model.state_dict())  # masks and all
+    out = tmp_path / "rudalle.safetensors"
+    assert main(["convert-rudalle", str(given), str(out), "--heads", str(HEADS)]) == 0
+    assert f"{variant}, 0.00 billion parameters, 7 layers, 6 positions of text, 8 x 8 image" in capsys.readouterr().out
+    theirs = expected(variant, their_logits(model, formula_ids()))
+    for mine, other in zip(both(load_prior(out), formula_ids()), theirs, strict=True):
+        assert (mine - other).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_every_weight_comes_through_the_file_to_the_bit(
+    dtype: torch.dtype, variant: MaskVariant, tmp_path: Path
+) -> None:
+    state = OrderedDict(formula_state(dtype=dtype))
+    given, out = written(tmp_path / "a.bin", state), tmp_path / "b.safetensors"
+    assert main(["convert-rudalle", str(given), str(out), "--variant", variant, "--heads", str(HEADS)]) == 0
+    again, direct = load_prior(out, dtype=dtype), prior_of(state, variant, HEADS)
+    assert again.config == direct.config
+    assert again.config.variant == variant
+    assert again.config.activation == "gelu_tanh"
+    ours, whole = again.state_dict(), direct.state_dict()
+    assert ours.keys() == whole.keys()
+    assert all(torch.equal(ours[key], whole[key]) and ours[key].dtype == dtype for key in ours)
+    # and none is left: all numbers of theirs but one row of version 3, which nothing reads
+    count = sum(tensor.numel() for tensor in state.values()) - (SIZES["hidden_size"] if variant == "rudalle-v3" else 0)
+    assert sum(tensor.numel() for tensor in ours.values()) == count
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_masks_in_a_file_say_of_which_version_it_is(variant: MaskVariant, dtype: torch.dtype) -> None:
+    state = formula_state(1) | masks(variant, dtype)
+    assert prior_of(state, num_heads=HEADS).config.variant == variant
+    assert prior_of(state, variant, HEADS).config.variant == variant
+    [other] = set(VARIANTS) - {variant}
+    with pytest.raises(ValueError, match=f"its masks are those of {variant}, not of {other}"):
+        prior_of(state, other, HEADS)
+    state["transformer.col_mask"] = state["transformer.row_mask"]
+    with pytest.raises(ValueError, match="its masks are those of no version of ru-DALL-E"):
+        prior_of(state, num_heads=HEADS)
+    with pytest.raises(ValueError, match="choose one of rudalle-v2, rudalle-v3"):
+        prior_of(formula_state(1), num_heads=HEADS)
+    with pytest.raises(ValueError, match="variant must be one of rudalle-v2, rudalle-v3, got 'dalle'"):
+        prior_of(formula_state(1), "dalle", HEADS)
+
+
+def test_the_heads_of_published_widths_are_known() -> None:
+    """Malevich and its kin have 16, Kandinsky 60."""
+    state = formula_state(1)
+    wide = {
+        name: torch.zeros([2048 // 32 * size if size % 32 == 0 else size for size in tensor.shape])
+        for name, tensor in state.items()
+    }
+    assert prior_of(wide, "rudalle-v3").config.num_heads == 16
+    assert module.HEADS[3840] == 60
+    with pytest.raises(ValueError, match="a width of 32 is none of the published models: say how many attention heads"):
+        prior_of(state, "rudalle-v3")
+
+
+def without(state: State, name: str) -> object:
+    return {key: tensor for key, tensor in state.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda s: without(s, "to_logits.0.weight"),
+            "there is nothing for 'head_layer_norm.weight'; the file looks inc",
+        ),
+        (
+            lambda s: without(s, "text_pos_embeddings.weight"),
+            "there is no matrix 'text_pos_embeddings.weight': this is",
+        ),
+        (
+            lambda s: s | {"transformer.layers.0.attention.bias": torch.zeros(3)},
+            r"'transformer.layers.0.attention.bias' is no part",
+        ),
+        (
+            lambda s: s | {"to_logits.0.gain": torch.zeros(32)},
+            r"it has something for 'head_layer_norm.gain', which is no part",
+        ),
+        (
+            lambda s: s | {"to_logits.0.bias": torch.zeros(33)},
+            r"for 'head_layer_norm.bias' it has shape \[33\], expected \[32\]",
+        ),
+        (
+            lambda s: s | {"image_embeddings.weight": torch.full((13, 32), torch.nan)},
+            "'image_embeddings.weight' holds values that",
+        ),
+        (
+            lambda s: s | {"image_embeddings.weight": torch.zeros(13, 32).long()},
+            "'image_embeddings.weight' is no tensor of num",
+        ),
+        (lambda s: s | {"version": 3}, "'version' is no tensor of numbers"),
+        (lambda s: list(s.values()), "it holds no tensors by name"),
+        (lambda s: {"model": s}, "'model' is no tensor of numbers"),
+        (lambda s: {}, "there is no matrix 'text_pos_embeddings.weight'"),
+    ],
+)
+def test_files_of_something_else_are_refused_by_name(
+    change: Callable[[State], object], message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "model.bin", change(formula_state(1)))
+    with pytest.raises(DVAEFileError, match=f"model.bin: {message}"):
+        read_rudalle(path, "rudalle-v3", HEADS)
+
+
+class Hostile:
+    """Makes a folder where it is unpickled by a reader that trusts it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = tmp_path / "ran"
+    path = written(tmp_path / "model.bin", {**formula_state(1), "more": Hostile(ran)})
+    out = tmp_path / "out.safetensors"
+    assert main(["convert-rudalle", str(path), str(out), "--variant", "rudalle-v3", "--heads", "4"]) == 1
+    told = capsys.readouterr().err
+    assert "model.bin: refused, because it holds more than tensors, which could run code" in told
+    assert len(told.splitlines()) == 1
+    assert not ran.exists()
+    assert not out.exists()
+    torch.load(path, weights_only=False)  # the file is what it is said to be
+    assert ran.exists()
+
+
+def test_what_is_no_file_of_pytorchs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    with pytest.raises(DVAEFileError, match="there is no such file"):
+        read_rudalle(path)
+    with pytest.raises(DVAEFileError, match="this is no file of at most"):
+        read_rudalle(tmp_path)
+    torch.save(formula_state(1), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(DVAEFileError, match="no zip file, as PyTorch has written since"):
+        read_rudalle(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "no model")
+    with pytest.raises(DVAEFileError, match="no whole file of PyTorch's"):
+        read_rudalle(path)
+    written(path, formula_state(1))
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(DVAEFileError, match="no whole file of PyTorch's"):
+        read_rudalle(path)
+
+
+def test_the_command_overwrites_nothing_and_asks_for_a_safetensors_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "model.bin", formula_state(1))
+    assert main(["convert-rudalle", str(path), str(tmp_path / "out.bin"), "--variant", "rudalle-v2"]) == 1
+    assert "out.bin: the name of the file to write must end in .safetensors" in capsys.readouterr().err
+    (tmp_path / "out.safetensors").write_bytes(b"mine")
+    assert main(["convert-rudalle", str(path), str(tmp_path / "out.safetensors"), "--variant", "rudalle-v2"]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
+    assert convert_rudalle.VARIANTS == VARIANTS
+
+
+def test_files_that_are_no_prior_of_ours_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prior.safetensors"
+    with pytest.raises(DVAEFileError, match="there is no such file"):
+        load_prior(path)
+    with pytest.raises(
+        DVAEFileError, match=r"model.bin: pickled.*Convert ru-DALL-E's first: python run.py convert-rud"
+    ):
+        load_prior(tmp_path / "model.bin")
+    prior = prior_of(formula_state(1), "rudalle-v3", HEADS)
+    save_prior(prior, path, {"note": "mine"})
+    assert load_prior(path).config == prior.config
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    save_file(tensors, path)
+    with pytest.raises(DVAEFileError, match="this is no prior of ours: its metadata has no sizes of one"):
+        load_prior(path)
+    save_file(tensors, path, metadata={"format": "dalle-prior", "prior": '{"rows": 3}'})
+    with pytest.raises(DVAEFileError, match="the sizes in its metadata cannot be used: expected the entries"):
+        load_prior(path)
