@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..parity.torchvision_operators import declare_missing_operators
 from . import page
+from .dalle import dalle_block
 from .dtypes import type_block
 from .encoding import encode_block
 from .goals import goal_block
@@ -35,6 +36,7 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "peak": peak_block,
     "images": image_block,
     "training": training_block,
+    "dalle": dalle_block,
     "hosts": host_block,
     "sampling": sampling_block,
     "gpu": gpu_section,
@@ -49,7 +51,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="a tiny model and few repetitions: the figures mean nothing"
     )
     parser.add_argument(
-        "--hosts", type=Path, metavar="DIR", help="a folder with a ComfyUI checkout and its .venv, and ADV_CLIP_emb"
+        "--hosts",
+        type=Path,
+        metavar="DIR",
+        help="a folder with a ComfyUI checkout and its .venv, ADV_CLIP_emb, and a dalle-venv with dalle-pytorch",
     )
     parser.add_argument(
         "--only", nargs="+", choices=MEASURES, default=MEASURES, metavar="SECTION", help="of: " + ", ".join(MEASURES)
@@ -84,7 +89,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         if options.images < 1:
             raise ValueError(f"--images must be at least 1, got {options.images}")
         scale = replace(scale, num_images=options.images)
-    in_hosts = {"hosts": host_block, "sampling": sampling_block}
+    in_hosts = {"dalle": dalle_block, "hosts": host_block, "sampling": sampling_block}
     measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
     blocks: dict[str, str] = {}
     for name in (name for name in measures if name in options.only):

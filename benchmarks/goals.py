@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from .dalle import DRAWERS, DRAWING, OWN, TRAINERS, TRAINING
 from .encoding import COMPEL
 from .hosts import ADV, STOCK, WAYS
 from .page import table, table_rows
@@ -21,6 +22,7 @@ SECTIONS = {
     "encode": "Beside transformers and compel",
     "sharing": "What is computed once",
     "training": "Training",
+    "dalle": "Image tokens",
     "hosts": "Inside ComfyUI",
     "gpu": "On a GPU",
 }
@@ -112,6 +114,21 @@ GOALS = (
         "training",
         {"Text tower": (FULL_SIZE,), "Peer": (LOCKED, EVERY_STEP)},
         4.0,
+    ),
+    Goal("Drawing 1,024 image tokens", "our own full passes", "dalle", {"Work": (DRAWING,), "Peer": (OWN,)}, 10.0),
+    Goal(
+        "Drawing 1,024 image tokens",
+        "dalle-pytorch's cache",
+        "dalle",
+        {"Work": (DRAWING,), "Peer": tuple(DRAWERS.values())},
+        1.0,
+    ),
+    Goal(
+        "A step of training a prior",
+        "dalle-pytorch",
+        "dalle",
+        {"Work": (TRAINING,), "Peer": tuple(TRAINERS.values())},
+        1.0,
     ),
     Goal("A weighted prompt on a GPU", "transformers, eager", "gpu", {"Peer": (f"{TRANSFORMERS}, eager",)}, 3.0),
 )

@@ -34,6 +34,39 @@ TINY_UNET = UNET | {
     "transformer_depth": [1, 1],
     "transformer_depth_output": [1, 1, 1, 1],
 }
+DALLE: dict[str, Any] = {
+    "sizes": {
+        "text_vocab_size": 16384,
+        "text_length": 128,
+        "rows": 32,
+        "columns": 32,
+        "image_vocab_size": 8192,
+        "hidden_dim": 512,
+        "num_heads": 8,
+        "num_layers": 4,
+        "mlp_dim": 6 * 512,
+        "activation": "gelu",
+    },
+    "images": [1, 4],
+    "pairs": 2,
+    "steps": 1,
+    "repetitions": 5,
+    "uncached_repetitions": 1,
+    "training_repetitions": 11,
+}
+"""What dalle_process.py is told. The MLP is as wide as gives a layer the parameters of dalle-pytorch's, which is a
+GEGLU of 4 times the width."""
+TINY_DALLE: dict[str, Any] = {
+    "sizes": DALLE["sizes"]
+    | {"text_vocab_size": 50, "text_length": 6, "rows": 4, "columns": 4, "image_vocab_size": 40}
+    | {"hidden_dim": 32, "num_heads": 2, "num_layers": 4, "mlp_dim": 6 * 32},
+    "images": [1, 2],
+    "pairs": 2,
+    "steps": 1,
+    "repetitions": 2,
+    "uncached_repetitions": 1,
+    "training_repetitions": 2,
+}
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
 
@@ -80,6 +113,7 @@ class Scale:
     """Of the full-size text tower: pairs in a batch, rounds, rounds where the image tower runs, steps in a round."""
     small_training: tuple[int, int, int, int] = (64, 30, 30, 5)
     """Of the small one."""
+    dalle: dict[str, Any] = field(default_factory=lambda: DALLE)
 
     def model(self) -> TextModel:
         """A text tower of these sizes, in float32; the peers get its very tensors."""
@@ -113,4 +147,5 @@ QUICK = Scale(
     unet_sizes=TINY_UNET,
     training=(3, 2, 1, 1),
     small_training=(4, 2, 1, 2),
+    dalle=TINY_DALLE,
 )
