@@ -6,7 +6,8 @@ Commands:
     test [pytest arguments]  install the development set, run the tests
     check                    install the development set, run ruff, pyright and import-linter
     train ...                install the training set, train a CLIP (`python run.py train --help`)
-    dalle train-vae ...      install the training set, train a discrete VAE
+    dalle train-vae | train | demo ...
+                             install the training set, train DALL·E's halves
     anything else            passed on to the command line of Weighted CLIP, also nothing
                              (`python run.py inspect --help` shows the help of a command)
 
@@ -46,6 +47,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "weighted-clip.json"
+TRAINING_PARTS = (["train-vae"], ["train"], ["demo"])
+"""Of the command ``dalle``: what needs the training set."""
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 PYTHON = "%d.%d" % sys.version_info[:2]
 TORCH_INDEX = {"cpu": "https://download.pytorch.org/whl/cpu", "cuda": "https://download.pytorch.org/whl/cu130"}
@@ -383,7 +386,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
-    is_training = rest[:1] == ["train"] or rest[:2] == ["dalle", "train-vae"]
+    is_training = rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS)
     if sys.version_info < (3, 11) and (command or is_training):
         raise SetupError(f"{command or 'train'} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
     if not command:

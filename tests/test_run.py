@@ -207,6 +207,10 @@ def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
     [
         (["train", "--help"], "train"),
         (["dalle", "train-vae", "data"], "train"),
+        (["dalle", "train", "data"], "train"),
+        (["dalle", "demo", "out"], "train"),
+        (["dalle", "sample", "model"], "lab"),
+        (["dalle"], "lab"),
         (["dalle", "shapes", "out"], "lab"),
         (["lab"], "lab"),
         (["check"], "dev"),
