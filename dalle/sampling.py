@@ -190,11 +190,12 @@ class Cache:
         head_dim = config.hidden_dim // config.num_heads
         shape = (2, count, config.num_heads, config.length, head_dim)
         self._states = [torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in prior.layers]
-        self._masks = [prior.mask(index)[0, 0] for index in range(len(prior.layers))]
+        self._kinds = prior.kinds
+        self._masks = {kind: prior.mask(index)[0, 0] for index, kind in enumerate(prior.kinds)}
 
     def pasts(self, start: int) -> list[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]:
         """What each layer knows at a position, from 0, and remembers of it and of those given with it."""
-        kinds = {id(mask): mask[start, : start + 1].nonzero().squeeze(1) for mask in self._masks} if start else {}
+        attended = {kind: mask[start, : start + 1].nonzero().squeeze(1) for kind, mask in self._masks.items()}
 
         def past(index: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
             states = self._states[index]
@@ -205,8 +206,8 @@ class Cache:
                 states[1, :, :, start : start + keys.shape[2]] = values
                 if not start:
                     return keys, values
-                attended = states.index_select(3, kinds[id(self._masks[index])])
-                return attended[0], attended[1]
+                some = states.index_select(3, attended[self._kinds[index]])
+                return some[0], some[1]
 
             return remembered
 

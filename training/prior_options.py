@@ -107,10 +107,9 @@ class PriorOptions:
         [0.25, 1.0, 1.0, 0.5, 0.25, 0.03125]
         """
         rate = self.highest_rate * min(1.0, (step + 1) / max(1, self.warmup))
-        share = step / self.steps
         if not self.halvings:
-            return rate * (0.05 + 0.95 * (1 + math.cos(math.pi * share)) / 2)
-        done = max(0, math.floor(self.halvings * (2 * share - 1)) + 1)
+            return rate * (0.05 + 0.95 * (1 + math.cos(math.pi * step / self.steps)) / 2)
+        done = max(0, self.halvings * (2 * step - self.steps) // self.steps + 1)
         return rate * 0.5 ** min(done, self.halvings)
 
     def as_dict(self) -> dict[str, Any]:
