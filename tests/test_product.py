@@ -36,6 +36,9 @@ CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetenso
 """Those of ComfyUI's own templates."""
 WHOLE_CLIP = "clip-vit-large-patch14.safetensors"
 DVAE = "dall-e.safetensors"
+DALLE = "dalle.safetensors"
+CONTROLS = ("fixed", "increment", "decrement", "randomize")
+"""What the front end's widget behind a seed may say."""
 MAX_PICTURE_BYTES = 60_000
 MAX_PICTURE_WIDTH = 360
 """Pixels. The panel that shows help pages is hardly wider."""
@@ -52,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("folders")
 def folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's folders, with the files that the workflows name."""
     paths = ModuleType("folder_paths")
-    files = {"checkpoints": CHECKPOINTS, "clip_vision": [WHOLE_CLIP], "vae": [DVAE]}
+    files = {"checkpoints": [*CHECKPOINTS, DALLE], "clip_vision": [WHOLE_CLIP], "vae": [DVAE]}
     paths.get_filename_list = lambda kind: files.get(kind, [])
     monkeypatch.setitem(sys.modules, "folder_paths", paths)
 
@@ -340,9 +343,13 @@ def test_nodes_of_ours_in_a_workflow_fit_their_classes(path: Path) -> None:
         widgets = widgets_of(node["type"])
         linked = {slot["name"] for slot in node["inputs"] if slot["link"] is not None}
         assert node_class.INPUT_TYPES()["required"].keys() - widgets.keys() <= linked
-        assert len(node["widgets_values"]) == len(widgets)
-        for value, (name, (kind, options)) in zip(node["widgets_values"], widgets.items(), strict=True):
+        values = iter(node["widgets_values"])
+        for name, (kind, options) in widgets.items():
+            value = next(values)
             assert is_valid(value, kind, options), f"{node['type']}, {name}: {value!r}"
+            if options.get("control_after_generate"):
+                assert next(values) in CONTROLS
+        assert list(values) == []
 
 
 def is_valid(value: Any, kind: Any, options: dict[str, Any]) -> bool:
@@ -390,8 +397,8 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
     assert len(workflow["groups"]) >= 3
     loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]
-    dvaes = [node for node in workflow["nodes"] if node["type"] == "WeightedCLIPLoadDVAE"]
-    assert loaders or dvaes
+    others = [node for node in workflow["nodes"] if node["type"] in ("WeightedCLIPLoadDVAE", "WeightedCLIPLoadDalle")]
+    assert loaders or others
     for loader in loaders:
         assert loader["widgets_values"][0] in CHECKPOINTS
         assert [model["name"] for model in loader["properties"]["models"]] == loader["widgets_values"]

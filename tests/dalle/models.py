@@ -122,9 +122,9 @@ PRIOR = PriorConfig(
 """Fits `TINY_SMALL`."""
 
 
-def tiny_dalle() -> DALLE:
+def tiny_dalle(config: PriorConfig = PRIOR) -> DALLE:
     """A whole model with random weights, whose images differ with caption and seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        prior = Prior(PRIOR).eval().requires_grad_(False)
+        prior = Prior(config).eval().requires_grad_(False)
     return DALLE(prior, seeded(TINY_SMALL), learned_pieces([shape.caption for shape in combinations()], 530))

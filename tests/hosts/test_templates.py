@@ -1,8 +1,8 @@
 """Example workflows, help pages and translations in a real ComfyUI and Chromium: they are listed, open, and run.
 
 Every workflow is loaded as the template library loads it, turned into a prompt by the front end itself, and run on
-models with random weights: the seeded Stable Diffusion 1.5, a tiny SDXL that the probe makes, a tiny CLIP, and a dVAE
-of plain colours. The
+models with random weights: the seeded Stable Diffusion 1.5, a tiny SDXL that the probe makes, a tiny CLIP, a dVAE of
+plain colours, and a tiny DALL·E. The
 pack's folder has a name of its own here, as ComfyUI shows no help pages of one with a dot and serves nothing of one
 with a space.
 
@@ -14,17 +14,19 @@ from __future__ import annotations
 import json
 import urllib.parse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.parity.find_hosts import Host
 
-from ..dalle.models import palette_dvae
+from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle
 from . import comfy_server
 from .browser import Page, running_browser
 from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Result, running_server
@@ -37,6 +39,7 @@ WORKFLOWS = REPOSITORY / "example_workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 SIZE, STEPS = 64, 2
 DVAE = "vae/palette.safetensors"
+DALLE = "checkpoints/tiny-dalle.safetensors"
 SETTINGS = {
     "Comfy.TutorialCompleted": True,  # no dialog on the first visit
     "Comfy.Canvas.SelectionToolbox": True,  # it has the button that opens the help
@@ -78,6 +81,9 @@ def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactor
             write_whole_clip(server.base / "models")
             (server.base / "models" / "vae").mkdir(exist_ok=True)
             save_dvae(palette_dvae(), server.base / "models" / DVAE)
+            (server.base / "models" / "checkpoints").mkdir(exist_ok=True)
+            side = SIZE // TINY_SMALL.downsampling
+            save_dalle(tiny_dalle(replace(PRIOR, rows=side, columns=side)), server.base / "models" / DALLE)
             Image.linear_gradient("L").convert("RGB").save(server.base / "input" / "example.png")
             yield server
 
@@ -157,7 +163,7 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
         if node["class_type"] in ("SaveImage", "PreviewImage")
     }
     drawn = [shown for shown in pictures.values() if all(picture.shape == (SIZE, SIZE, 3) for picture in shown)]
-    makers = ("KSampler", "SamplerCustom", "WeightedCLIPTokensToImage")
+    makers = ("KSampler", "SamplerCustom", "WeightedCLIPTokensToImage", "WeightedCLIPDalleSample")
     made = [node for node in nodes.values() if node["class_type"] in makers]
     assert len(drawn) == len(made) >= 1
     for node_id, shown in pictures.items():
@@ -216,6 +222,8 @@ def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
             inputs["file"] = WHOLE_CLIP.as_posix()
         elif node["class_type"] == "WeightedCLIPLoadDVAE":
             inputs["file"] = DVAE
+        elif node["class_type"] == "WeightedCLIPLoadDalle":
+            inputs["file"] = DALLE
         elif node["class_type"] == "ImageScale":
             inputs |= {"width": SIZE, "height": SIZE}
         elif node["class_type"] == "EmptyLatentImage":
