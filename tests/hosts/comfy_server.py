@@ -37,6 +37,8 @@ CACHE_FOLDER = ".weighted_clip_cache"
 CACHE_VERSION = "1"
 """To be raised when make_checkpoint.py writes other numbers."""
 
+CLIENT = "weighted-clip-tests"
+"""Id of the client whose prompts these are."""
 START_SECONDS = 600
 PROMPT_SECONDS = 600
 SCRIPT_SECONDS = 1200
@@ -211,7 +213,7 @@ class ComfyServer:
         Raises:
             PromptError: If it is refused.
         """
-        status, body = self.request("/prompt", {"prompt": graph.nodes, "client_id": "weighted-clip-tests"})
+        status, body = self.request("/prompt", {"prompt": graph.nodes, "client_id": CLIENT})
         answer = json.loads(body)
         if status != 200:
             raise PromptError(status, answer, self.log_tail())
