@@ -28,9 +28,19 @@ def piece_lines(pieces: Pieces, caption: str) -> list[str]:
     lines: list[str] = []
     for place, piece in enumerate(pieces(caption), 1):
         symbol = pieces.symbol(piece)
-        part = bytes(map(_bytes().__getitem__, symbol.removesuffix(END_OF_WORD)))
-        lines.append(f"{place:>5} {piece:>7}  {_text(part)!r}{'' if symbol.endswith(END_OF_WORD) else ' +'}")
+        lines.append(
+            f"{place:>5} {piece:>7}  {_text(bytes_of(symbol))!r}{'' if symbol.endswith(END_OF_WORD) else ' +'}"
+        )
     return lines
+
+
+def bytes_of(symbol: str) -> bytes:
+    """What a symbol of `Pieces` stands for, in UTF-8; that may be a part of a character.
+
+    >>> bytes_of("crÃ¨me</w>").decode()
+    'crème'
+    """
+    return bytes(map(_bytes().__getitem__, symbol.removesuffix(END_OF_WORD)))
 
 
 def _text(part: bytes) -> str | bytes:

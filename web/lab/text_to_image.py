@@ -14,10 +14,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from ...dalle.captions import bytes_of
 from ...dalle.dalle import DALLE
 from ...dalle.pieces import Pieces
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image, steps
-from ...encoder.tokenizer import END_OF_WORD, byte_symbols
+from ...encoder.tokenizer import END_OF_WORD
 from ...weighting.view import counted
 from . import markup
 from .images import enlarged, pixels_of
@@ -34,9 +35,6 @@ GREY = 0.5
 """Red, green and blue of what is not drawn yet."""
 PAUSE = 4.0
 """How much longer tokens are drawn than it took to show what there was before, at least."""
-
-_SYMBOLS = byte_symbols()
-_BYTES = dict(zip(_SYMBOLS, sorted(range(256), key=lambda byte: chr(byte) not in _SYMBOLS), strict=True))
 
 
 @dataclass(frozen=True)
@@ -194,8 +192,7 @@ def words_in_pieces(pieces: Pieces, text: str) -> list[list[str]]:
     words: list[list[str]] = [[]]
     for piece in pieces(text):
         symbol = pieces.symbol(piece)
-        whole = bytes(_BYTES[one] for one in symbol.removesuffix(END_OF_WORD))
-        words[-1].append(whole.decode(errors="backslashreplace"))
+        words[-1].append(bytes_of(symbol).decode(errors="backslashreplace"))
         if symbol.endswith(END_OF_WORD):
             words.append([])
     return words[:-1]
