@@ -178,11 +178,10 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     _write(folder / RESULTS_NAME, results)
     with written_whole(folder / MONTAGE_NAME) as place:
         draw_samples(rows, chosen).save(place)
-    curves = {
-        name: [(float(n), results["best of"][str(n)][name]) for n in BEST_OF] for name in ("all", "kind", "color")
-    }
+    best = results["best of"]
+    wrong = {name: [(math.log2(n), 1 - best[str(n)][name]) for n in BEST_OF] for name in ("all", "kind", "place")}
     with written_whole(folder / CURVE_NAME) as place:
-        draw_curves("Best of N by CLIP: share that is right", curves, across="N", top=1.0).save(place)
+        draw_curves("Share that is not right of the best of N by CLIP", wrong, across="log2 N").save(place)
     lines = summary_of(results)
     for line in lines:
         show(line)
@@ -285,7 +284,7 @@ def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
         *(f"<p>{escape(line)}</p>" for line in lines),
         f"<p>Images of {len(rows)} captions that were in no training, in the order of their seeds; at the end the best "
         f'of 16 by CLIP.</p><p><img src="{MONTAGE_NAME}" alt="images"></p>',
-        f'<p><img src="{CURVE_NAME}" alt="share that is right of the best of N"></p>',
+        f'<p><img src="{CURVE_NAME}" alt="share that is not right of the best of N"></p>',
         '<p><a href="vae/report.html">Training of the discrete VAE</a>, <a href="clip/report.html">of the CLIP</a>, '
         '<a href="prior/report.html">of the prior</a></p>',
     ]
