@@ -24,11 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from ..encoder.tokenizer import read_merges
-from ..output.export import save_tensors
-from ..output.files import written_whole
 from .config import DVAEConfig
 from .dvae import DVAE, Check
-from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes
+from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes, save_model
 from .pieces import Pieces, clip_pieces
 from .prior import Prior
 from .prior_config import PriorConfig
@@ -131,7 +129,6 @@ def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None)
     Raises:
         OSError: If it cannot be written; what was there before still is.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     merges = model.pieces.merges
     metadata = {
         **(about or {}),
@@ -140,8 +137,7 @@ def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None)
         "dvae": json.dumps(asdict(model.dvae.config)),
         "merges": CLIPS if merges == tuple(read_merges()) else "\n".join(map(" ".join, merges)),
     }
-    with written_whole(path) as place:
-        save_tensors(tensors, place, metadata)
+    save_model(model, path, metadata)
 
 
 def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> DALLE:

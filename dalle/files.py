@@ -51,10 +51,18 @@ def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None) -
     Raises:
         OSError: If it cannot be written; what was there before still is.
     """
+    save_model(model, path, {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))})
+
+
+def save_model(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write the tensors of a model, and what the metadata shall say, whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written; what was there before still is.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    metadata = {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))}
     with written_whole(path) as place:
-        save_tensors(tensors, place, metadata)
+        save_tensors(tensors, place, dict(metadata))
 
 
 def load_dvae(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> DVAE:

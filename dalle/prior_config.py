@@ -69,7 +69,7 @@ class PriorConfig:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r}")
-        if self.activation not in ACTIVATIONS:
+        if self.activation not in tuple(ACTIVATIONS):  # a file may say anything, even a list
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")

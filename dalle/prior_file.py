@@ -12,9 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..output.export import save_tensors
-from ..output.files import written_whole
-from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes
+from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes, save_model
 from .prior import Prior
 from .prior_config import PriorConfig
 
@@ -35,10 +33,7 @@ def save_prior(prior: Prior, path: Path, about: Mapping[str, str] | None = None)
     Raises:
         OSError: If it cannot be written; what was there before still is.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in prior.state_dict().items()}
-    metadata = {**(about or {}), "format": FORMAT, "prior": json.dumps(asdict(prior.config))}
-    with written_whole(path) as place:
-        save_tensors(tensors, place, metadata)
+    save_model(prior, path, {**(about or {}), "format": FORMAT, "prior": json.dumps(asdict(prior.config))})
 
 
 def load_prior(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Prior:

@@ -106,6 +106,8 @@ def sizes_with(**changes: Any) -> str:
         (None, {"prior": "[1"}, "the sizes in its metadata cannot be used"),
         (None, {"prior": "{}"}, "expected the entries activation, columns"),
         (None, {"prior": sizes_with(num_layers=10**9)}, "num_layers must be a whole number from 1 to 256"),
+        (None, {"prior": sizes_with(activation=["gelu"])}, "activation must be one of quick_gelu, gelu"),
+        (None, {"prior": sizes_with(variant={})}, "variant must be one of dalle, rudalle-v2"),
         (None, {"prior": sizes_with(rows=10**4)}, "at most 5,120 are allowed"),
         (None, {"prior": sizes_with(hidden_dim=32)}, r"has shape .*, expected \[.*32\] by the sizes in its metadata"),
     ],
