@@ -27,6 +27,7 @@ PRIOR_CURVES: Curves = {
     "held_out.png": ("Held-out pairs, nats for one token", ("held-out image", "held-out text")),
     "right.png": ("Share of held-out image tokens that are the likeliest", ("right",)),
     "loss.png": ("Loss of each step, nats for one token", ("image", "text", "loss")),
+    "scales.png": ("Gradient scales of the resblocks, base-2 logarithm", ("lowest scale", "highest scale")),
 }
 _ACROSS = 16  # pictures in a row
 _WIDTH = 960

@@ -86,7 +86,9 @@ def _train(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
+    # float16 has scales of its own, for each resblock, in the place of accelerate's one
+    precision = "fp32" if options.precision == "fp16" else options.precision
+    accelerator = make_accelerator(precision, is_cpu=arguments.device == "cpu")
 
     def say(line: str) -> None:
         if accelerator.is_main_process:

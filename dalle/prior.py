@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ..encoder.layers import Block, Past
+from ..encoder.linear import without_autocast
 from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
 from .prior_config import START_PIECE, PriorConfig
 
@@ -177,7 +178,8 @@ class Prior(nn.Module):
             )
         hidden = self.run(torch.cat([self.embedded_text(text), self.embedded_image(image[:, :-1])], 1))
         last = config.first_image_position - 1
-        return PriorLogits(self.text_head(hidden[:, config.has_start : last]), self.image_head(hidden[:, last:]))
+        with without_autocast(hidden.device):  # logits are in float32, as the paper's
+            return PriorLogits(self.text_head(hidden[:, config.has_start : last]), self.image_head(hidden[:, last:]))
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from . import checkpoint, log
 from .features import NUM_THREADS
+from .scales import GradientScales
 from .step import over_processes
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Loop(ABC):
     """The same without that."""
     average: AveragedModel | None = None
     """The moving average of the weights, which is measured and written in their place; None for none."""
+
+    scales: GradientScales | None = None
+    """Of the resblocks, in float16; None for none."""
 
     def __init__(
         self, folder: Path, options: LoopOptions, accelerator: Accelerator, say: Callable[[str], None]
@@ -204,12 +208,24 @@ class Loop(ABC):
                 f"the loss of step {self.step + 1} is {entry['loss']}: try a lower --rate, --clip, or another "
                 f"--precision. The model before that step is written to {self.folder}"
             )
+        if not self._unscaled(entry):
+            self.optimizer.zero_grad()
+            return entry
         if self._options.clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self._options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._update_average()
         return entry
+
+    def _unscaled(self, entry: dict[str, float]) -> bool:
+        """Take the scales of resblocks out of the gradients; whether the update can be made."""
+        if self.scales is None:
+            return True
+        logs = [math.log2(block.scale) for block in self.scales.blocks]
+        is_finite = self.scales.unscale()
+        entry |= {"lowest scale": min(logs), "highest scale": max(logs), "skipped": float(not is_finite)}
+        return is_finite
 
     def _update_average(self) -> None:
         """After each update."""
@@ -246,6 +262,7 @@ class Loop(ABC):
                 "optimizer": self.optimizer.state_dict(),
                 "average": None if self.average is None else self.average.state_dict(),
                 "scaler": None if scaler is None else scaler.state_dict(),
+                "scales": None if self.scales is None else self.scales.state_dict(),
             }
             checkpoint.save(self.folder, state)
         self.accelerator.wait_for_everyone()
@@ -265,6 +282,8 @@ class Loop(ABC):
             self.average.load_state_dict(state["average"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.scales is not None:
+            self.scales.load_state_dict(state["scales"])
         if self.accelerator.is_main_process:
             log.cut_after(self.folder, self.step)
         self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -29,6 +29,7 @@ from .features import NUM_THREADS
 from .loop import Loop
 from .pictures import picture_of
 from .prior_options import PriorOptions
+from .scales import GradientScales
 from .step import over_processes
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ class PriorRun(Loop):
             {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
         ]
         self._prepare(self.whole, groups, options.betas, options.ema)
+        if options.precision == "fp16":  # after the average, whose model is not hooked into
+            self.scales = GradientScales(self.whole, self.accelerator.num_processes)
 
     # ---- training
 
@@ -228,7 +231,8 @@ class PriorRun(Loop):
             pairs = Pairs(text[start : start + len(some)], self._image_tokens([picture for _, picture in some]))
             is_last = start + len(some) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                sums: PriorLosses = self.model(pairs)
+                with self._in_half():
+                    sums: PriorLosses = self.model(pairs)
                 text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
                 loss = options.text_weight * text_loss + (1 - options.text_weight) * image_loss
                 self.accelerator.backward(processes * loss)  # gradients become the mean over processes
@@ -236,6 +240,10 @@ class PriorRun(Loop):
         of_text, of_image = (over_processes(self.accelerator, value, "sum") for value in (of_text, of_image))
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
         return {"loss": whole, "text": of_text, "image": of_image}
+
+    def _in_half(self) -> AbstractContextManager[Any]:
+        """float16 for the products of matrices in each block, where gradients have scales."""
+        return nullcontext() if self.scales is None else torch.autocast(self.accelerator.device.type, torch.float16)
 
     def _image_tokens(self, pictures: Sequence[Future[Tensor | Problem] | Tensor]) -> Tensor:
         """``[b, n]``, int64, on the device."""

@@ -306,6 +306,45 @@ def test_a_run_is_not_resumed_with_another_dvae(
     assert "there is a run in it" in capsys.readouterr().err
 
 
+def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside float32; an update whose gradients are not finite is skipped; stopped and resumed to the bit."""
+    assert start(out="fp32") == 0
+    assert start("--precision", "fp16", out="fp16") == 0
+    plain, half = ([one for one in log_of(tmp_path / name) if "loss" in one] for name in ("fp32", "fp16"))
+    assert [one["loss"] for one in half] == pytest.approx([one["loss"] for one in plain], rel=2e-3)
+    assert [one["loss"] for one in half] != [one["loss"] for one in plain]
+    assert half[0]["lowest scale"] == half[0]["highest scale"] == 13
+    assert half[-1]["highest scale"] == pytest.approx(13 + 7 / 1000)
+    assert (tmp_path / "fp16" / "scales.png").is_file()
+
+    real = PriorRun._backward
+
+    def broken(self: PriorRun, loaded: Any) -> dict[str, float]:
+        found = real(self, loaded)
+        if self.step == 2:
+            assert self.scales is not None
+            self.scales.blocks[1].parameters[0].grad[0] = math.inf
+            before.update({name: one.clone() for name, one in self.whole.state_dict().items()})
+        if self.step == 3:
+            after.update({name: one.clone() for name, one in self.whole.state_dict().items()})
+            self.is_stopped = True
+        return found
+
+    before: dict[str, torch.Tensor] = {}
+    after: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr(PriorRun, "_backward", broken)
+    assert start("--precision", "fp16", out="broken") == 130
+    assert all(torch.equal(before[name], one) for name, one in after.items())
+    entries = [one for one in log_of(tmp_path / "broken") if "loss" in one]
+    assert [one["skipped"] for one in entries] == [0, 0, 1, 0]
+    assert entries[3]["lowest scale"] == pytest.approx(13 + 2 / 1000 - 1 / 2)
+    assert entries[3]["highest scale"] == pytest.approx(13 + 3 / 1000)
+    monkeypatch.setattr(PriorRun, "_backward", real)
+    assert start("--precision", "fp16", "--resume", out="broken") == 0
+    last = [one for one in log_of(tmp_path / "broken") if "loss" in one][-1]
+    assert last["lowest scale"] == pytest.approx(13 + 6 / 1000 - 1 / 2)
+
+
 # ---- several processes
 
 

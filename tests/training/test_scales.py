@@ -44,6 +44,11 @@ def backward(model: Stack, *, is_half: bool, factor: float = 1.0, seed: int = 0)
     return loss.item()
 
 
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def set_gradients(scales: GradientScales, is_finite: Callable[[int], bool]) -> None:
     for index, block in enumerate(scales.blocks):
         for parameter in block.parameters:
@@ -63,7 +68,7 @@ def test_the_rules_of_appendix_d_step_by_step(replicas: int) -> None:
         is_bad = update in (3, 4, 127, 128)
         set_gradients(scales, lambda index, is_bad=is_bad: not is_bad or index == 0)
         assert scales.unscale() is not is_bad
-        assert all(torch.allclose(one.grad, torch.ones_like(one)) for one in first.parameters)
+        assert all(torch.allclose(gradient(one), torch.ones_like(one)) for one in first.parameters)
         if not is_bad:
             expected *= 2 ** (1 / 1000)
         elif update in (3, 128):  # 4 and 127 lie within 125 updates of the division at 3
@@ -100,8 +105,9 @@ def test_gradients_in_float16_are_those_of_float32_where_plain_ones_are_lost() -
     for (name, one), other, scaled in zip(exact.named_parameters(), plain.parameters(), ours.parameters(), strict=True):
         if "k_proj.bias" in name:  # 0 but for rounding
             continue
-        lost, total = lost + int(((other.grad == 0) & (one.grad != 0)).sum()), total + one.numel()
-        assert (scaled.grad - one.grad).norm() <= 2e-3 * one.grad.norm(), name
+        exactly, plainly, found = (gradient(parameter) for parameter in (one, other, scaled))
+        lost, total = lost + int(((plainly == 0) & (exactly != 0)).sum()), total + one.numel()
+        assert (found - exactly).norm() <= 2e-3 * exactly.norm(), name
     assert lost > total / 2
 
 
@@ -112,7 +118,8 @@ def test_without_float16_only_rounding_changes() -> None:
     backward(ours, is_half=False)
     assert scales.unscale()
     for one, scaled in zip(exact.parameters(), ours.parameters(), strict=True):
-        assert (scaled.grad - one.grad).abs().max() <= 1e-6 * one.grad.abs().max() + 1e-12
+        exactly = gradient(one)
+        assert (gradient(scaled) - exactly).abs().max() <= 1e-6 * exactly.abs().max() + 1e-12
 
 
 def test_what_is_not_finite_in_a_resblock_does_not_reach_those_before_it() -> None:
@@ -123,10 +130,10 @@ def test_what_is_not_finite_in_a_resblock_does_not_reach_those_before_it() -> No
     backward(model, is_half=True)
     assert not scales.unscale()
     is_finite = [
-        all(bool(parameter.grad.isfinite().all()) for parameter in block.parameters) for block in scales.blocks
+        all(bool(gradient(parameter).isfinite().all()) for parameter in block.parameters) for block in scales.blocks
     ]
     assert is_finite == [True, True, True, False]
-    assert all(parameter.grad.abs().max() > 0 for parameter in scales.blocks[0].parameters[:1])
+    assert all(gradient(parameter).abs().max() > 0 for parameter in scales.blocks[0].parameters[:1])
 
 
 def test_scales_go_on_where_they_were() -> None:
