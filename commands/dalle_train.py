@@ -86,9 +86,7 @@ def _train(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
-    # float16 has scales of its own, for each resblock, in the place of accelerate's one
-    precision = "fp32" if options.precision == "fp16" else options.precision
-    accelerator = make_accelerator(precision, is_cpu=arguments.device == "cpu")
+    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
 
     def say(line: str) -> None:
         if accelerator.is_main_process:

@@ -156,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
+    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
 
     def say(line: str) -> None:
         if accelerator.is_main_process:

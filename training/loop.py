@@ -208,24 +208,18 @@ class Loop(ABC):
                 f"the loss of step {self.step + 1} is {entry['loss']}: try a lower --rate, --clip, or another "
                 f"--precision. The model before that step is written to {self.folder}"
             )
-        if not self._unscaled(entry):
-            self.optimizer.zero_grad()
-            return entry
+        if self.scales is not None:
+            is_finite = self.scales.unscale()
+            entry |= self.scales.levels()
+            if not is_finite:
+                self.optimizer.zero_grad()
+                return entry
         if self._options.clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self._options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._update_average()
         return entry
-
-    def _unscaled(self, entry: dict[str, float]) -> bool:
-        """Take the scales of resblocks out of the gradients; whether the update can be made."""
-        if self.scales is None:
-            return True
-        logs = [math.log2(block.scale) for block in self.scales.blocks]
-        is_finite = self.scales.unscale()
-        entry |= {"lowest scale": min(logs), "highest scale": max(logs), "skipped": float(not is_finite)}
-        return is_finite
 
     def _update_average(self) -> None:
         """After each update."""

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -231,8 +231,7 @@ class PriorRun(Loop):
             pairs = Pairs(text[start : start + len(some)], self._image_tokens([picture for _, picture in some]))
             is_last = start + len(some) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                with self._in_half():
-                    sums: PriorLosses = self.model(pairs)
+                sums: PriorLosses = self.model(pairs)
                 text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
                 loss = options.text_weight * text_loss + (1 - options.text_weight) * image_loss
                 self.accelerator.backward(processes * loss)  # gradients become the mean over processes
@@ -240,10 +239,6 @@ class PriorRun(Loop):
         of_text, of_image = (over_processes(self.accelerator, value, "sum") for value in (of_text, of_image))
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
         return {"loss": whole, "text": of_text, "image": of_image}
-
-    def _in_half(self) -> AbstractContextManager[Any]:
-        """float16 for the products of matrices in each block, where gradients have scales."""
-        return nullcontext() if self.scales is None else torch.autocast(self.accelerator.device.type, torch.float16)
 
     def _image_tokens(self, pictures: Sequence[Future[Tensor | Problem] | Tensor]) -> Tensor:
         """``[b, n]``, int64, on the device."""

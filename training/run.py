@@ -36,6 +36,7 @@ from .optimizer import OPTIMIZERS, groups_of, schedule
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
+from .scales import GradientScales
 from .step import Losses, Part, Towers, backward, over_processes
 from .word import Word
 
@@ -163,6 +164,9 @@ class Run:
         plain = OPTIMIZERS[options.optimizer](groups)
         self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
+        self.scales = None
+        if options.precision == "fp16":  # after the average, whose model is not hooked into
+            self.scales = GradientScales(self.towers, self.accelerator.num_processes)
 
     # ---- training
 
@@ -202,6 +206,7 @@ class Run:
                 self.step += 1
                 now = time.monotonic()
                 kept = {"kept": distance} if self._keeping else {}
+                kept |= {} if self.scales is None else self.scales.levels()
                 self._log({"step": self.step, "loss": loss, **kept, "rate": rate, "scale": self._scale()})
                 if now - said > 5 or self.step in (first + 1, self.num_steps):
                     said = now
@@ -273,6 +278,10 @@ class Run:
                 f"the loss of step {self.step + 1} is {whole}: try a lower --rate, more --warmup, or another "
                 f"--precision. The weights before that step are written to {self.folder}"
             )
+        if self.scales is not None and not self.scales.unscale():
+            self.optimizer.zero_grad()
+            self.schedule.step()
+            return Losses(loss, distance)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
@@ -381,6 +390,7 @@ class Run:
                     "average": None if self.average is None else checkpoint.trained_state(self.average),
                     "patience": None if self._patience is None else asdict(self._patience),
                     "scaler": None if scaler is None else scaler.state_dict(),
+                    "scales": None if self.scales is None else self.scales.state_dict(),
                 },
             )
         self.accelerator.wait_for_everyone()
@@ -403,6 +413,8 @@ class Run:
             self._patience = Patience(**state["patience"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.scales is not None:
+            self.scales.load_state_dict(state["scales"])
         if self.accelerator.is_main_process:
             log.cut_after(self.folder, self.step)
         self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")

@@ -10,6 +10,7 @@ Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -43,16 +44,18 @@ class Resblock:
 class GradientScales:
     """The scales of all resblocks of a model, and what becomes of them.
 
-    Made for a model, it hooks into its blocks; from then on a backward pass leaves gradients in their parameters that
-    are multiplied by their scales, and `unscale` has to follow.
+    Made for a model, it hooks into its blocks. From then on they multiply matrices in float16 (norms, embeddings and
+    whatever is not in a block stay as they are), and a backward pass leaves gradients in their parameters that are
+    multiplied by their scales: `unscale` has to follow.
     """
 
-    def __init__(self, model: nn.Module, replicas: int = 1) -> None:
+    def __init__(self, model: nn.Module, replicas: int = 1, dtype: torch.dtype = torch.float16) -> None:
         """Hook into a model.
 
         Args:
-            model: With `Block` s in it, or blocks made of the same parts.
+            model: In float32, with `Block` s in it.
             replicas: M, processes that train it.
+            dtype: Of the products of matrices in attention and MLP.
 
         Raises:
             ValueError: If it has no block.
@@ -61,6 +64,8 @@ class GradientScales:
         self.blocks: list[Resblock] = []
         """In the order of the forward pass."""
         self.step = 0
+        self.is_skipped = False
+        """Whether the last update was to be skipped."""
         for name, block in model.named_modules():
             if isinstance(block, Block):
                 for norm, branch, kind in (
@@ -71,6 +76,9 @@ class GradientScales:
                     resblock = Resblock(f"{name}.{kind}", own, replicas * FIRST)
                     self.blocks.append(resblock)
                     norm.register_forward_pre_hook(_Leave(resblock))
+                    context = _Half(dtype)
+                    branch.register_forward_pre_hook(context.begin)
+                    branch.register_forward_hook(context.end, always_call=True)
                     branch.register_forward_hook(_Enter(resblock))
         if not self.blocks:
             raise ValueError("there is no block in this model to scale the gradients of")
@@ -97,7 +105,17 @@ class GradientScales:
                     block.scale, block.divided = block.scale / DIVISOR, self.step
             block.scale = min(self._most, max(self._least, block.scale))
         self.step += 1
+        self.is_skipped = not is_whole
         return is_whole
+
+    def levels(self) -> dict[str, float]:
+        """For a log: base-2 logarithms of the lowest and the highest scale, and whether the last update was skipped."""
+        scales = [block.scale for block in self.blocks]
+        return {
+            "lowest scale": math.log2(min(scales)),
+            "highest scale": math.log2(max(scales)),
+            "skipped": float(self.is_skipped),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""
@@ -112,6 +130,22 @@ class GradientScales:
         self.step = state["step"]
         for block, scale, divided in zip(self.blocks, state["scales"], state["divided"], strict=True):
             block.scale, block.divided = scale, divided
+
+
+class _Half:
+    """Another type of arithmetic as long as a branch is computed."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._contexts: list[torch.autocast] = []
+
+    def begin(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        context = torch.autocast(inputs[0].device.type, self.dtype, enabled=self.dtype != torch.float32)
+        context.__enter__()
+        self._contexts.append(context)
+
+    def end(self, module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+        self._contexts.pop().__exit__(None, None, None)
 
 
 class _Leave:

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def make_accelerator(precision: Precision, *, is_cpu: bool = False) -> Accelerator:
+def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
     """What runs training: on which device, in which precision, and as one of how many processes.
 
     Args:
         precision: Of the arithmetic.
         is_cpu: Whether a GPU is left alone.
+        has_scales: Whether float16 is left to `GradientScales`.
 
     Raises:
         ValueError: If accelerate is not installed, or the device has no such arithmetic.
@@ -47,7 +48,7 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False) -> Accelerat
         raise ValueError("train needs accelerate, which python run.py train installs") from error
     # buffers are the same on all processes without being sent, and what is sent may be in use
     distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
-    mixed = "no" if precision == "fp32" else precision
+    mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
     return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed])
 
 

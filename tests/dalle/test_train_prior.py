@@ -313,8 +313,8 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
     plain, half = ([one for one in log_of(tmp_path / name) if "loss" in one] for name in ("fp32", "fp16"))
     assert [one["loss"] for one in half] == pytest.approx([one["loss"] for one in plain], rel=2e-3)
     assert [one["loss"] for one in half] != [one["loss"] for one in plain]
-    assert half[0]["lowest scale"] == half[0]["highest scale"] == 13
-    assert half[-1]["highest scale"] == pytest.approx(13 + 7 / 1000)
+    assert half[0]["lowest scale"] == half[0]["highest scale"] == pytest.approx(13 + 1 / 1000)
+    assert half[-1]["highest scale"] == pytest.approx(13 + 8 / 1000)
     assert (tmp_path / "fp16" / "scales.png").is_file()
 
     real = PriorRun._backward
@@ -337,12 +337,12 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
     assert all(torch.equal(before[name], one) for name, one in after.items())
     entries = [one for one in log_of(tmp_path / "broken") if "loss" in one]
     assert [one["skipped"] for one in entries] == [0, 0, 1, 0]
-    assert entries[3]["lowest scale"] == pytest.approx(13 + 2 / 1000 - 1 / 2)
-    assert entries[3]["highest scale"] == pytest.approx(13 + 3 / 1000)
+    assert entries[2]["lowest scale"] == pytest.approx(13 + 2 / 1000 - 1 / 2)
+    assert entries[2]["highest scale"] == pytest.approx(13 + 3 / 1000)
     monkeypatch.setattr(PriorRun, "_backward", real)
     assert start("--precision", "fp16", "--resume", out="broken") == 0
     last = [one for one in log_of(tmp_path / "broken") if "loss" in one][-1]
-    assert last["lowest scale"] == pytest.approx(13 + 6 / 1000 - 1 / 2)
+    assert last["lowest scale"] == pytest.approx(13 + 7 / 1000 - 1 / 2)
 
 
 # ---- several processes
