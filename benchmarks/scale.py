@@ -47,12 +47,12 @@ DALLE: dict[str, Any] = {
         "mlp_dim": 6 * 512,
         "activation": "gelu",
     },
-    "images": [1, 4],
+    "images": [1],
     "pairs": 2,
     "steps": 1,
-    "repetitions": 5,
+    "repetitions": 3,
     "uncached_repetitions": 1,
-    "training_repetitions": 11,
+    "training_repetitions": 7,
 }
 """What dalle_process.py is told. The MLP is as wide as gives a layer the parameters of dalle-pytorch's, which is a
 GEGLU of 4 times the width."""
