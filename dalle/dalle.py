@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..encoder.tokenizer import read_merges
 from .config import DVAEConfig
 from .dvae import DVAE, Check
-from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes, save_model
+from .files import DVAEFileError, load_model, read_sizes, save_model
 from .pieces import Pieces, clip_pieces
 from .prior import Prior
 from .prior_config import PriorConfig
@@ -155,8 +155,6 @@ def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
         DVAEFileError: If the file cannot be used.
     """
     path = Path(path)
-    if path.suffix.lower() in PICKLE_SUFFIXES:
-        raise DVAEFileError(f"{path}: pickled models are not loaded, because loading one can run code")
     return load_model(path, lambda metadata: _built(path, metadata), "a DALL·E", dtype, device)
 
 

@@ -79,12 +79,8 @@ def load_dvae(path: str | Path, *, dtype: torch.dtype = torch.float32, device: t
     Raises:
         DVAEFileError: If the file cannot be used.
     """
-    path = Path(path)
-    if path.suffix.lower() in PICKLE_SUFFIXES:
-        raise DVAEFileError(
-            f"{path}: pickled models are not loaded, because loading one can run code. Convert it first: {CONVERT}"
-        )
-    return load_model(path, lambda metadata: DVAE(_config(path, metadata)), "a dVAE", dtype, device)
+    path, advice = Path(path), f". Convert it first: {CONVERT}"
+    return load_model(path, lambda metadata: DVAE(_config(path, metadata)), "a dVAE", dtype, device, advice)
 
 
 def load_model(
@@ -93,6 +89,7 @@ def load_model(
     what: str,
     dtype: torch.dtype,
     device: torch.device | str,
+    advice: str = "",
 ) -> Model:
     """Read a model whose sizes stand in the metadata.
 
@@ -102,6 +99,7 @@ def load_model(
         what: What the file has to be, with its article.
         dtype: Type of the weights and of the arithmetic.
         device: Where the model shall be.
+        advice: What the message about a pickled file ends with.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -109,6 +107,8 @@ def load_model(
     Raises:
         DVAEFileError: If the file cannot be used.
     """
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise DVAEFileError(f"{path}: pickled models are not loaded, because loading one can run code{advice}")
     try:
         with opened(path, MAX_HEADER_BYTES) as file:
             with torch.device("meta"):

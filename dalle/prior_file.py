@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from .files import PICKLE_SUFFIXES, DVAEFileError, load_model, read_sizes, save_model
+from .files import DVAEFileError, load_model, read_sizes, save_model
 from .prior import Prior
 from .prior_config import PriorConfig
 
@@ -50,13 +50,8 @@ def load_prior(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
     Raises:
         DVAEFileError: If the file cannot be used.
     """
-    path = Path(path)
-    if path.suffix.lower() in PICKLE_SUFFIXES:
-        raise DVAEFileError(
-            f"{path}: pickled models are not loaded, because loading one can run code. Convert ru-DALL-E's first: "
-            f"{CONVERT}"
-        )
-    return load_model(path, lambda metadata: _built(path, metadata), "a prior", dtype, device)
+    path, advice = Path(path), f". Convert ru-DALL-E's first: {CONVERT}"
+    return load_model(path, lambda metadata: _built(path, metadata), "a prior", dtype, device, advice)
 
 
 def _built(path: Path, metadata: Mapping[str, str]) -> Prior:
