@@ -17,7 +17,7 @@ from torch import Tensor
 from ...dalle.captions import bytes_of
 from ...dalle.dalle import DALLE
 from ...dalle.pieces import Pieces
-from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image, steps
+from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
 from ...encoder.tokenizer import END_OF_WORD
 from ...weighting.view import counted
 from . import markup
@@ -120,7 +120,7 @@ class TextToImageLab:
         """As `draw`."""
         prior, count = self.dalle.prior, len(wish.seeds)
         length, columns = prior.config.num_image_tokens, prior.config.columns
-        together = max(1, MEMORY_BUDGET // bytes_per_image(prior))
+        together = images_at_once(prior, MEMORY_BUDGET)
         images = _pictures(self.dalle, torch.zeros(1, 0)) * count
         ended, took = self._clock(), 0.0
         for first in range(0, count, together):
