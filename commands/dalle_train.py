@@ -70,6 +70,12 @@ def add_part(parts: Any) -> None:
     train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (%(default)s)")
     train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
     train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    train.add_argument(
+        "--compress",
+        type=int,
+        metavar="RANK",
+        help="of several processes: send each other gradients as narrow matrices, by PowerSGD; see docs/training.md",
+    )
     train.set_defaults(run=_train)
 
 
@@ -86,7 +92,8 @@ def _train(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
+    is_cpu, is_compressed = arguments.device == "cpu", bool(options.compress)
+    accelerator = make_accelerator(options.precision, is_cpu=is_cpu, has_scales=True, is_compressed=is_compressed)
 
     def say(line: str) -> None:
         if accelerator.is_main_process:
@@ -161,6 +168,7 @@ def options_of(arguments: argparse.Namespace) -> PriorOptions:
         "warmup": arguments.warmup,
         "halvings": arguments.halvings,
         "text_weight": arguments.text_weight,
+        "compress": arguments.compress,
         "ema": arguments.ema,
         "clip": arguments.clip,
         "held_out": arguments.held_out,

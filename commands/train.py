@@ -138,6 +138,13 @@ def add_command(commands: Any) -> None:
         choices=["quick_gelu", "gelu"],
         help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
+    train.add_argument(
+        "--compress",
+        type=int,
+        default=0,
+        metavar="RANK",
+        help="of several processes: send each other gradients as narrow matrices, by PowerSGD; see docs/training.md",
+    )
     train.set_defaults(run=_run)
 
 
@@ -156,7 +163,8 @@ def _run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
+    is_cpu, is_compressed = arguments.device == "cpu", bool(options.compress)
+    accelerator = make_accelerator(options.precision, is_cpu=is_cpu, has_scales=True, is_compressed=is_compressed)
 
     def say(line: str) -> None:
         if accelerator.is_main_process:
@@ -235,6 +243,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         word_vectors=arguments.word_vectors,
         word_from=arguments.word_from,
         checkpointing=arguments.checkpointing,
+        compress=arguments.compress,
     )
 
 

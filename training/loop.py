@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from . import checkpoint, log
+from . import checkpoint, log, powersgd
 from .features import NUM_THREADS
 from .scales import GradientScales
 from .step import over_processes
@@ -72,6 +72,8 @@ class Loop(ABC):
 
     scales: GradientScales | None = None
     """Of the resblocks, in float16; None for none."""
+    compression: powersgd.Compression | None = None
+    """Of the gradients between processes; None for none."""
 
     def __init__(
         self, folder: Path, options: LoopOptions, accelerator: Accelerator, say: Callable[[str], None]
@@ -194,6 +196,8 @@ class Loop(ABC):
                     saved = time.monotonic()
         self.save()
         self.write_results()
+        if self.compression is not None:
+            self.say(self.compression.line())
         return found or self.measure(is_quiet=True)
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
@@ -212,6 +216,8 @@ class Loop(ABC):
             is_finite = self.scales.unscale()
             entry |= self.scales.levels()
             if not is_finite:
+                if self.compression is not None:
+                    self.compression.undo()
                 self.optimizer.zero_grad()
                 return entry
         if self._options.clip is not None:
@@ -247,19 +253,20 @@ class Loop(ABC):
         Raises:
             OSError: If it cannot be written; the last one is still there.
         """
-        if self.accelerator.is_main_process:
-            scaler = self.accelerator.scaler
-            state = {
-                "about": self.about(),
-                "step": self.step,
-                "model": self.trained.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "average": None if self.average is None else self.average.state_dict(),
-                "scaler": None if scaler is None else scaler.state_dict(),
-                "scales": None if self.scales is None else self.scales.state_dict(),
-            }
-            checkpoint.save(self.folder, state)
-        self.accelerator.wait_for_everyone()
+        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
+            if self.accelerator.is_main_process:
+                scaler = self.accelerator.scaler
+                state = {
+                    "about": self.about(),
+                    "step": self.step,
+                    "model": self.trained.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "average": None if self.average is None else self.average.state_dict(),
+                    "scaler": None if scaler is None else scaler.state_dict(),
+                    "scales": None if self.scales is None else self.scales.state_dict(),
+                }
+                checkpoint.save(self.folder, state)
+            self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
         """Go on where the checkpoint ends.
@@ -278,6 +285,8 @@ class Loop(ABC):
             self.accelerator.scaler.load_state_dict(state["scaler"])
         if self.scales is not None:
             self.scales.load_state_dict(state["scales"])
+        if self.compression is not None:
+            self.compression.load(self.folder, self.step, self.accelerator)
         if self.accelerator.is_main_process:
             log.cut_after(self.folder, self.step)
         self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")

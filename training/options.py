@@ -69,6 +69,8 @@ class TrainOptions:
     """Text whose token embeddings the word begins with."""
     checkpointing: bool = False
     """Compute the layers again in the backward pass, to save memory."""
+    compress: int = 0
+    """Rank of the matrices as which processes send each other gradients; 0: the gradients themselves."""
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
@@ -82,6 +84,8 @@ class TrainOptions:
             raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
         if self.augmentation != Augmentation() and self.towers != "both":
             raise ValueError("--random-crop and --mirror want --towers both: else each image is looked at only once")
+        if self.compress < 0:
+            raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.lora < 0:
             raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
         if self.lora and self.towers == "both":

@@ -28,6 +28,7 @@ from .data import Data, Example, Problem, summary
 from .features import NUM_THREADS
 from .loop import Loop
 from .pictures import picture_of
+from .powersgd import compression_of
 from .prior_options import PriorOptions
 from .scales import GradientScales
 from .step import over_processes
@@ -197,6 +198,7 @@ class PriorRun(Loop):
         self._prepare(self.whole, groups, options.betas, options.ema)
         if options.precision == "fp16":  # after the average, whose model is not hooked into
             self.scales = GradientScales(self.whole, self.accelerator.num_processes)
+        self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
 
     # ---- training
 

@@ -69,6 +69,8 @@ class PriorOptions:
     """Pairs that are kept from training, to measure by. None: a tenth, at most 256."""
     checkpointing: bool = False
     """Compute states a second time for the backward pass, in less memory."""
+    compress: int = 0
+    """Rank of the matrices as which processes send each other gradients; 0: the gradients themselves."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "steps", "ema_every"):
@@ -77,6 +79,8 @@ class PriorOptions:
         for name in ("warmup", "halvings"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.compress < 0:
+            raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.pieces and self.pieces < NUM_BYTES:
             raise ValueError(
                 f"pieces must be at least {NUM_BYTES}, one for each byte, or 0 for CLIP's own; got {self.pieces}"

@@ -20,7 +20,7 @@ from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.full_clip import FullClip
 from ..encoder.tokenizer import default_tokenizer
-from . import checkpoint, log
+from . import checkpoint, log, powersgd
 from .batches import Batches, held_out
 from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
@@ -167,6 +167,7 @@ class Run:
         self.scales = None
         if options.precision == "fp16":  # after the average, whose model is not hooked into
             self.scales = GradientScales(self.towers, self.accelerator.num_processes)
+        self.compression = powersgd.compression_of(self.accelerator, self.model, options.compress, self.scales)
 
     # ---- training
 
@@ -187,6 +188,8 @@ class Run:
         self._take_best()
         self._merge()
         self.write_results()
+        if self.compression is not None:
+            self.say(self.compression.line())
         return self._measured(self._result)
 
     def _train(self) -> None:
@@ -279,6 +282,8 @@ class Run:
                 f"--precision. The weights before that step are written to {self.folder}"
             )
         if self.scales is not None and not self.scales.unscale():
+            if self.compression is not None:
+                self.compression.undo()
             self.optimizer.zero_grad()
             self.schedule.step()
             return Losses(loss, distance)
@@ -377,23 +382,24 @@ class Run:
         Raises:
             OSError: If it cannot be written; the last one is still there.
         """
-        if self.accelerator.is_main_process:
-            scaler = self.accelerator.scaler
-            checkpoint.save(
-                self.folder,
-                {
-                    "about": self.about(),
-                    "step": self.step,
-                    "model": checkpoint.trained_state(self.towers),
-                    "optimizer": self.optimizer.state_dict(),
-                    "schedule": self.schedule.state_dict(),
-                    "average": None if self.average is None else checkpoint.trained_state(self.average),
-                    "patience": None if self._patience is None else asdict(self._patience),
-                    "scaler": None if scaler is None else scaler.state_dict(),
-                    "scales": None if self.scales is None else self.scales.state_dict(),
-                },
-            )
-        self.accelerator.wait_for_everyone()
+        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
+            if self.accelerator.is_main_process:
+                scaler = self.accelerator.scaler
+                checkpoint.save(
+                    self.folder,
+                    {
+                        "about": self.about(),
+                        "step": self.step,
+                        "model": checkpoint.trained_state(self.towers),
+                        "optimizer": self.optimizer.state_dict(),
+                        "schedule": self.schedule.state_dict(),
+                        "average": None if self.average is None else checkpoint.trained_state(self.average),
+                        "patience": None if self._patience is None else asdict(self._patience),
+                        "scaler": None if scaler is None else scaler.state_dict(),
+                        "scales": None if self.scales is None else self.scales.state_dict(),
+                    },
+                )
+            self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
         """Go on where the checkpoint ends.
@@ -415,6 +421,8 @@ class Run:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         if self.scales is not None:
             self.scales.load_state_dict(state["scales"])
+        if self.compression is not None:
+            self.compression.load(self.folder, self.step, self.accelerator)
         if self.accelerator.is_main_process:
             log.cut_after(self.folder, self.step)
         self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")

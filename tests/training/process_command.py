@@ -1,0 +1,45 @@
+"""One of several processes that give commands one after the other: python process_command.py COMMANDS, under torchrun.
+
+COMMANDS is a JSON list of lists: the status that is expected, the step after which the run is stopped or null, and the
+command's words.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    root = Path(__file__).resolve().parents[2]
+    spec = importlib.util.spec_from_file_location(
+        "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
+    )
+    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    import torch
+    from accelerate.state import AcceleratorState
+    from weighted_clip import commands
+    from weighted_clip.training.loop import Loop
+    from weighted_clip.training.run import Run
+
+    given: dict[str, int | None] = {}
+    for kind in (Loop, Run):
+
+        def train_on(self: Any, loaded: Any, real=kind._train_on) -> Any:
+            self.is_stopped = self.step + 1 == given["stop at"]
+            return real(self, loaded)
+
+        kind._train_on = train_on
+    for status, given["stop at"], words in json.loads(sys.argv[1]):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert commands.main(words) == status, words
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

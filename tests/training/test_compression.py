@@ -1,0 +1,199 @@
+"""PowerSGD between two processes: beside plain means, and beside the algorithm written out in NumPy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+from weighted_clip.dalle.files import save_dvae
+
+from ..dalle.models import TINY_SMALL, seeded
+from ..libraries import library
+from .process_compression import NUM_UPDATES, SIZES
+from .runs import Start, log_of, tensors_of
+
+PROCESS = Path(__file__).with_name("process_compression.py")
+COMMANDS = Path(__file__).with_name("process_command.py")
+Gradients = dict[str, torch.Tensor]
+
+
+def launch(script: Path, *words: str) -> str:
+    """What two processes say."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(script), *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes has found."""
+    library("accelerate")
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    folder = tmp_path_factory.mktemp("compression")
+    launch(PROCESS, str(folder))
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def is_matrix_of_a_block(name: str, gradient: torch.Tensor) -> bool:
+    return name.startswith("layers.") and gradient.ndim == 2
+
+
+def distance(one: Gradients, other: Gradients) -> float:
+    """The largest relative distance of a tensor, but for those that are 0 but for rounding."""
+    return max(
+        float((one[name] - other[name]).norm() / other[name].norm()) for name in one if "k_proj.bias" not in name
+    )
+
+
+def test_both_processes_have_the_same_gradients(found: list[dict[str, Any]]) -> None:
+    one, other = found
+    for kind in ("plain", "full rank", "rank 32", "rank 4", "scaled", "spoiled", "resumed"):
+        for update, gradients in enumerate(one[kind]):
+            assert all(torch.equal(gradients[name], other[kind][update][name]) for name in gradients), kind
+    assert distance(one["local"][0], other["local"][0]) > 0.5
+
+
+def test_at_full_rank_nothing_is_lost(found: list[dict[str, Any]]) -> None:
+    for plain, compressed in zip(found[0]["plain"], found[0]["full rank"], strict=True):
+        assert distance(compressed, plain) <= 1e-6
+    before, after = found[0]["full rank sent"]
+    assert after > before  # products of full rank have more numbers, so they are what was sent
+    last, compressed = found[0]["plain"][-1], found[0]["full rank"][-1]
+    is_same = {name: torch.equal(last[name], compressed[name]) for name in last}
+    assert {name for name, is_it in is_same.items() if is_it} >= {
+        name for name in last if not is_matrix_of_a_block(name, last[name])
+    }
+    assert not any(is_it for name, is_it in is_same.items() if is_matrix_of_a_block(name, last[name]))
+
+
+@pytest.mark.parametrize("rank", [32, 4])
+def test_what_is_sent_is_counted(found: list[dict[str, Any]], rank: int) -> None:
+    d, layers = SIZES["hidden_dim"], SIZES["num_layers"]
+    total = sum(gradient.numel() for gradient in found[0]["plain"][0].values())
+    of_blocks = layers * (4 * d * d + 2 * d * 4 * d)
+    narrow = layers * rank * (4 * (d + d) + 2 * (d + 4 * d))
+    compressed_updates = NUM_UPDATES - 2
+    expected = (compressed_updates * total, compressed_updates * (total - of_blocks + narrow))
+    assert found[0][f"rank {rank} sent"] == expected
+
+
+@pytest.mark.parametrize("rank", [32, 4])
+def test_gradients_are_those_of_the_algorithm(found: list[dict[str, Any]], rank: int) -> None:
+    """Q drawn once, P = ΣMQ made orthogonal, Q = mean of MᵀP; what PQᵀ lacks of M goes to the next M."""
+    order = found[0][f"rank {rank} order"]
+    per_update = len(order) // NUM_UPDATES
+    assert per_update > 1  # buckets
+    assert order == order[:per_update] * NUM_UPDATES
+    errors: list[dict[str, np.ndarray]] = [{}, {}]
+    for update in range(NUM_UPDATES):
+        ours, plain = found[0][f"rank {rank}"][update], found[0]["plain"][update]
+        for name, gradient in ours.items():
+            if update < 2 or not is_matrix_of_a_block(name, gradient):
+                assert torch.equal(gradient, plain[name]), name
+        if update < 2:
+            continue
+        for bucket in order[:per_update]:
+            by_shape = defaultdict(list)
+            for name in bucket:
+                if is_matrix_of_a_block(name, ours[name]):
+                    by_shape[ours[name].shape].append(name)
+            generator = torch.Generator().manual_seed(0)
+            for name in (name for names in by_shape.values() for name in names):
+                drawn = torch.randn(1, ours[name].shape[1], rank, generator=generator)[0]
+                q = np.linalg.qr(drawn.double().numpy())[0]
+                m = [
+                    found[process]["local"][update][name].double().numpy() + errors[process].get(name, 0)
+                    for process in range(2)
+                ]
+                p = np.linalg.qr(m[0] @ q + m[1] @ q)[0]
+                product = p @ ((m[0].T @ p + m[1].T @ p) / 2).T
+                for process in range(2):
+                    errors[process][name] = m[process] - product
+                compressed = ours[name].double().numpy()
+                assert np.linalg.norm(compressed - product) <= 1e-4 * np.linalg.norm(product), (update, name)
+                assert np.linalg.norm(product - plain[name].numpy()) > 1e-3 * np.linalg.norm(product)
+                assert np.linalg.matrix_rank(compressed, tol=1e-5 * np.linalg.norm(compressed)) <= rank
+
+
+def test_one_gradient_is_compressed_to_the_same_bits_twice(found: list[dict[str, Any]]) -> None:
+    fixed, anew = found[0]["fixed"], found[0]["drawn anew"]
+    assert all(torch.equal(fixed[0][name], fixed[1][name]) for name in fixed[0])
+    assert distance(anew[0], anew[1]) > 0.1
+
+
+def test_gradient_scales_change_nothing(found: list[dict[str, Any]]) -> None:
+    """Not even where they change from update to update, though what an update lacks goes to the next one."""
+    for plain, scaled in zip(found[0]["rank 4"], found[0]["scaled"], strict=True):
+        assert distance(scaled, plain) <= 1e-5
+
+
+def test_a_skipped_update_leaves_no_trace(found: list[dict[str, Any]]) -> None:
+    """One process had a gradient that is not finite; both skip it, and go on as if it had not been."""
+    for process in range(2):
+        assert found[process]["verdicts"] == [True, True, True, False, True, True]
+        for plain, spoiled in zip(found[process]["rank 4"], found[process]["spoiled"], strict=True):
+            assert distance(spoiled, plain) <= 1e-5
+
+
+def test_what_is_kept_survives_a_stop_to_the_bit(found: list[dict[str, Any]]) -> None:
+    for process in range(2):
+        for plain, resumed in zip(found[process]["rank 4"][3:], found[process]["resumed"], strict=True):
+            assert all(torch.equal(plain[name], resumed[name]) for name in plain)
+
+
+# ---- whole runs
+
+
+@pytest.mark.parametrize("kind", ["train", "dalle train"])
+def test_a_compressed_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
+    kind: str, weights: Path, pairs: Path, tmp_path: Path
+) -> None:
+    library("accelerate")
+    dvae = tmp_path / "dvae.safetensors"
+    save_dvae(seeded(TINY_SMALL), dvae)
+    options = ["--batch", "4", "--accumulate", "2", "--steps", "6", "--held-out", "4", "--compress", "4"]
+    if kind == "train":
+        options += ["--weights", str(weights), "--towers", "both", "--device", "cpu"]
+    else:
+        options += ["--dvae", str(dvae), "--recipe", "small", "--width", "32", "--heads", "2", "--size", "16"]
+        options += ["--precision", "fp16", "--device", "cpu"]
+    whole, out = tmp_path / "whole", tmp_path / "out"
+
+    def words(folder: Path, *more: str) -> list[str]:
+        return [*kind.split(), str(pairs), "--out", str(folder), *options, *more]
+
+    said = launch(
+        COMMANDS, json.dumps([[0, None, words(whole)], [130, 4, words(out)], [0, None, words(out, "--resume")]])
+    )
+    assert said.count("processes sent each other 1/") == 2
+    name = "clip.safetensors" if kind == "train" else "dalle.safetensors"
+    one, other = tensors_of(whole / name), tensors_of(out / name)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert log_of(whole) == log_of(out)
+    # what belonged to an earlier checkpoint is thrown away
+    assert sorted(path.name for path in out.glob("gradients-*")) == ["gradients-6-0.pt", "gradients-6-1.pt"]
+
+
+def test_one_process_has_nothing_to_compress(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start("--compress", "4") == 1
+    assert "--compress 4 is about what processes send each other, and there is only one" in capsys.readouterr().err
+    assert start("--compress", "-1") == 1
+    assert "the rank of compressed gradients must be at least 1, got -1" in capsys.readouterr().err
