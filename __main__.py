@@ -30,13 +30,14 @@ def load_package() -> None:
 def run() -> int:
     """Load the package and run a command; return its exit status."""
     global __package__
-    if __package__ in (None, ""):  # started as a file or a folder
+    is_file = __package__ in (None, "")  # or a folder: started by run.py, or as it would
+    if is_file:
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
         load_package()
         __package__ = NAME
-    from .commands import main
+    from .commands import PROGRAM, main
 
-    return main()
+    return main(program="python run.py" if is_file else PROGRAM)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@
 Commands:
     test [pytest arguments]  install the development set, run the tests
     check                    install the development set, run ruff, pyright and import-linter
-    train ...                install the training set, train a CLIP (`python run.py train --help`)
-    dalle train-vae | train | demo ...
-                             install the training set, train DALL·E's halves
-    anything else            passed on to the command line of Weighted CLIP, also nothing
-                             (`python run.py inspect --help` shows the help of a command)
+    nothing                  the same as lab
+{commands}
+
+train and the parts of dalle that train install the training set first; all others need only that of the lab.
+`python run.py inspect --help` shows the help of a command, with examples.
 
 Options, only before the command:
     --torch auto             use a torch >= 2.1 of the Python that runs this file; if it has none,
@@ -18,6 +18,7 @@ Options, only before the command:
     --torch cuda             install torch with CUDA from PyTorch's own index (large)
     --torch skip             install no torch: for a .venv that gets its own from elsewhere
     --help                   show this text
+    --version                show the version of Weighted CLIP
 
 A torch that is already in .venv is always kept. Delete .venv to start afresh. Your settings of pip count (index,
 proxy, certificates, cache, constraints), but for those that make it install nothing, or elsewhere.
@@ -113,12 +114,38 @@ def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
         option, equals, value = rest.pop(0).partition("=")
         if option in ("-h", "--help"):
             return "help", []
+        if option == "--version":
+            return "version", []
         if option != "--torch":
             raise SetupError(f"unknown option {option!r} before the command; --help lists the options of run.py")
         choice = value if equals else rest.pop(0) if rest else ""
         if choice not in ("auto", "cpu", "cuda", "skip"):
             raise SetupError(f"--torch {choice}: choose auto, cpu, cuda or skip")
     return choice, rest
+
+
+def commands() -> dict[str, str]:
+    """The commands and the help of each, read from their source: nothing may be installed yet."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "commands").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "commands.add_parser":
+                found[ast.literal_eval(node.args[0])] = next(
+                    ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg == "help"
+                )
+    return dict(sorted(found.items()))
+
+
+def help_text() -> str:
+    """What ``--help`` shows."""
+    lines = [f"    {name:<24} {told}" for name, told in commands().items()]
+    return (__doc__ or "").strip().replace("{commands}", "\n".join(lines))
+
+
+def version() -> str:
+    """The version of Weighted CLIP."""
+    found = re.search(r'^__version__ = "(.+)"', (ROOT / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 def read_requirements(path: Path) -> list[str]:
@@ -382,8 +409,8 @@ def hand_over(arguments: list[str]) -> int:
 def main(arguments: list[str]) -> int:
     """Prepare .venv for the command and run it; return its exit code."""
     choice, rest = parse_arguments(arguments)
-    if choice == "help":
-        print(__doc__)
+    if choice in ("help", "version"):
+        print(help_text() if choice == "help" else f"weighted-clip {version()}")
         return 0
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
     is_training = rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS)

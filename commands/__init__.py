@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .console import drop_unwritable, show, visible, write_anything
+from .examples import examples
 from .processes import INTERRUPTED
 
 DEFAULT_COMMAND = ["lab"]
+PROGRAM = "weighted-clip"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command; without one, start the lab.
 
     Args:
         arguments: What follows the program's name; the process's own by default.
+        program: How it was started, for the help.
 
     Returns:
         The exit status: 0, 1 after a problem that was explained on the error stream, or 130 after Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     write_anything()
-    options = _parser().parse_args(given or DEFAULT_COMMAND)
+    options = _parser(program).parse_args(given or DEFAULT_COMMAND)
     try:
         status = options.run(options)
         sys.stdout.flush()  # here, where a full disk behind it is still told
@@ -49,18 +53,34 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Quotes arguments as `show` does."""
+    """Shows examples below the help, and tells what is wrong in one line."""
+
+    def format_help(self) -> str:
+        """The help, with examples below it."""
+        return f"{super().format_help()}\n{examples(self.prog)}\n"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does; but what a command does not know is refused by its own parser, which knows what is near."""
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            options = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
+            near = [difflib.get_close_matches(option, self._option_string_actions, 1) for option in options]
+            advice = "".join(f"; did you mean {found[0]}?" for found in near if found)
+            self.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
+        return known, rest
 
     def error(self, message: str) -> NoReturn:
         """End the program with status 2."""
-        super().error(visible(message) if sys.stderr.isatty() else message)
+        line = " ".join(f"{self.prog}: {message} ({self.prog} --help)".splitlines())
+        self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    from .. import benchmarks, parity
+def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    from .. import __version__, benchmarks, parity
     from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, train
 
-    parser = _Parser(prog="weighted-clip", description="Encode prompts with exact weighting schemes.")
+    parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
+    parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     reading.add_commands(commands)
 

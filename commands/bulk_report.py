@@ -6,14 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from .console import show
+from .console import PROGRESS_SECONDS, show
 from .processes import Place
 from .prompt_lines import PromptLines
 
 MAX_SHOWN = 20
 """Of more problems than this the rest are only counted, in each process."""
-PROGRESS_SECONDS = 5.0
-"""Progress is printed at most this often."""
 
 
 class Report:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import time
 from typing import Any, TextIO
 
 _UNSEEN = re.compile(
@@ -19,6 +20,9 @@ _UNSEEN = re.compile(
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and what reverses the order of characters
     "\udc80-\udc9f]"  # bytes of an odd file name that are written as they are
 )
+
+PROGRESS_SECONDS = 5.0
+"""Where progress is told in lines that stay, it is at most this often."""
 
 
 def show(text: str = "", file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
@@ -44,6 +48,33 @@ def visible(text: str) -> str:
     red\x1bc cat\u202e
     """
     return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class Progress:
+    """How far something has come, on the error stream.
+
+    A terminal shows it in one line, which is written over. A file or a pipe gets whole lines, now and then: they stay.
+    """
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+        self._is_shown = False
+
+    def tell(self, line: str) -> None:
+        """Show how far it is."""
+        if sys.stderr.isatty():
+            self.clear()
+            self._is_shown = True
+            show(line, sys.stderr, end="", flush=True)
+        elif time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            show(line, sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Clear the line on a terminal: something else is to be said, or it is done."""
+        if self._is_shown:
+            self._is_shown = False
+            sys.stderr.write(f"\r{'':60}\r")  # older consoles of Windows print escape sequences
 
 
 def write_anything() -> None:

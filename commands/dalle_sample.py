@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import show
+from .console import Progress, show
 from .loading import DTYPES, device_of, dtype_named
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def draw_all(
         seeds: One for each image.
         options: How.
         prefix: Tokens that all of them begin with.
-        count: Called with how far it is; None for a counter on the error stream, if that is a terminal.
+        count: Called with how far it is; None for the error stream.
 
     Returns:
         Images ``[3, h, w]``, in 0..1, on the CPU; and whether they are all.
@@ -118,7 +118,8 @@ def draw_all(
 
     together, images = images_at_once(model.prior), list[Any]()
     total = model.prior.config.num_image_tokens
-    tell = _counter if count is None else count
+    progress = Progress()
+    tell = progress.tell if count is None else count
     for start in range(0, len(seeds), together):
         some = seeds[start : start + together]
 
@@ -129,10 +130,10 @@ def draw_all(
             tokens = model.tokens(caption, some, options, prefix=prefix, on_token=on_token)
             images += model.images(tokens).float().cpu().unbind()
         except KeyboardInterrupt:
-            tell("")
+            progress.clear()
             show(f"interrupted: {len(images)} of {len(seeds)} images are finished", sys.stderr)
             return images, False
-    tell("")
+    progress.clear()
     return images, True
 
 
@@ -179,9 +180,3 @@ def _picture(image: Tensor) -> Any:
     from PIL import Image
 
     return Image.fromarray((image * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
-
-
-def _counter(line: str) -> None:
-    """A line that is written over, if the error stream is a terminal."""
-    if sys.stderr.isatty():
-        show(f"\r{line:<60}" if line else f"\r{'':60}\r", sys.stderr, end="", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,13 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ..web.lab.ports import listen
+
+    with listen(arguments.port) as listening:  # before anything is loaded, which takes a while
+        return _serve(arguments, listening)
+
+
+def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     from ..dalle.dalle import load_dalle
     from ..dalle.files import load_dvae
     from ..web.lab.model import LabError
@@ -57,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         show(f"Weights: {model.title}")
     try:
-        serve(lambda: model, port=arguments.port, open_browser=arguments.browser, dvae=dvae, dalle=dalle)
+        serve(lambda: model, listening, open_browser=arguments.browser, dvae=dvae, dalle=dalle)
     except LabError as error:
         raise ValueError(str(error)) from error
     return 0

@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
 
     inspect = commands.add_parser("inspect", help="show tokens, weights, chunks and problems")
     add_reading_options(inspect)
-    inspect.add_argument("--json", action="store_true", help="print the view that front ends draw")
+    inspect.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
     inspect.set_defaults(run=_inspect)
 
     timed = commands.add_parser("schedule", help="show which text of an A1111 prompt stands at which step")
@@ -88,11 +88,16 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from ..encoder.config import CLIP_L
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.reading import read_prompt
-    from ..weighting.view import token_table, view
+    from ..weighting.view import counted, token_table, view
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), embeddings=embeddings)
-    show(json_text(view(read)) if arguments.json else token_table(read))
+    shown = view(read)
+    show(json_text(shown) if arguments.json else token_table(read))
+    if arguments.json and not sys.stdout.isatty():  # nothing is to be seen of it
+        tokens, chunks = counted(shown["num_tokens"], "token"), counted(len(read.chunks), "chunk")
+        problems = counted(len(read.issues), "problem")
+        show(f"{tokens} in {chunks}, {problems}: written as JSON to the standard output", sys.stderr)
     return 0
 
 

@@ -6,13 +6,13 @@ import argparse
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
-from .console import json_text, show
+from .console import Progress, json_text, show
 from .loading import DTYPES, device_of, dtype_named
 from .reading import text_of
 
@@ -98,9 +98,14 @@ def _run(arguments: argparse.Namespace) -> int:
     text = text_of(arguments).strip("\n")
     described = _text_features(clip, text, arguments.syntax)
 
-    reading = _Reading(paths)
-    features = image_features(clip, reading, arguments.crop, on_progress=_progress(len(paths)))
-    _clear_line()
+    progress = Progress()
+    reading = _Reading(paths, progress)
+
+    def count(done: int) -> None:
+        progress.tell(f"{done} of {len(paths)} images")
+
+    features = image_features(clip, reading, arguments.crop, on_progress=count)
+    progress.clear()
     if not reading.read:
         raise ValueError(f"none of the {len(paths)} images could be read")
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
@@ -154,8 +159,9 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 class _Reading:
     """Images one after another; remembers which could be read and names the others."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
         self.paths = paths
+        self.progress = progress
         self.read: list[Path] = []
         self.num_failed = 0
 
@@ -164,7 +170,7 @@ class _Reading:
             try:
                 image = open_image(path)
             except ValueError as error:
-                _clear_line()
+                self.progress.clear()
                 show(f"weighted-clip: {error}", sys.stderr)
                 self.num_failed += 1
                 continue
@@ -178,24 +184,6 @@ def _text_features(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     from ..weighting.towers import layout_of
 
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
-
-
-def _clear_line() -> None:
-    """Clear the counter's line, if there is one."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{'':40}\r")  # older consoles of Windows print escape sequences
-
-
-def _progress(total: int) -> Callable[[int], None] | None:
-    """A counter on the error stream, if that is a terminal."""
-    if not sys.stderr.isatty():
-        return None
-
-    def count(done: int) -> None:
-        _clear_line()
-        show(f"{done} of {total} images", sys.stderr, end="", flush=True)
-
-    return count
 
 
 def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:

@@ -31,7 +31,7 @@ from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.hosts.comfy.loras import load_loras
 from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.web import routes
-from weighted_clip.web.lab import server
+from weighted_clip.web.lab import ports
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
 
@@ -284,8 +284,8 @@ def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest
         def close(self) -> None: ...
 
     monkeypatch.setattr(socket, "socket", Socket)
-    assert isinstance(server._listen(None), Socket)
-    assert asked == [server.FIRST_PORT, server.FIRST_PORT + 1, server.FIRST_PORT + 2]
+    assert isinstance(ports.listen(None), Socket)
+    assert asked == [ports.FIRST_PORT, ports.FIRST_PORT + 1, ports.FIRST_PORT + 2]
     asked.clear()
-    with pytest.raises(server.LabError, match="port 80 cannot be used: an attempt was made"):
-        server._listen(80)
+    with pytest.raises(ValueError, match="port 80 cannot be used: an attempt was made"):
+        ports.listen(80)

@@ -424,7 +424,7 @@ def test_the_title_says_what_draws(lab: TextToImageLab) -> None:
 
 def test_the_command_takes_a_model(dalle: DALLE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     served: list[dict[str, Any]] = []
-    monkeypatch.setattr(server, "serve", lambda source, **given: served.append(given))
+    monkeypatch.setattr(server, "serve", lambda source, listening, **given: served.append(given))
     monkeypatch.setattr(places, "hub_file", lambda *, download: None)
     file, other = tmp_path / "dalle.safetensors", tmp_path / "dvae.safetensors"
     save_dalle(dalle, file)

@@ -14,7 +14,7 @@ from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab import native, places, server
+from weighted_clip.web.lab import native, places, ports, server
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, file_model, random_model
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -284,9 +284,9 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 class Served(list):
     """What the command would have served."""
 
-    def __call__(self, source, *, port: int | None, open_browser: bool, dvae: object, dalle: object) -> None:
+    def __call__(self, source, listening, *, open_browser: bool, dvae: object, dalle: object) -> None:
         assert dvae is dalle is None  # none was asked for
-        self.append((source(), port, open_browser))
+        self.append((source(), listening.getsockname()[1], open_browser))
 
 
 @pytest.fixture
@@ -300,7 +300,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 def test_without_a_command_the_lab_starts(served: Served, capsys) -> None:
     assert main([]) == 0
     ((model, port, open_browser),) = served
-    assert (port, open_browser) == (None, True)
+    assert port in range(ports.FIRST_PORT, ports.FIRST_PORT + ports.NUM_PORTS)
+    assert open_browser
     assert model.warning == RANDOM_WARNING
     assert RANDOM_WARNING in capsys.readouterr().err
 
@@ -346,13 +347,13 @@ def test_only_one_place_for_weights_can_be_named(served: Served, capsys) -> None
 
 
 def test_what_the_server_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def serve(source, *, port, open_browser, dvae, dalle) -> None:
-        raise LabError("port 80 cannot be used")
+    def serve(source, listening, *, open_browser, dvae, dalle) -> None:
+        raise LabError("gradio is not installed")
 
     monkeypatch.setattr(server, "serve", serve)
     monkeypatch.setattr(places, "hub_file", lambda *, download: None)
-    assert main(["lab", "--port", "80"]) == 1
-    assert "port 80 cannot be used" in capsys.readouterr().err
+    assert main(["lab"]) == 1
+    assert "gradio is not installed" in capsys.readouterr().err
 
 
 def make(path: Path) -> Path:

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,7 +39,6 @@ from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.guard import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
 from weighted_clip.web.lab.page import build_page
-from weighted_clip.web.lab.server import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
@@ -262,21 +260,6 @@ def test_exported_file_says_what_it_is(handlers: Handlers) -> None:
         assert file.metadata()["scheme"] == "comfy"
         assert file.metadata()["warning"] == RANDOM_WARNING
     assert "Encoded with comfy" in report
-
-
-@pytest.mark.parametrize("port", [-1, 70_000])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
-    with pytest.raises(LabError, match="a port is a number from 0 to 65535"):
-        serve(lambda: pytest.fail("no model is needed"), port=port, open_browser=False)
-
-
-def test_a_port_that_is_taken_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(LabError, match=rf"port {port} cannot be used.*--port"):
-            serve(lambda: pytest.fail("no model is needed"), port=port, open_browser=False)
 
 
 # --- stand-alone, in a browser

@@ -6,7 +6,6 @@ The browser is told by a Content-Security-Policy to fetch nothing from elsewhere
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import mimetypes
 import os
@@ -23,36 +22,34 @@ from ...dalle.dalle import DALLE
 from ...dalle.dvae import DVAE
 from .guard import Guard
 from .model import LabError, ModelSource
-
-HOST = "127.0.0.1"
-"""Loopback: nothing outside this computer reaches it."""
-FIRST_PORT = 7867
-"""Of the ports that are tried, if none is asked for."""
-NUM_PORTS = 20
-"""How many."""
+from .ports import HOST
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler")
 
 
 def serve(
-    source: ModelSource, *, port: int | None, open_browser: bool, dvae: DVAE | None = None, dalle: DALLE | None = None
+    source: ModelSource,
+    listening: socket.socket,
+    *,
+    open_browser: bool,
+    dvae: DVAE | None = None,
+    dalle: DALLE | None = None,
 ) -> None:
     """Serve the lab until Ctrl-C. One line with its address goes to the output.
 
     Args:
         source: Gives the model.
-        port: Where; None takes 7867 or the next that is free.
+        listening: Where, as `ports.listen` gives it.
         open_browser: Whether to show it in the user's browser.
         dvae: For images as tokens, if there is one.
         dalle: For images of a caption, if there is one.
 
     Raises:
-        LabError: If the port is taken or cannot be had, or gradio is not installed.
+        LabError: If gradio is not installed.
     """
-    listening = _listen(port)
     copies = tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
-    with contextlib.suppress(KeyboardInterrupt), listening, copies as folder:
+    with contextlib.suppress(KeyboardInterrupt), copies as folder:
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
@@ -65,29 +62,6 @@ def serve(
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes then, too
         server.run(sockets=[listening])
-
-
-def _listen(port: int | None) -> socket.socket:
-    """A socket at the port asked for, or at the first that is free."""
-    tried = range(FIRST_PORT, FIRST_PORT + NUM_PORTS) if port is None else [port]
-    for one in tried:
-        listening = socket.socket()
-        if os.name == "posix":  # elsewhere it would share the port with another program
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((HOST, one))
-            listening.listen(128)
-        except OSError as error:
-            listening.close()
-            # the second is what Windows says of the ports that it keeps for itself
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
-                raise LabError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
-        except OverflowError as error:
-            listening.close()
-            raise LabError(f"a port is a number from 0 to 65535; got {one}") from error
-        else:
-            return listening
-    raise LabError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")
 
 
 def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None) -> Any:
