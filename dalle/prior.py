@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..encoder.layers import Block, Past
 from ..encoder.linear import without_autocast
+from ..encoder.rotary import Rotation
 from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
 from .prior_config import START_PIECE, PriorConfig
 
@@ -44,9 +45,17 @@ class SandwichBlock(Block):
         self.attention_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.mlp_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        past: Past | None = None,
+        rotate: Rotation | None = None,
+    ) -> Tensor:
         """``[b, s, d]`` to ``[b, s, d]``; the others as in `Attention.forward`."""
-        mixed = self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal, past=past)
+        mixed = self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal, past=past, rotate=rotate)
         hidden = hidden + self.attention_norm(mixed)
         return hidden + self.mlp_norm(self.mlp(self.layer_norm2(hidden)))
 

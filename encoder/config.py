@@ -14,6 +14,11 @@ from typing import Literal, get_args
 
 Activation = Literal["quick_gelu", "gelu"]
 
+Positions = Literal["learned", "rotary"]
+POSITIONS: tuple[Positions, ...] = get_args(Positions)
+"""How a text tower knows where a token stands, default first: a learned vector for each position, as every released
+CLIP; or queries and keys that are turned (``rotary.py``)."""
+
 Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
 """How an image becomes square, default first: cut at both ends of its long side; bars along it; squeezed."""
@@ -27,7 +32,8 @@ class TextConfig:
     """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x.
 
     Raises:
-        ValueError: If a size is not positive, or ``hidden_dim`` is not a multiple of ``num_heads``.
+        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or rotary positions
+            are asked for in heads of odd width.
     """
 
     vocab_size: int = 49408
@@ -54,11 +60,17 @@ class TextConfig:
     """End-of-sentence token id."""
     pad_id: int = 49407
     """Token id behind EOS: EOS itself for CLIP-L, 0 for OpenCLIP encoders."""
+    positions: Positions = "learned"
+    """How it knows where a token stands. ``rotary`` only in towers that ``train`` has begun with it."""
 
     def __post_init__(self) -> None:
         _check_sizes(self, "vocab_size", "context_length")
         if self.context_length < 2:
             raise ValueError(f"context_length must hold BOS and EOS, so at least 2, got {self.context_length}")
+        if self.positions not in POSITIONS:
+            raise ValueError(f"positions must be {' or '.join(map(repr, POSITIONS))}, got {self.positions!r}")
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(f"rotary positions need heads of even width, and these are {self.head_dim} wide")
 
     @property
     def head_dim(self) -> int:

@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .config import TextConfig, VisionConfig
+from .rotary import Rotation
 
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """What one layer knows of earlier positions: takes keys and values of new ones, ``[b, h, s, e]``, and gives those of
@@ -83,7 +84,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden_dim, hidden_dim)
         self.out_proj = nn.Linear(hidden_dim, hidden_dim)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        past: Past | None = None,
+        rotate: Rotation | None = None,
+    ) -> Tensor:
         """Mix positions.
 
         Args:
@@ -91,6 +100,7 @@ class Attention(nn.Module):
             mask: Bool ``[b or 1, 1, s, s]``, True = may be attended; or None.
             is_causal: Apply the causal mask; only allowed without ``mask``, which then has causality in it already.
             past: Earlier positions that are attended, too.
+            rotate: What queries and keys pass where positions are rotary.
 
         Returns:
             ``[b, s, d]``.
@@ -99,6 +109,8 @@ class Attention(nn.Module):
             project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
         if past is not None:
             k, v = past(k, v)
         # softmax(q k^T / sqrt(e), masked with -inf) v
@@ -130,9 +142,18 @@ class Block(nn.Module):
         self.layer_norm2 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.mlp = MLP(config.hidden_dim, config.mlp_dim, config.activation)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, past: Past | None = None) -> Tensor:
-        """``[b, s, d]`` to ``[b, s, d]``; ``mask``, ``is_causal`` and ``past`` as in `Attention.forward`."""
-        hidden = hidden + self.self_attn(self.layer_norm1(hidden), mask, is_causal=is_causal, past=past)
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        past: Past | None = None,
+        rotate: Rotation | None = None,
+    ) -> Tensor:
+        """``[b, s, d]`` to ``[b, s, d]``; all else as in `Attention.forward`."""
+        normed = self.layer_norm1(hidden)
+        hidden = hidden + self.self_attn(normed, mask, is_causal=is_causal, past=past, rotate=rotate)
         return hidden + self.mlp(self.layer_norm2(hidden))
 
 
@@ -146,13 +167,16 @@ class Encoder(nn.Module):
         """Keep only the states between layers for the backward pass, which computes the rest again: less memory, more
         time, the same gradients. Without gradients it changes nothing."""
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool) -> list[Tensor]:
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, rotate: Rotation | None = None
+    ) -> list[Tensor]:
         """Run every layer.
 
         Args:
             hidden: ``[b, s, d]``, the embeddings H_0.
             mask: As in `Attention.forward`.
             is_causal: As in `Attention.forward`.
+            rotate: As in `Attention.forward`.
 
         Returns:
             H_0 to H_N, each ``[b, s, d]``: the input first, then each layer's output.
@@ -160,9 +184,9 @@ class Encoder(nn.Module):
         states = [hidden]
         for layer in self.layers:
             if self.is_checkpointed and torch.is_grad_enabled():
-                state = checkpoint(layer, states[-1], mask, is_causal=is_causal, use_reentrant=False)
+                state = checkpoint(layer, states[-1], mask, is_causal=is_causal, rotate=rotate, use_reentrant=False)
             else:
-                state = layer(states[-1], mask, is_causal=is_causal)
+                state = layer(states[-1], mask, is_causal=is_causal, rotate=rotate)
             states.append(state)
         return states
 

@@ -26,6 +26,7 @@ from .layers import Block
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
 from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
+from .rotary import Rotation
 from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
@@ -101,12 +102,13 @@ class PrefixTextEncoder(TextEncoder):
         mix = _Mixer(shared, nodes, rows, places, mask, is_causal=is_causal)
 
         hidden = widened(model.embeddings(tokens, vectors)[rows, places])  # [n, d]
+        rotate = model.rotation(places)
         blocks = cast("Sequence[Block]", model.encoder.layers)
         chosen = hidden
         saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
         for index, block in enumerate(blocks):
             past = [entry[2 * index :][:2] for entry in known]
-            hidden, (k, v) = _run_block(block, hidden, past, mix)
+            hidden, (k, v) = _run_block(block, hidden, past, mix, rotate)
             for row, entry in enumerate(saved):
                 entry += [k[nodes[row]], v[nodes[row]]]  # [s, d] each
             if index == len(blocks) - self.clip_skip:
@@ -242,12 +244,18 @@ class _Mixer:
 
 
 def _run_block(
-    block: Block, hidden: Tensor, past: Sequence[tuple[Tensor, ...]], mix: _Mixer
+    block: Block, hidden: Tensor, past: Sequence[tuple[Tensor, ...]], mix: _Mixer, rotate: Rotation | None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first."""
+    """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first.
+
+    Keys are known as they are attended: those of rotary positions have been turned.
+    """
     attention, mlp = block.self_attn, block.mlp
     normed = layer_norm(hidden, block.layer_norm1)
     q, k, v = (linear(normed, layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+    if rotate is not None:
+        heads = (states.unflatten(-1, (attention.num_heads, -1)).transpose(0, 1) for states in (q, k))  # [h, n, e]
+        q, k = (rotate(states).transpose(0, 1).flatten(1) for states in heads)
     if past:
         k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
     hidden = hidden + linear(mix(q, k, v, attention.num_heads), attention.out_proj)

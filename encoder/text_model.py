@@ -19,6 +19,7 @@ from .files.overflow import overflow
 from .layers import Encoder, projection
 from .linear import widened
 from .masks import causal_mask, check_mask
+from .rotary import Rotation, rotation
 
 
 class TextOutput(NamedTuple):
@@ -39,12 +40,16 @@ Vectors = Mapping[tuple[int, int], Tensor]
 
 
 class TextEmbeddings(nn.Module):
-    """Token embedding plus learned position embedding (Definitions 5.1 and 5.9, equations 53 to 55)."""
+    """Token embedding plus learned position embedding (Definitions 5.1 and 5.9, equations 53 to 55).
+
+    With rotary positions the token embedding alone.
+    """
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim)
+        is_learned = config.positions == "learned"
+        self.position_embedding = nn.Embedding(config.context_length, config.hidden_dim) if is_learned else None
 
     def forward(self, ids: Tensor, vectors: Vectors | None = None, positions: Tensor | None = None) -> Tensor:
         """Embed tokens.
@@ -61,6 +66,8 @@ class TextEmbeddings(nn.Module):
         if vectors:
             rows, columns = zip(*vectors, strict=True)
             tokens[rows, columns] = torch.stack([self._fitting(vector, tokens) for vector in vectors.values()])
+        if self.position_embedding is None:
+            return tokens
         if positions is not None:
             return tokens + self.position_embedding(positions)
         return tokens + self.position_embedding.weight[: ids.shape[1]]
@@ -128,7 +135,8 @@ class TextModel(nn.Module):
         check_clip_skip(clip_skip, self.config.num_layers)
         mask, is_causal = self._attention_mask(ids, mask, is_causal)
 
-        states = self.encoder(self.embeddings(ids, vectors), mask, is_causal=is_causal)
+        rotate = self.rotation(torch.arange(ids.shape[1]))
+        states = self.encoder(self.embeddings(ids, vectors), mask, is_causal=is_causal, rotate=rotate)
         last = self.final_layer_norm(states[-1])
         if clip_skip == 1 and final_norm:
             hidden = last
@@ -140,6 +148,10 @@ class TextModel(nn.Module):
         pooled = last[rows, first_eos(ids, self.config.eos_id)]  # [b, s, d] -> [b, d]
         projected = None if self.text_projection is None else self.text_projection(pooled)
         return TextOutput(hidden, pooled, projected, tuple(states))
+
+    def rotation(self, positions: Tensor) -> Rotation | None:
+        """What queries and keys of these positions, ``[s]`` or ``[b, s]``, pass; None where positions are learned."""
+        return rotation(positions, self.config.head_dim) if self.config.positions == "rotary" else None
 
     def _attention_mask(self, ids: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor | None, bool]:
         """Product of the caller's mask and causality as ``[b or 1, 1, s, s]``, or None with the causal flag.

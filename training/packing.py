@@ -94,7 +94,8 @@ def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) 
     hidden = model.embeddings(packed.ids, vectors, packed.positions)
     causal = causal_mask(hidden.shape[1]).to(hidden.device)
     mask = (causal & group_mask(packed.captions)).unsqueeze(1)  # [rows, 1, length, length]
-    last = model.encoder(hidden, mask, is_causal=False)[-1]
+    rotate = None if packed.positions is None else model.rotation(packed.positions)
+    last = model.encoder(hidden, mask, is_causal=False, rotate=rotate)[-1]
     pooled = model.final_layer_norm(last.flatten(0, 1)[packed.ends])  # [rows, length, d] -> [captions, d]
     return cast("nn.Linear", model.text_projection)(pooled)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..encoder.files.tensor_file import CheckpointError
-from ..encoder.files.writing import hugging_face_tensors
+from ..encoder.files.writing import hugging_face_tensors, position_metadata
 from ..encoder.full_clip import FullClip
 from ..output.export import save_tensors
 from ..output.files import written_whole
@@ -52,6 +52,7 @@ class Results:
             "trained_by": "weighted-clip train",
             "steps": str(step),
             "options": json.dumps(self.options.as_dict()),
+            **position_metadata(towers.text.config),
         }
         if towers.word is not None:
             files = {file_name(self.options.word or ""): word_tensors(towers.word.vectors)}

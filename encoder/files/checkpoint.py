@@ -56,6 +56,7 @@ class TowerReport:
             f"{self.tower}: {self.layout}, {config.num_layers} layers of width {config.hidden_dim}, "
             f"stored as {', '.join(self.dtypes)}",
             f"  activation {config.activation} ({origin})",
+            *(["  rotary positions"] if config.positions == "rotary" else []),
             f"  used {len(self.used)} tensors",
         ]
         if self.missing:

@@ -18,7 +18,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, TextConfig, VisionConfig
+from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
+from ..rotary import ABOUT
 from .layouts import (
     CLASS_NAME,
     KEPT_POSITIONS,
@@ -97,6 +98,7 @@ class TensorFile:
             raise CheckpointError(
                 f"key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
+        positions = self._positions(tower)
         context_length = size(POSITION_NAME, 0, most=MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
@@ -110,7 +112,26 @@ class TensorFile:
             num_layers=self._num_layers(tower),
             mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM),
             projection_dim=size(PROJECTION_NAME, 0) if is_projected else None,
+            positions=positions,
         )
+
+    def _positions(self, tower: FoundTower) -> Positions:
+        """Learned where the file has a table of them; rotary where the table is 0 wide, as ``train`` writes it."""
+        key = tower.source(POSITION_NAME, self.shapes).key
+        shape, about = self.shapes.get(key, ()), self.handle.metadata() or {}
+        said = about.get("positions", "learned")
+        found: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
+        if said != found:
+            raise CheckpointError(
+                f"its metadata say {f'positions={said}'!r:.100}, and key {key!r} has shape {list(shape)!s:.100}: a "
+                f"table of learned positions is as wide as the encoder, and that of rotary ones 0 wide, so they are {found}"
+            )
+        if found == "rotary" and about.get("rotary") != ABOUT:
+            raise CheckpointError(
+                f"its metadata say {'rotary=' + str(about.get('rotary'))!r:.200}; the rotary positions that are read "
+                f"are {f'rotary={ABOUT}'!r}"
+            )
+        return found
 
     def vision_tower(self) -> FoundTower:
         """The image tower in it."""

@@ -60,8 +60,7 @@ def architecture_blocks(config: TextConfig, *, batch: int = 1) -> list[Block]:
     blocks = [
         Block("token_ids", "token ids", "BOS, tokens, EOS, PAD", ids, kind="tensor"),
         Block("token_embedding", "token embedding", f"{config.vocab_size} × {dim}", hidden, config.vocab_size * dim),
-        Block("position_embedding", "position embedding", f"{length} × {dim}", (length, dim), length * dim),
-        Block("embedding_sum", "+", "", hidden, kind="operation"),
+        *_position_blocks(config, hidden),
         Block("causal_mask", "causal mask", "", mask, kind="tensor"),
         Block("padding_mask", "PAD mask", "", (batch, 1, length), kind="tensor"),
         Block("mask_product", "mask of the attention", "", (batch, length, length), kind="tensor"),
@@ -98,16 +97,28 @@ def count_text(count: int) -> str:
     return str(count)
 
 
+def _position_blocks(config: TextConfig, hidden: tuple[int, ...]) -> list[Block]:
+    """A learned table, added to the tokens; none where queries and keys are turned."""
+    if config.positions == "rotary":
+        return []
+    length, dim = config.context_length, config.hidden_dim
+    return [
+        Block("position_embedding", "position embedding", f"{length} × {dim}", (length, dim), length * dim),
+        Block("embedding_sum", "+", "", hidden, kind="operation"),
+    ]
+
+
 def _layer_blocks(config: TextConfig, batch: int) -> list[Block]:
     length, dim, heads, mlp = config.context_length, config.hidden_dim, config.num_heads, config.mlp_dim
     hidden = (batch, length, dim)
     split, square = (batch, heads, length, config.head_dim), (batch, heads, length, length)
     linear = dim * dim + dim
+    turned = ", rotary" if config.positions == "rotary" else ""
     blocks = [
         Block("norm_1", "LayerNorm", _norm_detail(config), hidden, 2 * dim),
         Block("value", "V", f"{dim} → {dim}", split, linear),
-        Block("query", "Q", f"{dim} → {dim}", split, linear),
-        Block("key", "K", f"{dim} → {dim}", split, linear),
+        Block("query", "Q", f"{dim} → {dim}{turned}", split, linear),
+        Block("key", "K", f"{dim} → {dim}{turned}", split, linear),
         Block("scores", f"Q Kᵀ / √{config.head_dim}", f"{heads} heads", square),
         Block("softmax", "masked softmax", "", square),
         Block("mix", "times V, heads joined", "", hidden),

@@ -82,15 +82,17 @@ def _draw_frame(canvas: Canvas, config: TextConfig, blocks: Sequence[Block], fra
 
 def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str, Box], colors: Theme) -> None:
     """Arrows and shapes of the main stream and its residual connections."""
-    before = "token_ids token_embedding embedding_sum norm_1"
+    has_table = "position_embedding" in boxes
+    before = f"token_ids token_embedding {'embedding_sum ' if has_table else ''}norm_1"
     after = "mix attention_out residual_1 norm_2 mlp_in activation mlp_out residual_2 final_norm hidden"
     attention = (("query", "scores"), ("key", "scores"), ("value", "mix"), ("scores", "softmax"), ("softmax", "mix"))
     for upper, lower in (*pairwise(before.split()), *attention, *pairwise(after.split())):
         _down(canvas, boxes[upper], boxes[lower], colors)
         _shape(canvas, blocks[upper], boxes[upper].x, boxes[upper].bottom, colors)
-    position, total = boxes["position_embedding"], boxes["embedding_sum"]
-    canvas.arrow([(position.x, position.bottom), (position.x, total.y), (total.right, total.y)], colors.muted)
-    _shape(canvas, blocks["position_embedding"], position.x, position.bottom, colors)
+    if has_table:
+        position, total = boxes["position_embedding"], boxes["embedding_sum"]
+        canvas.arrow([(position.x, position.bottom), (position.x, total.y), (total.right, total.y)], colors.muted)
+        _shape(canvas, blocks["position_embedding"], position.x, position.bottom, colors)
 
     fork = boxes["norm_1"].bottom + 12
     canvas.line([(STREAM, boxes["norm_1"].bottom), (STREAM, fork)], colors.muted)

@@ -71,10 +71,13 @@ def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
             y = boxes[key].bottom + STEP
 
     stack("token_ids")
-    centred("token_embedding")
-    centred("position_embedding", 210, x=STREAM + BOX_WIDTH / 2 + 20 + 105)
-    y += BOX_HEIGHT + STEP - 6
-    stack("embedding_sum")
+    if any(block.key == "position_embedding" for block in blocks):
+        centred("token_embedding")
+        centred("position_embedding", 210, x=STREAM + BOX_WIDTH / 2 + 20 + 105)
+        y += BOX_HEIGHT + STEP - 6
+        stack("embedding_sum")
+    else:
+        stack("token_embedding")
     frame_top = y
     y += 64
     stack("norm_1")
