@@ -14,12 +14,13 @@ from .train_report import write_report
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
 
+_NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
 _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
 
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
-    from ..encoder.config import CROPS
+    from ..encoder.config import CROPS, POSITIONS
 
     train = commands.add_parser(
         "train",
@@ -134,6 +135,20 @@ def add_command(commands: Any) -> None:
         "--checkpointing", action="store_true", help="less memory for a third more time, and the same numbers"
     )
     train.add_argument(
+        "--new-text",
+        action="store_true",
+        help="begin with a text encoder of random weights, of the size of the old one",
+    )
+    train.add_argument(
+        "--positions",
+        choices=POSITIONS,
+        help="of a new text encoder (learned); rotary ones read captions longer than those in training, and hosts "
+        "cannot load them",
+    )
+    train.add_argument(
+        "--context-length", type=int, metavar="N", help="positions of a new text encoder, with start and end (77)"
+    )
+    train.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
         help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
@@ -154,6 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..training.checkpoint import check_new
     from ..training.data import read_data, summary
     from ..training.log import LOG_NAME
+    from ..training.new_text import with_text
     from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
     from ..training.run import Run
     from ..training.step import make_accelerator
@@ -173,10 +189,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if options.lora:
         declare_missing_operators()  # in the development set, where peft would import a torchvision for CUDA
     data = read_data(arguments.data)
-    clip = load_full_clip(arguments.weights, activation=arguments.activation)
+    clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(clip, arguments.weights, data, folder, options, accelerator, say)
     notes = summary(run.data.problems)
+    is_rotary = clip.text.config.positions == "rotary"
+    if is_rotary:
+        notes.append(f"rotary positions: {_NO_HOST}")
     for line in notes:
         say(line)
     notes.append(
@@ -194,6 +213,9 @@ def _run(arguments: argparse.Namespace) -> int:
             say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
     if options.word:
         say(f"written: {folder / file_name(options.word)}, an embedding, for the host's folder of embeddings")
+        return 0
+    if is_rotary:
+        say(f"written: {folder / TEXT_NAME} and {folder / WHOLE_NAME}, the whole CLIP; {_NO_HOST}")
         return 0
     say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
     if options.lora:
@@ -244,6 +266,9 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         word_from=arguments.word_from,
         checkpointing=arguments.checkpointing,
         compress=arguments.compress,
+        new_text=arguments.new_text,
+        positions=arguments.positions,
+        context_length=arguments.context_length,
     )
 
 

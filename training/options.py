@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ..encoder.config import CROPS, Crop
+from ..encoder.config import CROPS, Crop, Positions
+from ..encoder.files.tensor_file import MAX_POSITIONS
 from .augmentation import Augmentation
 from .captions import CaptionOptions
 from .optimizer import Optimizer, Rates
@@ -71,6 +72,12 @@ class TrainOptions:
     """Compute the layers again in the backward pass, to save memory."""
     compress: int = 0
     """Rank of the matrices as which processes send each other gradients; 0: the gradients themselves."""
+    new_text: bool = False
+    """Begin with a text tower of random weights, of the size of the file's."""
+    positions: Positions | None = None
+    """Of the text tower. None: as in the file, and learned in a new one."""
+    context_length: int | None = None
+    """Positions of a new text tower, BOS and EOS included. None: as many as the file's has."""
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
@@ -92,6 +99,7 @@ class TrainOptions:
             raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
         if self.word is not None:
             self._check_word(self.word)
+        self._check_new_text()
         if not 0 <= self.merge < math.inf:
             raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
         if not 0 <= self.keep < math.inf:
@@ -108,6 +116,17 @@ class TrainOptions:
         others |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
         if given := [name for name, is_given in others.items() if is_given]:
             raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
+
+    def _check_new_text(self) -> None:
+        """Whether a new text tower can be trained so."""
+        length = self.context_length
+        if length is not None and not self.new_text:
+            raise ValueError("--context-length is of a new text encoder: add --new-text, or leave it out")
+        if length is not None and not 3 <= length <= MAX_POSITIONS:
+            raise ValueError(f"a text encoder has 3 to {MAX_POSITIONS:,} positions, got {length}")
+        others = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
+        if self.new_text and (given := [name for name, is_given in others.items() if is_given]):
+            raise ValueError(f"--new-text leaves nothing of the old text encoder: leave out {', '.join(given)}")
 
     def num_held_out(self, num_pairs: int) -> int:
         """How many of so many pairs are held out."""

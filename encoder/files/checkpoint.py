@@ -19,7 +19,7 @@ from torch import nn
 from ..config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
 from ..text_model import TextModel
 from ..vision_model import VisionModel
-from .layouts import PROJECTION_NAME, FoundTower
+from .layouts import POSITION_NAME, PROJECTION_NAME, FoundTower
 from .overflow import overflow
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
 
@@ -125,6 +125,8 @@ def load_text_models(
             with torch.device("meta"):
                 model = models[tower.name] = TextModel(config)
             dtypes, used = load_weights(file, tower, model, dtype, device)
+            if config.positions == "rotary":  # the empty table that says so
+                used = (*used, tower.source(POSITION_NAME, file.shapes).key)
             report = TowerReport(
                 tower=tower.name,
                 layout=tower.place.layout,

@@ -123,8 +123,8 @@ class TensorFile:
         found: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
         if said != found:
             raise CheckpointError(
-                f"its metadata say {f'positions={said}'!r:.100}, and key {key!r} has shape {list(shape)!s:.100}: a "
-                f"table of learned positions is as wide as the encoder, and that of rotary ones 0 wide, so they are {found}"
+                f"its metadata say {f'positions={said}'!r:.100}, and key {key!r} has shape {list(shape)!s:.100}, as "
+                f"{found} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary ones"
             )
         if found == "rotary" and about.get("rotary") != ABOUT:
             raise CheckpointError(

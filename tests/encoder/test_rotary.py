@@ -247,6 +247,7 @@ def test_a_file_says_that_its_positions_are_rotary(tmp_path: Path) -> None:
     ids = random_ids(2)
     assert again(ids).projected.equal(model(ids).projected)
     assert "rotary positions" in str(report)
+    assert report.ignored == ()
     assert position_metadata(WIDE) == {}
 
 
