@@ -77,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     from .. import __version__, benchmarks, parity
-    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, train
+    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, stretch, train
 
     parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
     parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
@@ -95,6 +95,7 @@ def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     encode.add_command(commands)
     rerank.add_command(commands)
     train.add_command(commands)
+    stretch.add_command(commands)
     dalle.add_command(commands)
     convert_dvae.add_command(commands)
     convert_rudalle.add_command(commands)

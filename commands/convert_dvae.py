@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import show
+from .loading import check_new_file
 
 
 def add_command(commands: Any) -> None:
@@ -29,10 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.pickled import read_published
 
     out: Path = arguments.out
-    if out.suffix != ".safetensors":
-        raise ValueError(f"{out}: the name of the file to write must end in .safetensors")
-    if out.exists():
-        raise ValueError(f"{out} is there already; choose another name")
+    check_new_file(out)
     model = read_published(arguments.encoder, arguments.decoder)
     save_dvae(model, out, {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"})
     config = model.config

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import show
+from .loading import check_new_file
 
 VARIANTS = ("rudalle-v2", "rudalle-v3")
 
@@ -39,10 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.rudalle import read_rudalle
 
     out: Path = arguments.out
-    if out.suffix != ".safetensors":
-        raise ValueError(f"{out}: the name of the file to write must end in .safetensors")
-    if out.exists():
-        raise ValueError(f"{out} is there already; choose another name")
+    check_new_file(out)
     prior = read_rudalle(arguments.weights, arguments.variant, arguments.heads)
     save_prior(prior, out, {"converted_from": arguments.weights.name})
     config = prior.config

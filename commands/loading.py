@@ -37,6 +37,14 @@ def add_embeddings_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_new_file(path: Path) -> None:
+    """Raise ValueError unless a file to write is a safetensors file that is not there yet."""
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{path}: the name of the file to write must end in .safetensors")
+    if path.exists():
+        raise ValueError(f"{path} is there already; choose another name")
+
+
 def dtype_named(name: str) -> torch.dtype:
     """The type that one of `DTYPES` names."""
     import torch

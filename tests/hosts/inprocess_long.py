@@ -7,12 +7,14 @@ The second half is our native encoder. Run by test_comfyui_inprocess.py in Comfy
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from inprocess import OURS, TEXTS, WIDTHS, difference, issues_in, main, make_clip, ours, run_ours, stock
+from inprocess import OURS, PACK, TEXTS, WIDTHS, difference, issues_in, main, make_clip, ours, run_ours, stock
 from inprocess_models import PLAIN, our_sdxl, stock_sdxl
 from inprocess_native import CLOSE, checkpoint, conditioning, load
 from safetensors.torch import save_file
@@ -20,6 +22,9 @@ from safetensors.torch import save_file
 LONG = 248
 FULL = "cat " * 240 + "(dog:1.3) bird tree house red blue"
 """Fills a chunk of 248 positions: 246 tokens. Four chunks of 77 hold them; the last row of these is far behind."""
+COLORS = ("red", "green", "blue", "black", "white", "brown", "pink", "gray", "golden", "orange")
+THINGS = ("cat", "dog", "bird", "tree", "house", "road", "hat", "sun", "car", "boat")
+"""All pairs of them are 200 tokens."""
 ROWS = {
     **dict.fromkeys([*TEXTS[:2], PLAIN], (248, 77)),
     TEXTS[2]: (248, 231),
@@ -155,6 +160,40 @@ def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() ->
             assert expected[0][0].isfinite().all()
             largest = max(largest, difference(measured, expected))
     assert largest <= 2 * CLOSE, largest
+    return largest
+
+
+def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
+    """What the command `stretch` writes, by the host's own loader."""
+    import comfy.sd
+    import folder_paths
+
+    sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
+    largest = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        folder_paths.add_model_folder_path("text_encoders", folder, is_default=True)
+        state = make_clip("SD1").cond_stage_model.clip_l.transformer.state_dict()
+        # on a CPU the host keeps text encoders in that type, whatever the file has
+        save_file(
+            {name: tensor.half().contiguous() for name, tensor in state.items()}, Path(folder, "clip.safetensors")
+        )
+        for positions in (LONG, 134):
+            name = f"clip-{positions}.safetensors"
+            command = [PACK / "__main__.py", "stretch", Path(folder, "clip.safetensors"), "--positions", str(positions)]
+            subprocess.run([sys.executable, "-P", *map(str, command)], check=True, timeout=300)
+            options = {"model_config": {**sizes, "intermediate_size": 2 * WIDTHS["l"]}}
+            clip = comfy.sd.load_clip([str(Path(folder, name))], model_options=options)
+            native = load(f"text_encoders/{name}")
+            two_hundred = " ".join(f"{color} {thing}" for color in COLORS for thing in THINGS)
+            for text, rows in ((PLAIN, 1), (two_hundred, 1 if positions == LONG else 2), (f"{two_hundred} " * 3, None)):
+                tokens = clip.tokenize(text)["l"]
+                assert {len(chunk) for chunk in tokens} == {positions}
+                expected = stock(clip, text)
+                assert expected[0][0].abs().mean() > 0.1
+                assert expected[0][0].shape[1] == positions * (rows or len(tokens))
+                assert difference(ours(clip, text), expected) == 0
+                largest = max(largest, difference(conditioning(native, text=text), expected))
+    assert largest <= CLOSE, largest
     return largest
 
 

@@ -56,6 +56,7 @@ SUBJECTS = {
     "check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding": (
         "Native encoder, Long-CLIP in SDXL, every scheme and padding, with the host's"
     ),
+    "check_a_stretched_clip_gives_the_native_encoders_rows": "Native encoder, stretched CLIP-L, small, with stock",
     "check_each_step_uses_its_texts": "Timed prompts, every scheduler: each denoiser call, with its text alone",
     "check_each_step_of_a_part_of_the_way_uses_its_texts": "Timed prompts, second half of the steps, likewise",
     "check_the_prompts_of_the_case_file_step_by_step": "Timed prompts, 100 with the WebUI's own texts, likewise",

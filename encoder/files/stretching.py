@@ -1,0 +1,132 @@
+"""A text tower's position table stretched to more positions, by the rule of Long-CLIP.
+
+Long-CLIP keeps the first 20 rows of the table, which are well trained, makes four rows of each of the others by linear
+interpolation, and goes on behind the last row as the last step went. 77 positions become 248. The rule works for any
+number of rows in place of four: ``k`` of them make ``20 + 57 k`` positions.
+
+Source: B. Zhang et al., "Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024, section 3.1, and
+``load_from_clip`` in its program, revision 3966af9.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..text_model import TextModel
+from .layouts import KEPT_POSITIONS, POSITION_NAME
+from .tensor_file import MAX_POSITIONS, CheckpointError, TensorFile
+
+_OF_CHECKPOINTS = ("cond_stage_model.", "conditioner.", "text_encoders.")
+"""Prefixes of the text towers of checkpoints, which hosts read with 77 positions only."""
+_TABLE_AND_IDS = ("position_embedding.weight", "position_ids")
+"""Ends of the keys of Hugging Face's table, and of the numbers of its rows that older files hold."""
+_TABLE_AND_COUNT = ("positional_embedding", "context_length")
+"""Ends of the keys of OpenAI's table, and of the number of its rows that its release holds."""
+
+
+def stretched(table: Tensor, num_positions: int) -> Tensor:
+    """A position table with more rows.
+
+    Args:
+        table: ``[rows, dim]``, floating point, with more than 20 rows.
+        num_positions: Rows of the result: ``20 + (rows - 20) * k``, for a whole number ``k`` from 2.
+
+    Returns:
+        ``[num_positions, dim]``, in the table's type. Every operation is rounded to that type, as in Long-CLIP's
+        program; types of 8 bits, in which PyTorch does not calculate, are rounded once.
+
+    Raises:
+        ValueError: If the rule does not give that number of rows.
+
+    >>> stretched(torch.arange(22.0).unsqueeze(1), 24).squeeze(1)[18:]
+    tensor([18.0000, 19.0000, 20.0000, 20.5000, 21.0000, 21.5000])
+    """
+    factor = _factor(len(table), num_positions)
+    rows = table.float() if table.element_size() == 1 else table
+    kept, others = rows[:KEPT_POSITIONS], rows[KEPT_POSITIONS:]
+    parts = [others]
+    for part in range(1, factor):
+        between = (factor - part) * others[:-1] / factor + part * others[1:] / factor
+        behind = rows[-1:] + part * (rows[-1:] - rows[-2:-1]) / factor
+        parts.append(torch.cat([between, behind]))
+    return torch.cat([kept, torch.stack(parts, dim=1).flatten(0, 1)]).to(table.dtype)
+
+
+class StretchedFile(NamedTuple):
+    """A file with a longer position table, as far as it differs from the old one."""
+
+    tower: str
+    """ComfyUI's name for its text tower."""
+    old_positions: int
+    """Rows of the old table."""
+    tensors: dict[str, Tensor]
+    """What takes the place of tensors of the file, by key, in the types that they have there."""
+
+
+def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
+    """Give the text tower of a file more positions.
+
+    Args:
+        file: A text encoder or a whole CLIP.
+        num_positions: As in `stretched`.
+
+    Returns:
+        What changes in the file.
+
+    Raises:
+        CheckpointError: If it is a checkpoint, holds several text towers, or cannot be loaded as it is.
+        ValueError: If the rule does not give that number of positions.
+    """
+    towers = file.towers()
+    tower = towers[0]
+    if tower.place.prefix.startswith(_OF_CHECKPOINTS):
+        raise CheckpointError(
+            f"this is a file of the layout “{tower.place.layout}”: hosts read checkpoints with 77 positions only. Give "
+            "a text encoder or a whole CLIP; ComfyUI's node CLIPSave writes the text encoder of a checkpoint"
+        )
+    if len(towers) > 1:
+        raise CheckpointError(
+            f"it holds several text encoders ({', '.join(tower.name for tower in towers)}): give a file of one"
+        )
+    config = file.config(tower)
+    with torch.device("meta"):
+        file.sources(tower, TextModel(config))  # says what is wrong with the others
+    source = tower.source(POSITION_NAME, file.shapes)
+    table = stretched(file.tensor(source), num_positions)
+    if not bool(torch.isfinite(table.float()).all()):
+        raise CheckpointError(f"key {source.key!r} holds values so large that the stretched ones are beyond its type")
+    tensors = {key: table for key in (source.key, source.later_key) if key}
+    tensors |= _following(file, source.key, num_positions)
+    return StretchedFile(tower.name, config.context_length, tensors)
+
+
+def _following(file: TensorFile, key: str, num_positions: int) -> dict[str, Tensor]:
+    """The tensors that tell of a position table's rows, by key; hosts that read them would refuse old ones."""
+    rows = file.shapes[key][0]
+    ids = key.removesuffix(_TABLE_AND_IDS[0]) + _TABLE_AND_IDS[1]
+    if file.shapes.get(ids) in ((1, rows), (rows,)):
+        old: Tensor = file.handle.get_tensor(ids)
+        return {ids: torch.arange(num_positions).expand(*old.shape[:-1], -1).to(old.dtype)}
+    count = key.removesuffix(_TABLE_AND_COUNT[0]) + _TABLE_AND_COUNT[1]
+    if file.shapes.get(count) in ((), (1,)):
+        return {count: torch.full_like(file.handle.get_tensor(count), num_positions)}
+    return {}
+
+
+def _factor(rows: int, num_positions: int) -> int:
+    """How many rows are made of each that is not kept."""
+    others = rows - KEPT_POSITIONS
+    if others < 1:
+        raise ValueError(f"{rows} positions cannot be stretched: Long-CLIP's rule keeps the first {KEPT_POSITIONS}")
+    factor, rest = divmod(num_positions - KEPT_POSITIONS, others)
+    if factor < 2 or rest or num_positions > MAX_POSITIONS:
+        first = ", ".join(str(KEPT_POSITIONS + others * each) for each in (2, 3, 4, 5))
+        raise ValueError(
+            f"{num_positions} positions cannot be made of {rows}: Long-CLIP's rule keeps the first {KEPT_POSITIONS} "
+            f"and makes the same number of each of the other {others}. Possible are {first} and so on, up to "
+            f"{MAX_POSITIONS:,}"
+        )
+    return factor

@@ -1,0 +1,70 @@
+"""A safetensors file with some of its tensors replaced: all others are copied byte for byte, whatever their type is.
+
+Takes the memory of the new tensors alone, however large the file is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK = 1 << 22
+"""Bytes that are copied at a time."""
+_METADATA = "__metadata__"
+
+
+def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file anew, tensors in the order that they have there.
+
+    Args:
+        source: The file, of which safetensors has read the header.
+        place: Where to write, as `written_whole` gives it.
+        tensors: By key of the file, what takes the place of its tensors: of the same type, of any shape, on the CPU.
+        metadata: Entries of the header, added to those that are there.
+
+    Raises:
+        OSError: If one of the files cannot be read or written, or ``source`` has become shorter.
+    """
+    with source.open("rb") as file, place.open("wb") as out:
+        header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.tell()
+        about = {**header.pop(_METADATA, {}), **metadata}
+        entries = sorted(header.items(), key=lambda entry: entry[1]["data_offsets"])
+        written: dict[str, Any] = {_METADATA: about}
+        end = 0
+        for key, entry in entries:
+            begin, tensor = end, tensors.get(key)
+            old_begin, old_end = entry["data_offsets"]
+            shape, size = (entry["shape"], old_end - old_begin) if tensor is None else (tensor.shape, tensor.nbytes)
+            end = begin + size
+            written[key] = {"dtype": entry["dtype"], "shape": list(shape), "data_offsets": [begin, end]}
+        text = json.dumps(written, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8, as safetensors has it
+        out.write(len(text).to_bytes(8, "little") + text)
+        for key, entry in entries:
+            begin, end = entry["data_offsets"]
+            if key in tensors:
+                out.write(_bytes_of(tensors[key]))
+            else:
+                file.seek(data + begin)
+                _copy(file, out, end - begin)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _copy(file: BinaryIO, out: BinaryIO, size: int) -> None:
+    while size:
+        block = file.read(min(size, _BLOCK))
+        if not block:
+            raise OSError(f"{file.name}: it has become shorter while it was read")
+        out.write(block)
+        size -= len(block)
