@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from weighted_clip.parity.find_hosts import Host, find_hosts, find_packs
 
+from . import comfy_server
+from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
 from .native import native_encoder
 from .parity import Figures, revision_of, write_parity
+from .ruler_page import RulerPage
 from .stock import StockOutputs, run_stock
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
@@ -124,6 +127,34 @@ def figures(host: Host, request: pytest.FixtureRequest) -> Figures:
 def webui_figures(webui_host: Host, request: pytest.FixtureRequest) -> Figures:
     """Collects what was measured in a WebUI."""
     return request.config.stash.setdefault(FIGURES, Figures()).of(f"{webui_host.kind} {webui_host.version}")
+
+
+@pytest.fixture(scope="session")
+def ruler_server(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A server of our own, as ComfyUI serves no files of a folder with a space in its name."""
+    models = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comfy_server, "PACK_FOLDER", "ComfyUI-weighted.clip")
+        with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
+            server.request("/settings", {"Comfy.TutorialCompleted": True})  # no dialog on the first visit
+            yield server
+
+
+@pytest.fixture(scope="session")
+def ruler_browser(ruler_server: ComfyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RulerPage]:
+    """A browser that has seen nothing yet."""
+    with running_browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield RulerPage(driver, ruler_server.port)
+
+
+@pytest.fixture(params=[False, True], ids=["canvas", "Nodes 2.0"])
+def page(ruler_browser: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
+    """The page, freshly loaded, with nodes drawn in either way."""
+    ruler_browser.open()
+    ruler_browser.set_nodes_2(request.param)
+    if not ruler_browser.can_show():
+        pytest.skip("this front end's Nodes 2.0 shows no DOM widgets at all")
+    return ruler_browser
 
 
 @pytest.fixture(scope="session")

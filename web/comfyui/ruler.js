@@ -9,7 +9,8 @@ import { app } from "../../scripts/app.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
-import { addRulerWidget, after } from "./ruler/widget.js";
+import { addRulerWidget } from "./ruler/widget.js";
+import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
 /** The server's message of where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */

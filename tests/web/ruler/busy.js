@@ -19,7 +19,8 @@ function addNode(text) {
   const graph = { links: {}, getNodeById: () => null };
   const node = { comfyClass: "WeightedCLIPLoadPromptLoras", widgets: [widget], inputs: [], graph, addDOMWidget };
   app.extension.beforeRegisterNodeDef({}, definitions.WeightedCLIPLoadPromptLoras);
-  app.extension.nodeCreated(Object.assign(node, { setDirtyCanvas: () => {} }));
+  const size = { size: [400, 200], setSize: (wanted) => (node.size = wanted) };
+  app.extension.nodeCreated(Object.assign(node, size, { setDirtyCanvas: () => {} }));
   node.onAdded();
   const type = (value) => {
     widget.value = value;

@@ -1,5 +1,8 @@
 /** The widget that holds a ruler on a node. Without a value, so that nothing of it is saved or sent. */
 
+import { NodeHeight } from "./node_height.js";
+import { before } from "./wrap.js";
+
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
 
@@ -20,14 +23,21 @@ export function addRulerWidget(node, drawing, canvas) {
   widget.computeSize = () => [0, height];
   widget.computeLayoutSize = undefined;
 
+  const nodeHeight = new NodeHeight(node);
+  before(drawing, "show", () => nodeHeight.remember());
+
   const drawNode = () => node.graph && node.setDirtyCanvas(true, true);
   // the height follows what it shows, which wraps where the node is narrow
+  let width = 0;
   const observer = new ResizeObserver(() => {
     drawing.refresh(); // it may have come to the page just now
     if (!box.offsetHeight && box.childElementCount) return; // not on the screen
+    const isWrapped = Boolean(width && box.offsetWidth && width !== box.offsetWidth);
+    width = box.offsetWidth || width;
     const margin = box.offsetHeight ? MARGIN : 0;
     height = box.offsetHeight ? box.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
     widget.options.margin = margin;
+    nodeHeight.follow(height && height + 4, !isWrapped);
     drawNode();
     // the canvas makes room only while it draws, after the node's body
     requestAnimationFrame(() => requestAnimationFrame(drawNode));
@@ -41,15 +51,9 @@ export function addRulerWidget(node, drawing, canvas) {
     event.preventDefault();
     canvas().dispatchEvent(new WheelEvent(event.type, event));
   });
-  return { start: () => observer.observe(box), stop: () => observer.disconnect() };
-}
-
-/** Call something more after a method of an object, which it may lack, with the same arguments. */
-export function after(object, name, then) {
-  const original = object[name];
-  object[name] = function (...values) {
-    const result = original?.apply(this, values);
-    then(...values);
-    return result;
+  const start = () => {
+    observer.observe(box);
+    nodeHeight.added();
   };
+  return { start, stop: () => observer.disconnect() };
 }

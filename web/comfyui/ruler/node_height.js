@@ -1,0 +1,98 @@
+/**
+ * How high a node with a ruler is: as high as its user made it, and by the height of the ruler more. So the prompt box
+ * keeps its height whatever the ruler shows.
+ */
+
+import { after } from "./wrap.js";
+
+/** Pixels of text that a box of a new node shows at least, without the box's padding. */
+const TEXT_HEIGHT = 120;
+/** What ComfyUI puts around that text on the canvas: margins of 10 and padding of 2 pixels, above and below. */
+const AROUND_TEXT = 24;
+/** Pixels that ComfyUI gives a box on a new node that has no free room. */
+const LEAST_BOX = 50;
+/** Property of a saved node whose height is that without the ruler. Nodes of older files do not have it. */
+const APART = "weighted_clip_height_without_ruler";
+/** Frames in which Nodes 2.0 has drawn a new node. */
+const MAX_FRAMES = 60;
+
+/** Makes a node as high as its ruler needs it, and its boxes of text high enough when it is new. */
+export class NodeHeight {
+  #node;
+  /** Pixels of the node's height that are the ruler's. */
+  #ruler = 0;
+  /** Whether the height is of an older file, in which the ruler's is already counted. */
+  #isCounted = false;
+  #isNew = true;
+  /** The height of the node before the ruler was drawn anew, for as long as that is not known to the page. */
+  #before = null;
+
+  /** @param {object} node A node that has all its widgets, but was not read from a file yet. */
+  constructor(node) {
+    this.#node = node;
+    const [width, height] = node.size;
+    node.setSize([width, height + this.#boxes().length * (TEXT_HEIGHT + AROUND_TEXT - LEAST_BOX)]);
+    after(node, "onConfigure", (saved) => this.#configured(saved));
+    after(node, "onSerialize", (saved) => this.#serialized(saved));
+  }
+
+  /** To be called before the ruler is drawn: Nodes 2.0 makes room for it by itself when a box can give none. */
+  remember() {
+    if (this.#before !== null) return;
+    this.#before = this.#node.size[1];
+    requestAnimationFrame(() => requestAnimationFrame(() => (this.#before = null)));
+  }
+
+  /**
+   * The ruler has another height.
+   * @param {number} ruler Pixels.
+   * @param {boolean} isOther False where it shows the same and the node has another width: then the user is changing
+   *   the node's size, and what is left is the box's.
+   */
+  follow(ruler, isOther) {
+    const [width, height] = this.#node.size;
+    const change = ruler - this.#ruler;
+    this.#ruler = ruler;
+    if (change && isOther && !this.#isCounted) this.#node.setSize([width, (this.#before ?? height) + change]);
+    this.#before = null;
+    if (ruler) this.#isCounted = false;
+  }
+
+  /** The node is in a graph: in Nodes 2.0 only its drawing tells how high the boxes are. */
+  added(frame = 0) {
+    if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
+    const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
+    const lacks = boxes.filter((box) => box.clientHeight).map(lackOf);
+    if (!lacks.length) {
+      requestAnimationFrame(() => this.added(frame + 1));
+      return;
+    }
+    this.#isNew = false;
+    // free room is shared by all boxes alike
+    const lack = Math.max(0, ...lacks) * lacks.length;
+    if (lack) this.#node.setSize([this.#node.size[0], this.#node.size[1] + lack]);
+  }
+
+  #boxes() {
+    return this.#node.widgets.filter((widget) => widget.type === "customtext");
+  }
+
+  #configured(saved) {
+    this.#isNew = false;
+    const isApart = Boolean(saved.properties?.[APART]);
+    this.#isCounted = !isApart && !this.#ruler;
+    if (isApart && saved.size) this.#node.setSize([saved.size[0], saved.size[1] + this.#ruler]);
+  }
+
+  #serialized(saved) {
+    if (this.#isCounted) return;
+    saved.size = [saved.size[0], saved.size[1] - this.#ruler];
+    saved.properties = { ...saved.properties, [APART]: true };
+  }
+}
+
+/** Pixels that a box lacks for its least text. */
+function lackOf(box) {
+  const { paddingTop, paddingBottom } = getComputedStyle(box);
+  return TEXT_HEIGHT + parseFloat(paddingTop) + parseFloat(paddingBottom) - box.clientHeight;
+}
