@@ -16,7 +16,7 @@ from torch import Tensor
 from weighted_clip.commands import main
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.stretching import stretched
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.output.rewriting import rewrite
 
@@ -191,6 +191,15 @@ def test_other_files_are_refused(
     told = capsys.readouterr().err
     assert said in told
     assert str(path) in told
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rotary_positions_are_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = seeded_text_model(replace(TEXT, positions="rotary"))
+    path = tmp_path / "rotary.safetensors"
+    save_file(hugging_face_tensors(model), path, metadata=position_metadata(model.config))
+    assert stretch(path) == 1
+    assert "it has rotary positions, of which there is no table to stretch" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [path]
 
 

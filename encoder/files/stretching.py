@@ -77,7 +77,8 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
         What changes in the file.
 
     Raises:
-        CheckpointError: If it is a checkpoint, holds several text towers, or cannot be loaded as it is.
+        CheckpointError: If it is a checkpoint, holds several text towers, has rotary positions, or cannot be loaded as
+            it is.
         ValueError: If the rule does not give that number of positions.
     """
     towers = file.towers()
@@ -92,6 +93,8 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
             f"it holds several text encoders ({', '.join(tower.name for tower in towers)}): give a file of one"
         )
     config = file.config(tower)
+    if config.positions == "rotary":
+        raise CheckpointError("it has rotary positions, of which there is no table to stretch")
     with torch.device("meta"):
         file.sources(tower, TextModel(config))  # says what is wrong with the others
     source = tower.source(POSITION_NAME, file.shapes)

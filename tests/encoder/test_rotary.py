@@ -285,6 +285,12 @@ def test_learned_and_rotary_are_never_taken_for_each_other(
         load_text_models(path)
 
 
+def test_what_another_program_calls_positions_is_no_reason_to_refuse_a_file(tmp_path: Path) -> None:
+    path = saved(tmp_path / "other.safetensors", seeded_text_model(WIDE), {"positions": "77 of them"})
+    [model] = load_text_models(path)[0].values()
+    assert model.config == WIDE
+
+
 def test_transformers_refuses_such_a_file(tmp_path: Path) -> None:
     """As ComfyUI and Forge do, by the same `load_state_dict`: a table that is 0 wide fits nowhere."""
     library("transformers")
