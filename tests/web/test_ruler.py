@@ -26,6 +26,7 @@ from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.strip import Chip, strip_items
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +43,33 @@ NUM_REFUSED = 2
 THEMES = ("dark", "light", "solarized")
 WEIGHTS = (1.0, 1.1, 1.4, 2.0, 5.0, 0.91, 0.5, 0.0, -0.3, -2.0, 1e30)
 HOST_TEXTS = ("a // b", "a /* b */ c", "{x|y} z", "{only}", r"\{kept\}", "{dusk", "{a{b|c}|d}", "[a|b] 50% } ok")
+
+WEIGHED = (
+    ("a red cat", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
+    ("a (red cat:1.2)!", "cat", {"comfy": 1.25, "a1111": 1.25}),
+    ("a ((red cat))", "red", {"comfy": 1.15, "a1111": 1.1 * 1.15, "compel": 1.05}),
+    ("(a (red:1.3) cat) (dog", "cat", {"comfy": 1.15, "a1111": 1.15}),
+    (r"a \(red\) cat", "red", {"comfy": 1.05, "a1111": 1.05}),
+    ("a (red cat)1.2, dog", "cat", {"compel": 1.25}),
+    ("a cat++, (dog)--", "cat", {"compel": 1.26}),
+    ("a cat++, (dog)--", "dog", {"compel": 0.86}),
+    ("a half-cat.", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
+    ('a "red cat", dog', "cat", {"compel": 1.05}),
+    ('("a cat", "b").blend(1, 2)', "cat", {"compel": 1.05}),
+    ('("a cat", "b").and()', "b", {"compel": 1.05}),
+    ("cat.swap(dog) hat", "hat", {"compel": 1.05}),
+    ("1girl, (best quality), 森", "quality", {"comfy": 1.15, "a1111": 1.15, "compel": 1.05}),
+    ("1girl, (best quality), 森", "森", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
+)
+"""Prompts, a word of each, and what it weighs in each syntax after one step up."""
+UNWEIGHED = (
+    ('("a cat", "b").blend(1, 2)', "2", "compel"),
+    ("cat.swap(dog)", "cat", "compel"),
+    ("a withLora(ink, 0.5) cat", "ink", "compel"),
+    ("a , b", ",", "compel"),
+    ("a cat", "cat", "none"),
+    ("a <lora:ink> cat", "ink", "a1111"),
+)
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
@@ -145,9 +173,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     ]
     page = (HERE / "ruler" / "page.html").read_text(encoding="utf-8")
     page = page.replace("CASES", as_json(cases()))
-    page = page.replace(
-        "WEIGHTS", as_json({"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS, "definitions": definitions()})
-    )
+    shared = {"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS, "definitions": definitions()}
+    page = page.replace("WEIGHTS", as_json({**shared, "reweighted": changes()}))
     handler = type("Handler", (_Handler,), {"page": page.encode(), "asked": [], "running": [], "num_running": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -171,6 +198,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     results = json.loads(found[1])
     assert results["errors"] == []
     yield {**results, "asked": handler.asked, "num_running": handler.num_running}
+
+
+def changes() -> list[tuple[str, int, int, str, dict[str, float]]]:
+    """What `reweighted` of weights.js is called with."""
+    weighed = [(text, word, syntax) for text, word, wanted in WEIGHED for syntax in wanted]
+    places = [(text, text.index(word), syntax) for text, word, syntax in (*weighed, *UNWEIGHED)]
+    places.append(("a <lora:ink:0.8:te=1> cat", 5, "a1111"))
+    return [(text, start, start, syntax, {"by": 0.05}) for text, start, syntax in places]
 
 
 def definitions() -> dict[str, Any]:
@@ -371,6 +406,29 @@ def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
         {"text": "ab", "hasChoice": True},
         {"text": "[a|b] 50% } ok", "hasChoice": False},
     ]
+
+
+def letters(text: str, syntax: str) -> list[tuple[str, float]]:
+    """Each character that is no white space, with its weight."""
+    fragments = parse(text, syntax).fragments
+    return [(one, fragment.weight) for fragment in fragments for one in fragment.text if not one.isspace()]
+
+
+def test_a_changed_weight_is_read_as_such_and_all_else_stays(served: dict[str, Any]) -> None:
+    """By our parsers, which are tested against the programs."""
+    results = iter(served["reweighted"])
+    for text, word, wanted in WEIGHED:
+        for syntax, weight in wanted.items():
+            found = next(results)
+            assert found, (text, syntax)
+            before, behind = letters(text, syntax), letters(found, syntax)
+            assert [one for one, _ in behind] == [one for one, _ in before], found
+            changed = [one for one, other in zip(behind, before, strict=True) if one != other]
+            assert word in "".join(one for one, _ in changed), found
+            assert {round(new, 6) for _, new in changed} >= {round(weight, 6)}, found
+            # what was weighed alike is weighed alike, so nothing else has changed
+            assert len({new / old for (_, new), (_, old) in zip(behind, before, strict=True)} - {1.0}) <= 2, found
+    assert list(results) == [*[None] * len(UNWEIGHED), "a <lora:ink:0.85:te=1> cat"]
 
 
 def test_the_server_is_asked_once_for_what_is_typed_quickly(served: dict[str, Any]) -> None:

@@ -6,9 +6,11 @@
  */
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
+import { areaOf } from "./ruler/boxes.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
+import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
 import { addRulerWidget } from "./ruler/widget.js";
 import { after } from "./ruler/wrap.js";
 
@@ -70,6 +72,25 @@ function nodeOf(id) {
   return graph?.getNodeById(last);
 }
 
+/** The box that an element is, if it is a prompt box with a ruler. */
+function boxOf(area) {
+  for (const [node, ruler] of rulers) {
+    const names = rules.get(node.comfyClass).texts;
+    const widget = node.widgets.find((one) => names.includes(one.name) && areaOf(node, one) === area);
+    if (widget && ruler.syntax) return { node, widget, syntax: ruler.syntax };
+  }
+  return null;
+}
+
+/** What a step of Ctrl and an arrow key changes, by ComfyUI's setting. */
+const weightStep = () => app.extensionManager?.setting?.get("Comfy.EditAttention.Delta") ?? undefined;
+
+/** Let ComfyUI see that the workflow has changed, so that its Undo knows. */
+function changed() {
+  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
+  (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
+}
+
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule) {
   const ruler = new NodeRuler(node, rule, host);
@@ -77,6 +98,8 @@ function addRuler(node, rule) {
   for (const widget of node.widgets) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
   after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed(output.weighted_clip));
+
+  addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
   const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas);
   after(node, "onAdded", () => {
@@ -111,6 +134,7 @@ app.registerExtension({
 
   setup() {
     addStyle();
+    addWeightKeys(boxOf, weightStep);
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
     api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));

@@ -2,6 +2,7 @@
 import { contrast, css, parseColor, themeOf, weightColor } from "/comfyui/ruler/colors.js";
 import { createRuler } from "/comfyui/ruler/draw.js";
 import { hostText } from "/comfyui/ruler/host_text.js";
+import { reweighted } from "/comfyui/ruler/weights.js";
 import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
 import { busyResults } from "./busy.js";
@@ -39,6 +40,10 @@ for (const theme of THEMES) {
 results.images = document.querySelectorAll(".host img, .host script").length;
 results.colors = colors();
 results.hostTexts = read("weights").hostTexts.map(hostText);
+results.reweighted = read("weights").reweighted.map(([text, start, end, syntax, change]) => {
+  const found = reweighted(text, start, end, syntax, change);
+  return found && text.slice(0, found.start) + found.text + text.slice(found.end);
+});
 results.redrawn = redrawn();
 // one text after another: only the last one is told
 const spoken = createRuler();

@@ -29,13 +29,16 @@ let numRulers = 0;
  * @property {string} [message] Why there is nothing newer; the chips are grey then.
  * @property {boolean} [isStale] Whether the chips are of another text than the one that stands there.
  * @property {boolean} [isSilent] Whether a screen reader is not told.
+ * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
  */
 
 /**
  * Make a ruler, which is empty.
  * @returns {{element: HTMLElement, box: HTMLElement, show: (content: Content) => void, refresh: () => void,
- *   remove: () => void}} `element` for the page and in it `box`, which is as high as what it shows; `show` replaces
- *   that; `refresh` draws it again if the colours of the page have changed; `remove` ends timers.
+ *   remove: () => void, theme: () => object, keepFocus: (chip: HTMLElement, start: number) => void}} `element` for the
+ *   page and in it `box`, which is as high as what it shows; `show` replaces that; `refresh` draws it again if the
+ *   colours of the page have changed; `remove` ends timers; `theme` gives the colours; `keepFocus` says that the text of
+ *   the chip that has the focus now begins somewhere else.
  */
 export function createRuler() {
   const element = make("div", "weighted-clip-ruler");
@@ -45,6 +48,8 @@ export function createRuler() {
   let theme = themeOf([34, 34, 34], [221, 221, 221]);
   let content = { sections: [] };
   let timer = 0;
+  /** The chip that had the focus last, while nothing else has it. */
+  let focused = null;
   addTooltip(element, () => theme);
 
   function draw(limit = MAX_CHIPS) {
@@ -55,10 +60,14 @@ export function createRuler() {
     }
     box.classList.toggle("wcr-stale", Boolean(content.isStale));
     const scrolled = box.querySelector(".wcr-scroll")?.scrollTop ?? 0;
+    const had = document.activeElement;
+    if (had !== document.body && !box.contains(had)) focused = null;
+    else if (had?.dataset.start) focused = { ...had.dataset };
     const isEmpty = !content.sections.length && !content.message && !content.notes?.length;
     box.replaceChildren(...(isEmpty ? [] : parts(content, theme, id, limit, () => draw(Infinity))));
     const scroll = box.querySelector(".wcr-scroll");
     if (scroll) scroll.scrollTop = scrolled;
+    if (focused) chipAt(box, focused)?.focus({ preventScroll: true });
     markScrolling(box);
   }
 
@@ -85,16 +94,21 @@ export function createRuler() {
       clearTimeout(timer);
       closeTooltip();
     },
+    theme: () => theme,
+    keepFocus(chip, start) {
+      chip.dataset.start = String(start);
+    },
   };
 }
 
 /** Everything in the box but the status. */
 function parts(content, theme, id, limit, onMore) {
-  const { sections, hasChips = true } = content;
+  const { sections, hasChips = true, isEditable = false } = content;
   const issues = sections.flatMap(({ view }) => view.issues);
   const result = [];
   if (hasChips) {
     const strips = drawSections(sections, theme, id, limit);
+    if (isEditable && strips.element) letChipsHaveFocus(strips.element);
     if (strips.element) result.push(strips.element);
     if (strips.numLeft) result.push(moreTokens(strips.numLeft, onMore));
   }
@@ -115,7 +129,7 @@ function drawSections(sections, theme, id, limit) {
   let room = limit;
   let numLeft = 0;
   let numIssues = 0;
-  for (const { label, view } of sections.slice(0, MAX_SECTIONS)) {
+  for (const [index, { label, view }] of sections.slice(0, MAX_SECTIONS).entries()) {
     const items = itemsOf(view);
     const shown = items.slice(0, room);
     room -= shown.length;
@@ -123,6 +137,7 @@ function drawSections(sections, theme, id, limit) {
     const section = make("div", "wcr-section");
     if (label || sections.length > 1) section.append(sectionHead(label, view));
     if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
+    section.dataset.section = String(index);
     if (section.childElementCount) scroll.append(section);
     numIssues += view.issues.length;
   }
@@ -170,6 +185,7 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   const text = element.appendChild(make("span", "wcr-text", chip.text));
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
   if (chip.hidden) element.append(make("span", "wcr-unseen", " (hidden)"));
+  if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });
   const isEmbedding = typeof chip.ids[0] === "string";
   const classes = { hidden: chip.hidden, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
   for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
@@ -234,6 +250,23 @@ function moreTokens(number, onMore) {
   button.addEventListener("click", onMore);
   row.append(button);
   return row;
+}
+
+/** Chips that stand in the text can have the focus; one of each text is reached by the Tab key. */
+function letChipsHaveFocus(scroll) {
+  for (const section of scroll.querySelectorAll(".wcr-section")) {
+    for (const [index, chip] of section.querySelectorAll(".wcr-chip[data-start]").entries()) {
+      chip.dataset.section = section.dataset.section;
+      chip.classList.add("wcr-editable");
+      chip.tabIndex = index && chip.tabIndex < 0 ? -1 : 0;
+    }
+  }
+}
+
+/** The chip of a place in a text. */
+function chipAt(box, { section, start }) {
+  const chips = [...box.querySelectorAll(`.wcr-editable[data-section="${section}"]`)];
+  return chips.find((chip) => Number(chip.dataset.start) <= Number(start) && Number(start) < Number(chip.dataset.end));
 }
 
 /** What scrolls can be reached by keyboard. */

@@ -2,6 +2,7 @@
 
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
+import { hostText } from "./host_text.js";
 import { requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
 
@@ -74,6 +75,26 @@ export class NodeRuler {
     this.check();
     this.#weighed = `last sampling: ${text}`;
     if (this.#content) this.#show(this.#content);
+  }
+
+  /** How the prompts of the node are read; undefined while that is not known. */
+  get syntax() {
+    const menu = this.#node.widgets.find(({ name }) => name === "syntax" || name === "from");
+    return menu?.value ?? this.#sections[0]?.view.syntax;
+  }
+
+  /**
+   * The boxes whose text is shown in a section, if it can be changed there.
+   * @param {number} index Which section.
+   * @returns {import("./weight_input.js").Place | null} Null if it cannot.
+   */
+  placeOf(index) {
+    const section = this.#sections[index];
+    if (!section || this.#read.obstacle) return null;
+    const widgets = this.#node.widgets.filter(({ name }) => section.names.includes(name));
+    // what the page takes out of a text before it is sent has no place in the view
+    const isAsTyped = widgets.every(({ value, dynamicPrompts }) => !dynamicPrompts || hostText(value).text === value);
+    return widgets.length && isAsTyped ? { node: this.#node, widgets, syntax: section.view.syntax } : null;
   }
 
   /** The ruler was switched on or off. */
@@ -153,18 +174,19 @@ export class NodeRuler {
       message: message || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
       isStale,
       isSilent,
+      isEditable: sections.some((section, index) => this.placeOf(index)),
     });
   }
 
   /** The views with a label each, where there are several or a node has several prompt boxes. */
   #labelled(views) {
     const names = this.#rule.texts;
-    if (names.length === 1) return views.map((view) => ({ view, label: whenText(view, views) }));
+    if (names.length === 1) return views.map((view) => ({ view, label: whenText(view, views), names }));
     const sections = views.map((view, index) => {
       const same = this.#read.boxes.filter((box) => box.text === view.text).map((box) => box.name);
       // of linked texts only the order is known: a run reads the last box's first
       const guess = views.length === names.length ? [names[names.length - 1 - index]] : [];
-      return { view, label: (this.#read.obstacle || !same.length ? guess : same).join(", ") };
+      return { view, label: (this.#read.obstacle || !same.length ? guess : same).join(", "), names: same };
     });
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }

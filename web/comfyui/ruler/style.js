@@ -46,6 +46,7 @@ const STYLE = `
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
 .wcr-hidden { border-color: var(--wcr-line); }
 .wcr-problem-here { cursor: help; }
+.wcr-editable { cursor: pointer; }
 .wcr-problem-here .wcr-text {
   text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;
 }
@@ -75,6 +76,13 @@ const STYLE = `
   font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif; white-space: pre-line; overflow-wrap: anywhere;
   box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
 }
+.weighted-clip-slider {
+  position: fixed; z-index: 100000; display: flex; align-items: center; gap: 8px; padding: 4px 9px;
+  border: 1px solid; border-radius: 6px; font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif;
+  box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
+}
+.weighted-clip-slider input { width: 140px; margin: 0; }
+.weighted-clip-slider output { min-width: 30px; font-variant-numeric: tabular-nums; text-align: end; }
 `;
 
 /** Add the style sheet to the page, once. */

@@ -1,0 +1,35 @@
+/** The prompt boxes of a node as the page shows them: finding one, and changing its text so that it can be undone. */
+
+/** Whether a widget of a node is a box of several lines. */
+const isBox = (widget) => widget.type === "customtext";
+
+/**
+ * The element of a prompt box.
+ * @param {object} node The node.
+ * @param {object} widget One of its widgets.
+ * @returns {HTMLTextAreaElement | null} Null while it is not on the page.
+ */
+export function areaOf(node, widget) {
+  if (widget.element?.isConnected && widget.element.tagName === "TEXTAREA") return widget.element;
+  // Nodes 2.0 has elements of its own, in the order of the widgets
+  const areas = [...document.querySelectorAll(`[data-node-id="${node.id}"] textarea`)];
+  const boxes = node.widgets.filter(isBox);
+  return areas.length === boxes.length ? (areas[boxes.indexOf(widget)] ?? null) : null;
+}
+
+/** Replace a stretch of a prompt box by a text, as typing does, and give the focus back to what had it. */
+export function replaceText(node, widget, { start, end, text }) {
+  const area = areaOf(node, widget);
+  const focused = document.activeElement;
+  if (area && !area.readOnly && !area.disabled) {
+    area.focus({ preventScroll: true });
+    area.setSelectionRange(start, end);
+    // the only way to a change that the browser undoes
+    const isDone = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
+    if (focused !== area) focused?.focus?.({ preventScroll: true });
+    if (isDone) return;
+  }
+  const value = String(widget.value ?? "");
+  widget.value = value.slice(0, start) + text + value.slice(end);
+  widget.callback?.(widget.value);
+}

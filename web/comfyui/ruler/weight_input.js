@@ -1,0 +1,163 @@
+/**
+ * Weights changed by hand: Ctrl and the arrow keys in a prompt box; arrow keys, wheel and a slider on a chip of the ruler.
+ * What is written is in the syntax that the prompt is read in.
+ */
+
+import { areaOf, replaceText } from "./boxes.js";
+import { css } from "./colors.js";
+import { closeTooltip } from "./tooltip.js";
+import { reweighted, weightAt } from "./weights.js";
+
+/** What a step changes, unless ComfyUI's setting says otherwise. */
+const STEP = 0.05;
+const [LEAST, MOST] = [0, 2];
+const GAP = 6;
+const CHIP = ".wcr-editable";
+
+/**
+ * @typedef {object} Place A stretch of a prompt that stands in some boxes of a node.
+ * @property {object} node The node.
+ * @property {object[]} widgets Its boxes with that prompt.
+ * @property {string} syntax How it is read.
+ * @property {number} [start] Where the stretch begins.
+ * @property {number} [end] Where it ends.
+ */
+
+/** Change a weight; where the weighted text then begins, or null if nothing was changed. */
+function change({ node, widgets, syntax, start, end = start }, by) {
+  const found = reweighted(String(widgets[0]?.value ?? ""), start, end, syntax, by);
+  if (!found) return null;
+  for (const widget of widgets) replaceText(node, widget, found);
+  return found.start + found.inside[0];
+}
+
+/**
+ * Let Ctrl and the arrow keys in prompt boxes change weights in the syntax of their node. ComfyUI does it in its own, for
+ * all boxes; of ours it is kept away.
+ * @param {(area: HTMLTextAreaElement) => {node: object, widget: object, syntax: string} | null} boxOf Says of an element
+ *   whether it is a prompt box with a ruler, and how its prompt is read.
+ * @param {() => number | undefined} step Gives what a step changes.
+ */
+export function addWeightKeys(boxOf, step) {
+  const onKey = (event) => {
+    const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    const area = event.composedPath()[0];
+    if (!sign || !(event.ctrlKey || event.metaKey) || area?.tagName !== "TEXTAREA" || area.readOnly) return;
+    const box = boxOf(area);
+    if (!box) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const { selectionStart: start, selectionEnd: end } = area;
+    const found = reweighted(area.value, start, end, box.syntax, { by: sign * (step() ?? STEP) });
+    if (!found) return;
+    replaceText(box.node, box.widget, found);
+    const now = areaOf(box.node, box.widget) ?? area;
+    now.setSelectionRange(found.start + found.inside[0], found.start + found.inside[1]);
+  };
+  window.addEventListener("keydown", onKey, { capture: true });
+}
+
+/**
+ * Let chips of a ruler change the weights of their words.
+ * @param {object} drawing The ruler, as draw.js makes it.
+ * @param {(section: number) => Place | null} placeOf Where the text of a section stands; null where it cannot be changed.
+ * @param {{step: () => number | undefined, changed: () => void}} host What a step changes; what to call afterwards.
+ */
+export function addChipWeights(drawing, placeOf, host) {
+  const { element } = drawing;
+  const chipOf = (event) => event.target.closest?.(CHIP);
+  const placed = (chip) => {
+    const place = placeOf(Number(chip.dataset.section));
+    return place && { ...place, start: Number(chip.dataset.start), end: Number(chip.dataset.start) };
+  };
+  const step = (chip, sign) => {
+    const place = placed(chip);
+    const start = place && change(place, { by: sign * (host.step() ?? STEP) });
+    if (start === null) return;
+    drawing.keepFocus(chip, start);
+    host.changed();
+  };
+
+  element.addEventListener("keydown", (event) => {
+    const chip = chipOf(event);
+    if (!chip) return;
+    const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (sign) step(chip, sign);
+    else if (move) moveFocus(element, chip, move);
+    else if (event.key === "Enter" || event.key === " ") openSlider(chip, placed(chip));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      const chip = chipOf(event);
+      if (!chip || chip !== document.activeElement || event.ctrlKey || !event.deltaY) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      step(chip, event.deltaY < 0 ? 1 : -1);
+    },
+    { capture: true },
+  );
+  // a node is not dragged by its chips
+  element.addEventListener("pointerdown", (event) => chipOf(event) && event.stopPropagation());
+  element.addEventListener("click", (event) => chipOf(event) && openSlider(chipOf(event), placed(chipOf(event))));
+
+  function openSlider(chip, place) {
+    if (!place) return;
+    const weight = weightAt(String(place.widgets[0]?.value ?? ""), place.start, place.end, place.syntax);
+    if (weight === null) return;
+    closeTooltip();
+    chip.focus({ preventScroll: true });
+    showSlider(chip, weight, drawing.theme(), (to) => {
+      place.start = place.end = change(place, { to }) ?? place.start;
+      host.changed();
+    });
+  }
+}
+
+function moveFocus(element, chip, by) {
+  const chips = [...element.querySelectorAll(CHIP)];
+  chips[chips.indexOf(chip) + by]?.focus();
+}
+
+let closeOpen = () => {};
+
+/** A slider below a chip. It changes the text when it is let go. */
+function showSlider(chip, weight, theme, onChange) {
+  closeOpen();
+  const box = Object.assign(document.createElement("div"), { className: "weighted-clip-slider" });
+  const range = { type: "range", min: LEAST, max: Math.max(MOST, weight), step: STEP, ariaLabel: "Weight" };
+  const input = box.appendChild(Object.assign(document.createElement("input"), range));
+  const output = box.appendChild(document.createElement("output"));
+  input.value = String(weight);
+  output.textContent = String(weight);
+  box.style.cssText = `background: ${css(theme.surface)}; color: ${css(theme.text)}; border-color: ${css(theme.line)}`;
+  input.style.accentColor = css(theme.accent);
+  document.body.append(box);
+  const around = chip.getBoundingClientRect();
+  const { width, height } = box.getBoundingClientRect();
+  const top = around.bottom + GAP + height <= innerHeight ? around.bottom + GAP : around.top - GAP - height;
+  box.style.left = `${Math.max(GAP, Math.min(around.left, innerWidth - width - GAP))}px`;
+  box.style.top = `${Math.max(GAP, top)}px`;
+  input.focus({ preventScroll: true });
+
+  const close = () => {
+    closeOpen = () => {};
+    box.remove();
+    window.removeEventListener("pointerdown", onOutside, true);
+    window.removeEventListener("wheel", onOutside, true);
+  };
+  const onOutside = (event) => box.contains(event.target) || close();
+  closeOpen = close;
+  window.addEventListener("pointerdown", onOutside, { capture: true });
+  window.addEventListener("wheel", onOutside, { capture: true, passive: true });
+  input.addEventListener("input", () => (output.textContent = String(Number(input.value))));
+  input.addEventListener("change", () => onChange(Number(input.value)));
+  box.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Escape" || event.key === "Enter") close();
+  });
+}
