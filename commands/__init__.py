@@ -59,7 +59,7 @@ class _Parser(argparse.ArgumentParser):
         """The help, with examples below it."""
         return f"{super().format_help()}\n{examples(self.prog)}\n"
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As argparse does; but what a command does not know is refused by its own parser, which knows what is near."""
         known, rest = super().parse_known_args(args, namespace)
         if rest:

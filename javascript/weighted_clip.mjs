@@ -55,6 +55,7 @@ function start() {
 function check() {
   clearTimeout(timer);
   timer = setTimeout(() => {
+    markChanged();
     const old = [...document.querySelectorAll("[data-weighted-clip-inputs]")].find(isOld);
     if (!old) {
       asked = { texts: "", times: 0 };
@@ -68,6 +69,19 @@ function check() {
   }, QUIET_TIME);
 }
 
+/** Grey what stays when the texts and choices are changed of which it was made. */
+function markChanged() {
+  for (const element of document.querySelectorAll("[data-weighted-clip-of]")) {
+    const made = Object.entries(JSON.parse(element.dataset.weightedClipOf));
+    const isChanged = made.some(([id, value]) => (fieldOf(id)?.value ?? value) !== value);
+    element.classList.toggle("weighted-clip-stale", isChanged);
+    const note = element.querySelector(".weighted-clip-changed");
+    if (note.hidden === isChanged) note.hidden = !isChanged;
+  }
+}
+
+const fieldOf = (id) => document.querySelector(`#${id} :is(textarea, input)`);
+
 /** Whether something that is to be seen was made of other texts than those that stand in the boxes, or not made yet. */
 const isOld = (element) => {
   const isSeen = element.offsetParent || "strip" in element.dataset;
@@ -79,7 +93,7 @@ const inputsOf = (element) => JSON.stringify(Object.values(JSON.parse(element.da
 
 const textsOf = (element) => {
   const inputs = Object.entries(JSON.parse(element.dataset.weightedClipInputs));
-  return JSON.stringify(inputs.map(([id, text]) => document.querySelector(`#${id} :is(textarea, input)`)?.value ?? text));
+  return JSON.stringify(inputs.map(([id, text]) => fieldOf(id)?.value ?? text));
 };
 
 new MutationObserver(() => {
@@ -88,6 +102,7 @@ new MutationObserver(() => {
   queueMicrotask(() => {
     isWaiting = false;
     update();
+    markChanged();
   });
-}).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip"] });
+}).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip", "data-weighted-clip-of"] });
 update();

@@ -400,10 +400,30 @@ def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     lab.open_part("Compare schemes")
     lab.click("compare")
     assert "4 of 4 schemes: done" in lab.wait_for_text("progress", "done")
-    assert lab.pictures("comparison")[0]["width"] > 800
+    assert "×1.40" in lab.text("comparison")
     assert "masked_blend" in lab.text("comparison")
 
+    assert PROMPT in lab.text("comparison")
+    assert "normalization none" in lab.text("comparison")
+    assert "problem" not in lab.text("comparison")  # that unweighted applies no weights is none
+
+    stale = "return !!document.querySelector('#weighted_clip_comparison .weighted-clip-stale')"
+    changed = "return !!document.querySelector('#weighted_clip_comparison .weighted-clip-changed')?.offsetParent"
+    assert not lab.tab.run(stale)
+    assert not lab.tab.run(changed)
+    lab.choose("padding", "mask")
+    assert lab.tab.wait(stale)
+    assert lab.tab.wait(changed)
+    lab.choose("padding", "attend")
+    lab.tab.wait(stale.replace("!!", "!"))
+    lab.choose("scheme", "comfy")  # which is no option of theirs
+    lab.wait_for_text("scheme_note", SCHEMES["comfy"].summary)
+    time.sleep(0.6)
+    assert not lab.tab.run(stale)
+    lab.choose("scheme", "masked_blend")
     lab.fill("prompt", "a (red:1.4) cat and a (dog:0.5) in a bowl, " * 40)
+    lab.tab.wait(stale)
+    assert PROMPT in lab.text("comparison")
     lab.check("schemes", "compel", "perp", "lpw", "comfy++", "lerp_last", "down_weight")
     lab.click("compare")
     lab.wait_for_text("progress", "encoding with")

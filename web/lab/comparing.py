@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-
-from PIL import Image
 
 from ...encoder.encoding import EncoderError
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
@@ -15,13 +12,9 @@ from ...weighting.encoders import Check
 from ...weighting.schemes.repeat import copies_of
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
-from ...weighting.view import counted
 from ..difference import BLENDED, chunk_counts, first_rows, measured
-from ..pictures.change_axes import RowChange, SchemeRow
-from ..pictures.changes import draw_changes
-from ..pictures.figures import mask_labels
+from ..pictures.change_axes import RowChange
 from .model import LabError, LabModel
-from .study import chunk_of
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,6 @@ class Comparison:
     """What the scheme could not do as asked, on top of what is known from reading the prompt."""
     num_encodings: int
     """How many different encodings it took."""
-    seconds: float
-    """How long that took."""
 
 
 def compare(
@@ -63,39 +54,17 @@ def compare(
         got = ", ".join(map(repr, unknown)) or "none"
         raise LabError(f"choose schemes to compare among {', '.join(SCHEMES)}; got {got}")
     options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
-    _encoded(model, "", replace(options, scheme="unweighted"))  # so that the first time does not count the loading
-    plain, plain_seconds = _encoded(model, text, replace(options, scheme="unweighted"), check)
-    known = {issue for issue in plain.read.issues if issue.code != "ignored-weights"}
+    plain = _encoded(model, text, replace(options, scheme="unweighted"), check)
+    known = {*plain.read.issues}  # that unweighted applies no weights is what was asked for
     for scheme in schemes:
         try:
-            if scheme == "unweighted":
-                encoded, seconds = plain, plain_seconds
-            else:
-                encoded, seconds = _encoded(model, text, replace(options, scheme=scheme), check)
+            encoded = plain if scheme == "unweighted" else _encoded(model, text, replace(options, scheme=scheme), check)
         except EncoderError as error:
-            yield Comparison(scheme, (), str(error), (), 0, 0.0)
+            yield Comparison(scheme, (), str(error), (), 0)
             continue
         changes, message = row_changes(plain, encoded)
         lines = tuple(issue.line for issue in encoded.read.issues if issue not in known)
-        yield Comparison(scheme, changes, message, lines, encoded.num_encodings, seconds)
-
-
-def draw_comparison(
-    comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0, *, warning: str = ""
-) -> Image.Image:
-    """Draw one chunk of a comparison, which need not be complete, as a chart, RGB, 1100 pixels wide.
-
-    Raises:
-        LabError: If there is no such chunk, or nothing to compare.
-    """
-    shown = chunk_of(read, chunk)
-    if not comparisons:
-        raise LabError("there is nothing to draw: no scheme was compared")
-    end = shown.num_content + 2
-    labels = mask_labels(shown, read.prompt.source)[:end]
-    rows = [_scheme_row(comparison, chunk, end) for comparison in comparisons]
-    title = f"chunk {chunk + 1} of {len(read.chunks)}" if len(read.chunks) > 1 else ""
-    return draw_changes(rows, labels, shown.weights[:end], title=title, warning=warning)
+        yield Comparison(scheme, changes, message, lines, encoded.num_encodings)
 
 
 def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
@@ -156,23 +125,9 @@ def _rows_without_seams(read: ReadPrompt) -> list[int]:
     ]
 
 
-def _encoded(
-    model: LabModel, text: str, options: EncodeOptions, check: Check | None = None
-) -> tuple[EncodedPrompt, float]:
-    """What the first tower makes of a prompt, and how many seconds that took."""
-    began = time.perf_counter()
+def _encoded(model: LabModel, text: str, options: EncodeOptions, check: Check | None = None) -> EncodedPrompt:
+    """What the first tower makes of a prompt."""
     try:
-        encoded = next(iter(model.encode(text, options, check).values()))
+        return next(iter(model.encode(text, options, check).values()))
     except ValueError as error:
         raise LabError(str(error)) from error
-    return encoded, time.perf_counter() - began
-
-
-def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
-    """A line of the chart."""
-    if not comparison.changes:
-        return SchemeRow(comparison.scheme, (), (), comparison.message)
-    taken = f"{comparison.seconds:.1f} s" if comparison.seconds >= 1 else f"{comparison.seconds * 1000:.0f} ms"
-    notes = [counted(comparison.num_encodings, "encoding"), taken]
-    notes += [counted(len(comparison.issues), "problem")] if comparison.issues else []
-    return SchemeRow(comparison.scheme, comparison.changes[chunk][:end], tuple(notes), comparison.message)

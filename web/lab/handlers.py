@@ -23,8 +23,9 @@ from ...weighting.schemes.table import SCHEMES
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES
 from . import markup, study
-from .comparing import Comparison, compare, draw_comparison
-from .components import buttons
+from .chart import comparison_chart, told_of
+from .comparing import Comparison, compare
+from .components import buttons, element_id
 from .export import export
 from .masks import mask_pictures
 from .model import LabError, LabModel, ModelSource
@@ -57,6 +58,10 @@ HIDE_ID = "weighted_clip_hide"
 FROM_PHRASES_ID = "weighted_clip_from_phrases"
 BIND_ID = "weighted_clip_bind"
 BIND_WORDS_ID = "weighted_clip_bind_words"
+
+BIND_STRENGTH_ID = "weighted_clip_bind_strength"
+
+_STRENGTH = OPTIONS.index("bind_strength")
 
 Run = Callable[..., Any]
 """Calls a function with arguments, and gives what it returns."""
@@ -149,7 +154,7 @@ class Handlers:
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self._run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""
-                yield *running, _progress(len(found), total, told), _chart(found, read, model.warning)
+                yield *running, _progress(len(found), total, told), _chart(found, read, text, values)
         except Cancelled:
             pass
         except Exception as error:  # the page is the only place where the user could see it
@@ -253,17 +258,16 @@ def _progress(done: int, total: int, told: str) -> str:
     return markup.progress(done / total, f"{done} of {total} schemes: {told}")
 
 
-def _chart(found: Sequence[Comparison], read: ReadPrompt, warning: str) -> str:
+def _chart(found: Sequence[Comparison], read: ReadPrompt, text: str, values: Sequence[Any]) -> str:
     """What schemes do to the rows of a prompt, as a chart for each of its first chunks and a table."""
     count = len(read.chunks)
-    charts = [
-        (f"Change of each row in chunk {chunk + 1}", "", draw_comparison(found, read, chunk, warning=warning))
-        for chunk in range(min(count, MAX_CHARTS))
-    ]
+    charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]
     notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
     names = [one.scheme for one in found]
     columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].summary for name in names])]
     columns += [("Notes", notes)] if any(notes) else []
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
-    return markup.figures(charts, is_wide=True) + markup.table(header, zip(*cells, strict=True), left)
+    shown = told_of(text, read.options) + "".join(charts) + markup.table(header, zip(*cells, strict=True), left)
+    shared = {element_id(name): str(value) for name, value in zip(OPTIONS, values, strict=True) if name != "scheme"}
+    return markup.kept(shown, {PROMPT_ID: text, **shared, BIND_STRENGTH_ID: f"{values[_STRENGTH]:g}"})

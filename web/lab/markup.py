@@ -45,6 +45,15 @@ def current(inner: str, inputs: Mapping[str, str]) -> str:
     return f"<div {_inputs(inputs)}>{inner}</div>"
 
 
+def kept(inner: str, inputs: Mapping[str, str]) -> str:
+    """Markup that stays when the texts and choices are changed of which it was made: the script then greys it."""
+    note = "Of another prompt or other options than those above: compare again."
+    return (
+        f"<div class='weighted-clip-kept' data-weighted-clip-of='{escape(json.dumps(inputs))}'>"
+        f"<p class='weighted-clip-problem weighted-clip-changed' role='status' hidden>{note}</p>{inner}</div>"
+    )
+
+
 def message(text: str, *, is_problem: bool = True) -> str:
     """A line of text, or nothing; a problem is also read out."""
     if is_problem:
