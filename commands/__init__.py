@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .console import drop_unwritable, show, visible, write_anything
 from .examples import examples
-from .processes import INTERRUPTED
+from .processes import INTERRUPTED, is_of_another, leave, place_of
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         show(f"weighted-clip: {error}", sys.stderr)
     except (MemoryError, RuntimeError) as error:
         if not _is_lack_of_memory(error):
+            if isinstance(error, RuntimeError) and is_of_another(error):
+                leave(place_of(os.environ), "another process has ended")
             raise
         advice = "close other programs, or choose --dtype fp16 or --device cpu"
         show(f"weighted-clip: there is not enough memory ({error or 'none left'}): {advice}", sys.stderr)

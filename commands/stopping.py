@@ -1,4 +1,4 @@
-"""Ctrl-C in a training run: the step that it is in is finished, and a checkpoint written."""
+"""What ends a training run early: Ctrl-C, after the step that it is in; and the end of another of its processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from .processes import Place, heartbeat, is_of_another, leave
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 class Stoppable(Protocol):
@@ -14,11 +19,13 @@ class Stoppable(Protocol):
 
     is_stopped: bool
     say: Callable[[str], None]
+    step: int
+    accelerator: Accelerator
 
 
 @contextmanager
 def stopping(run: Stoppable) -> Generator[None, None, None]:
-    """Let Ctrl-C end a run after its step; a second one ends it at once."""
+    """Let Ctrl-C end a run after its step; a second one ends it at once. With one of several processes all end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,6 +37,34 @@ def stopping(run: Stoppable) -> Generator[None, None, None]:
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        yield
+        if run.accelerator.num_processes == 1:
+            yield
+        else:
+            with _with_others(run):
+                yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _with_others(run: Stoppable) -> Generator[None, None, None]:
+    """End this process, with a line, when another one has ended."""
+    place = Place(run.accelerator.process_index, run.accelerator.local_process_index, run.accelerator.num_processes)
+
+    def on_lost(why: str) -> None:
+        leave(place, why, run.step)
+
+    def terminate(*_: object) -> None:
+        on_lost("it is told to, as the launcher does when another process has ended")
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with heartbeat(place, on_lost):
+            yield
+            run.accelerator.wait_for_everyone()
+    except RuntimeError as error:
+        if is_of_another(error):
+            on_lost("another process has ended")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

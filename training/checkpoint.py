@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..output.files import WriteError, written_whole
+from .log import LOG_NAME
 
 NAME = "checkpoint.pt"
 """Of the file in a run's folder."""
@@ -47,6 +48,11 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever is in it
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def is_missing(folder: Path) -> bool:
+    """Whether a run has ended before its first checkpoint: it can be begun again, though something is in its folder."""
+    return not (folder / NAME).is_file() and (folder / LOG_NAME).is_file()
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,7 @@ def cached_features(
     folder: Path,
     digest: str,
     on_progress: Callable[[int], None],
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
     """Features of all images by a frozen image tower, from the disk where they are there.
 
@@ -85,6 +87,7 @@ def cached_features(
         folder: For the files; made if it is not there.
         digest: `digest_of` the image tower.
         on_progress: Called with the number of images done.
+        turn: In which each file is read or computed, so that one of several processes may go first.
 
     Returns:
         ``[p]``, float32, of length 1, by the names of the examples; and the images that cannot be read.
@@ -100,13 +103,14 @@ def cached_features(
         path = folder / f"features-{start:08}.safetensors"
         stamps = [_stamp(example) for example in some]
         key = blake2b(json.dumps([digest, crop, stamps]).encode(), digest_size=16).hexdigest()
-        found = _read(path, key)
-        if found is None:
-            found = _computed(clip, some, crop, lambda count, start=start: on_progress(start + count))
-            names, tensor, bad = found
-            metadata = {"key": key, "names": json.dumps(names), "problems": json.dumps(bad)}
-            with written_whole(path) as place:
-                save_tensors({"features": tensor}, place, metadata)
+        with turn():
+            found = _read(path, key)
+            if found is None:
+                found = _computed(clip, some, crop, lambda count, start=start: on_progress(start + count))
+                names, tensor, bad = found
+                metadata = {"key": key, "names": json.dumps(names), "problems": json.dumps(bad)}
+                with written_whole(path) as place:
+                    save_tensors({"features": tensor}, place, metadata)
         names, tensor, bad = found
         features |= dict(zip(names, tensor, strict=True))
         problems += [Problem(*one) for one in bad]

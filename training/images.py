@@ -69,9 +69,10 @@ class Images:
         if self._options.towers == "both":
             problems: Sequence[Problem] = unreadable(data.examples, vision.config.image_size, crop, on_progress)
         else:
-            with accelerator.main_process_first():  # the others then find the files
-                place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
-                found = cached_features(self._clip, data.examples, crop, place, self.digest, on_progress)
+            place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
+            # the first process computes each file, which the others then find: none waits longer than for one
+            turn = accelerator.main_process_first
+            found = cached_features(self._clip, data.examples, crop, place, self.digest, on_progress, turn)
             self._features, problems = found
             drop(vision)
         return data.without(problems)

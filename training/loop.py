@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from . import checkpoint, log, powersgd
 from .features import NUM_THREADS
 from .scales import GradientScales
-from .step import over_processes
+from .step import over_processes, reduce_apart
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -103,6 +103,7 @@ class Loop(ABC):
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
         plain = torch.optim.AdamW(groups, lr=self._options.rate(0), betas=betas, eps=1e-8)
         self.model, self.optimizer = self.accelerator.prepare(trained, plain)
+        reduce_apart(self.model)
 
     def _size_of_share(self, num_examples: int, what: str) -> int:
         """Examples of a batch that are this process's; fewer than asked for where there are not so many."""
@@ -274,6 +275,11 @@ class Loop(ABC):
         Raises:
             ValueError: If there is none, or it is of other data or options.
         """
+        if checkpoint.is_missing(self.folder):
+            if self.accelerator.is_main_process:
+                log.cut_after(self.folder, -1)
+            self.say("begins again, as the run had no checkpoint yet")
+            return
         state = checkpoint.load(self.folder)
         checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]

@@ -37,7 +37,7 @@ from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
 from .scales import GradientScales
-from .step import Losses, Part, Towers, backward, over_processes
+from .step import Losses, Part, Towers, backward, over_processes, reduce_apart
 from .word import Word
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class Run:
             self.average = AveragedModel(self.towers, self.accelerator.device, multi_avg_fn=of_weights)
         plain = OPTIMIZERS[options.optimizer](groups)
         self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
+        reduce_apart(self.model)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
         self.scales = None
         if options.precision == "fp16":  # after the average, whose model is not hooked into
@@ -407,6 +408,11 @@ class Run:
         Raises:
             ValueError: If there is none, or it is of other data, weights or options.
         """
+        if checkpoint.is_missing(self.folder):
+            if self.accelerator.is_main_process:
+                log.cut_after(self.folder, -1)
+            self.say("begins again, as the run had no checkpoint yet")
+            return
         state = checkpoint.load(self.folder)
         checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]

@@ -9,12 +9,14 @@ Source: L. Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from ..encoder.contrastive import ContrastiveLoss
 from ..encoder.linear import widened
@@ -27,6 +29,9 @@ from .word import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+LONGEST_WAIT = timedelta(minutes=30)
+"""How long processes wait for one of them, as while it writes a file; NCCL's own limit is 10 minutes."""
 
 
 def make_accelerator(
@@ -44,15 +49,37 @@ def make_accelerator(
         ValueError: If accelerate is not installed, or the device has no such arithmetic.
     """
     try:
-        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
     except ModuleNotFoundError as error:
         if error.name != "accelerate":
             raise
         raise ValueError("train needs accelerate, which python run.py train installs") from error
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir sends them once
     # buffers are the same on all processes without being sent, and what is sent may be in use
     distributed = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=is_compressed)
     mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
-    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed])
+    waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting])
+
+
+def reduce_apart(model: nn.Module) -> None:
+    """Let processes add up the gradient of each parameter by itself, and not those of many in one long row.
+
+    A sum of three or more is rounded by the order, which depends on the place in the row, and rows are arranged anew
+    after the first step: a resumed run would have other bits.
+
+    Args:
+        model: As the accelerator has prepared it; alone it stays as it is.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model.register_comm_hook(None, _reduced_apart)
+
+
+def _reduced_apart(_, bucket):  # pyright: ignore[reportUnknownParameterType] - PyTorch refuses annotations as strings
+    bucket.buffer().div_(distributed.get_world_size())
+    works = [distributed.all_reduce(gradient, async_op=True) for gradient in bucket.gradients()]
+    futures = [cast("Any", work).get_future() for work in works]
+    return torch.futures.collect_all(futures).then(lambda done: (done.wait(), bucket.buffer())[1])
 
 
 def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:

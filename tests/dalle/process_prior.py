@@ -7,11 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-RANKS = 2
+BATCH = 12
 
 
-def trained(data: Path, folder: Path, ranks: int, steps: int = 4) -> dict:
-    """Weights in float64 after some updates, on batches of 8 that all processes divide between them."""
+def trained(data: Path, folder: Path, ranks: int, steps: int = 5) -> dict:
+    """Weights in float64 after some updates, on batches that all processes divide between them."""
     import torch
     from accelerate.state import AcceleratorState
     from weighted_clip.dalle.config import DVAEConfig
@@ -31,7 +31,7 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 4) -> dict:
         bpe_dropout=0.2,
         size=16,
         batch=2,
-        accumulate=4 // ranks,
+        accumulate=BATCH // 2 // ranks,
         steps=steps,
         highest_rate=0.5,
         warmup=0,
@@ -69,7 +69,7 @@ def main() -> None:
     import torch
 
     data, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK"])
-    torch.save(trained(data, out / "shared", RANKS), out / f"{rank}.pt")
+    torch.save(trained(data, out / "shared", int(os.environ["WORLD_SIZE"])), out / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 

@@ -7,8 +7,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import distributed
 from torch.nn import functional
 from weighted_clip.commands import main
 from weighted_clip.dalle.dalle import load_dalle
@@ -32,11 +29,12 @@ from weighted_clip.training.pictures import picture_of
 from weighted_clip.training.prior import PriorRun
 from weighted_clip.training.prior_options import RECIPES, PriorOptions
 
+from ..launching import launched
 from ..libraries import library
 from ..training.models import accelerator
 from ..training.runs import log_of, tensors_of
 from .models import TINY_SMALL, seeded
-from .process_prior import RANKS, trained
+from .process_prior import trained
 
 Start = Callable[..., int]
 PROCESS = Path(__file__).with_name("process_prior.py")
@@ -349,21 +347,12 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path: Path, data: Path) -> None:
-    library("accelerate")
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this torch has no gloo")
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    done = subprocess.run(
-        [sys.executable, *launch, str(PROCESS), str(data), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_several_processes_equal_one(tmp_path: Path, data: Path, ranks: int) -> None:
+    done = launched(ranks, PROCESS, data, tmp_path)
     assert done.returncode == 0, done.stderr
     one, before = trained(data, tmp_path / "one", 1), trained(data, tmp_path / "none", 1, steps=1)
-    for rank in range(RANKS):
+    for rank in range(ranks):
         other = torch.load(tmp_path / f"{rank}.pt")
         assert one.keys() == other.keys()
         assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10

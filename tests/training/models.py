@@ -9,7 +9,7 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import ContrastiveLoss
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.training.optimizer import Rates, adamw, groups_of, schedule
-from weighted_clip.training.step import Part, Towers, backward
+from weighted_clip.training.step import Part, Towers, backward, reduce_apart
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(
@@ -18,19 +18,21 @@ VISION = VisionConfig(
 LENGTH = 9
 
 
-def towers(dtype: torch.dtype = torch.float64) -> Towers:
-    return Towers(seeded_text_model(TEXT), seeded_vision_model(VISION), ContrastiveLoss()).to(dtype).train()
+def towers(dtype: torch.dtype = torch.float64, *, is_both: bool = True) -> Towers:
+    vision = seeded_vision_model(VISION) if is_both else None
+    return Towers(seeded_text_model(TEXT), vision, ContrastiveLoss()).to(dtype).train()
 
 
-def pairs(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Part:
-    """Texts of various lengths, and random pixels."""
+def pairs(count: int, seed: int = 0, dtype: torch.dtype = torch.float64, *, is_both: bool = True) -> Part:
+    """Texts of various lengths, and random pixels; random features where the image tower is not trained."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.full((count, LENGTH), TEXT.eos_id)
     ids[:, 0] = TEXT.bos_id
     for row in ids:
         length = int(torch.randint(1, LENGTH - 1, (1,), generator=generator))
         row[1 : 1 + length] = torch.randint(0, 1000, (length,), generator=generator)
-    return Part(ids, torch.randn(count, 3, 28, 28, generator=generator, dtype=dtype))
+    image = (3, 28, 28) if is_both else (TEXT.projection_dim,)
+    return Part(ids, torch.randn(count, *image, generator=generator, dtype=dtype))
 
 
 def divided(batch: Part, count: int) -> list[Part]:
@@ -60,6 +62,7 @@ def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates) -> l
     ours = accelerator()
     optimizer = adamw(groups_of(model, rates))
     prepared, stepped = ours.prepare(model, optimizer)
+    reduce_apart(prepared)
     course = schedule(optimizer, rates.warmup, len(batches))
     losses = []
     for parts in batches:

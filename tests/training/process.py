@@ -1,11 +1,13 @@
 """One of several processes that train the tiny CLIP together: python process.py FOLDER, with torchrun's variables."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-RANKS = 2
+PAIRS = 12
+"""In the batch of all processes."""
 
 
 def load(name: str, path: Path, *folder: str):
@@ -19,20 +21,20 @@ def main() -> None:
     load("weighted_clip", HERE.parents[1] / "__init__.py", str(HERE.parents[1]))
     models = load("models", HERE / "models.py")
 
-    import os
-
     import torch
     from weighted_clip.training.optimizer import Rates
 
-    rank = int(os.environ["RANK"])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found = {}
-    for number in (1, 2):  # parts
-        model = models.towers()
-        batches = [models.divided(models.divided(models.pairs(8, seed), RANKS)[rank], number) for seed in range(5)]
-        losses = models.trained(model, batches, Rates(1e-3, warmup=2))
-        found[f"trained in {number}"] = {"losses": losses, **model.state_dict()}
+    for is_both in (True, False):
+        for number in (1, 2):  # parts
+            model = models.towers(is_both=is_both)
+            batches = [models.pairs(PAIRS, seed, is_both=is_both) for seed in range(5)]
+            own = [models.divided(models.divided(batch, ranks)[rank], number) for batch in batches]
+            losses = models.trained(model, own, Rates(1e-3, warmup=2))
+            found[is_both, number] = {"losses": losses, **model.state_dict()}
     single = torch.float32
-    parts = models.divided(models.divided(models.pairs(8, 0, single), RANKS)[rank], 2)
+    parts = models.divided(models.divided(models.pairs(PAIRS, 0, single), ranks)[rank], 2)
     found["gradients"] = models.gradients(models.towers(single), parts)
     torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.training.optimizer import BETAS, EPS, Rates, adamw, groups_of, part_of, schedule
 from weighted_clip.training.step import Towers
 
+from ..launching import launched
 from ..libraries import library
 from .models import TEXT, VISION, divided, gradients, pairs, towers, trained
-from .process import RANKS
+from .process import PAIRS
 
 PROCESS = Path(__file__).with_name("process.py")
 
@@ -121,43 +118,31 @@ def test_parts_of_a_scale_that_is_frozen() -> None:
 # ---- several processes
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two processes found."""
-    library("accelerate")
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this torch has no gloo")
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
+    """What each of several processes found."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if sys.platform == "linux":
-        environment["GLOO_SOCKET_IFNAME"] = "lo"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    done = subprocess.run(
-        [sys.executable, *launch, str(PROCESS), str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = launched(request.param, PROCESS, folder)
     assert done.returncode == 0, done.stderr
-    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+    return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_two_processes_train_as_one(ranks: list[dict[str, Any]], number: int) -> None:
-    model = towers()
-    losses = trained(model, [[pairs(8, seed)] for seed in range(5)], Rates(1e-3, warmup=2))
-    each = [rank[f"trained in {number}"] for rank in ranks]
-    means = [sum(pair) / RANKS for pair in zip(*(rank["losses"] for rank in each), strict=True)]
+@pytest.mark.parametrize("is_both", [True, False], ids=["both towers", "text alone"])
+def test_several_processes_train_as_one(ranks: list[dict[Any, Any]], is_both: bool, number: int) -> None:
+    model = towers(is_both=is_both)
+    batches = [[pairs(PAIRS, seed, is_both=is_both)] for seed in range(5)]
+    losses = trained(model, batches, Rates(1e-3, warmup=2))
+    each = [rank[is_both, number] for rank in ranks]
+    means = [sum(some) / len(ranks) for some in zip(*(rank["losses"] for rank in each), strict=True)]
     assert means == pytest.approx(losses, abs=1e-10)
     for name, parameter in model.state_dict().items():
         for rank in each:
             assert (parameter - rank[name]).abs().max() <= 1e-10, name
 
 
-def test_gradients_of_two_processes_in_single_precision(ranks: list[dict[str, Any]]) -> None:
-    expected = gradients(towers(torch.float32), [pairs(8, 0, torch.float32)])
+def test_gradients_of_several_processes_in_single_precision(ranks: list[dict[Any, Any]]) -> None:
+    expected = gradients(towers(torch.float32), [pairs(PAIRS, 0, torch.float32)])
     for rank in ranks:
         for name, gradient in expected.items():
             assert (gradient - rank["gradients"][name]).abs().max() <= 1e-6 * max(1, gradient.abs().max()), name

@@ -1,0 +1,48 @@
+"""The command, with a fault in one of several processes: python faulty.py FAULT RANK STEP ARGUMENTS, under a launcher.
+
+There is a checkpoint after each step. Faults: ``kill`` and ``freeze`` (signals that no program handles), ``interrupt``
+(Ctrl-C), ``full`` (the disk).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "interrupt": "SIGINT"}
+
+
+def main() -> int:
+    root = Path(__file__).resolve().parents[2]
+    runpy.run_path(str(root / "__main__.py"))["load_package"]()
+    from weighted_clip import commands
+    from weighted_clip.commands import processes
+    from weighted_clip.training import loop, run
+
+    fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    for module in (loop, run):
+        module.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    if fault == "freeze":
+        processes.SECONDS_BETWEEN_BEATS = 0.25
+    if int(os.environ["RANK"]) != rank:
+        return commands.main(arguments)
+    for kind in (run.Run, loop.Loop):
+        real = kind._train_on
+
+        def train_on(self, *given, real=real):
+            if self.step + 1 == step:
+                if fault == "full":
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+                os.kill(os.getpid(), getattr(signal, SIGNALS[fault]))
+            return real(self, *given)
+
+        kind._train_on = train_on
+    return commands.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

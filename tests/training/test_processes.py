@@ -1,0 +1,132 @@
+"""Training by several processes, of which one is killed, stuck, out of disk or interrupted; and resumed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from ..launching import launched
+from .runs import Start, log_of, tensors_of
+
+PROGRAM = Path(__file__).resolve().parents[2] / "__main__.py"
+FAULTY = Path(__file__).with_name("faulty.py")
+OPTIONS = ["--device", "cpu", "--batch", "16", "--accumulate", "1", "--rate", "1e-3", "--held-out", "4", "--steps", "8"]
+
+
+@pytest.fixture(scope="module")
+def whole(weights: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Runs of so many processes that were never stopped."""
+
+    @cache
+    def of(ranks: int) -> Path:
+        folder = tmp_path_factory.mktemp("whole") / str(ranks)
+        usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(folder)]
+        done = launched(ranks, PROGRAM, *usual)
+        assert done.returncode == 0, done.stderr
+        # 16 pairs for each process were asked for
+        assert f"batch of {28 // ranks * ranks} pairs, as there are no more than 28" in done.stdout
+        assert "Warning" not in done.stderr
+        return folder
+
+    return of
+
+
+def is_left(folder: Path) -> bool:
+    """Whether a process of a run is still there."""
+    found = subprocess.run(["ps", "-ewwo", "args="], capture_output=True, text=True, check=True).stdout
+    return any(str(folder) in line for line in found.splitlines())
+
+
+ENDS = "ends after step {}: "
+AGAIN = "The same command with --resume goes on from the last checkpoint"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "fault", "rank", "step"),
+    [
+        ("torchrun", 3, "kill", 1, 6),
+        ("accelerate", 3, "kill", 0, 6),
+        ("torchrun", 2, "full", 1, 6),
+        ("torchrun", 2, "freeze", 1, 6),
+        ("torchrun", 2, "kill", 0, 1),
+    ],
+)
+def test_the_end_of_one_process_ends_the_others_with_a_line_and_the_run_resumes_to_the_same_bits(
+    weights: Path,
+    pairs: Path,
+    tmp_path: Path,
+    whole: Callable[[int], Path],
+    launcher: str,
+    ranks: int,
+    fault: str,
+    rank: int,
+    step: int,
+) -> None:
+    faulty = tmp_path / "faulty"
+    usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(faulty)]
+    began = time.monotonic()
+    broken = launched(ranks, FAULTY, fault, rank, step, *usual, launcher=launcher)
+    assert time.monotonic() - began < 60
+    assert broken.returncode != 0
+    assert not is_left(faulty)
+    told = [line for line in broken.stderr.splitlines() if line.startswith("weighted-clip: ")]
+    others = [line for line in told if AGAIN in line]
+    assert others, broken.stderr
+    assert all(ENDS.format(step - 1) in line and f"process {rank + 1} of" not in line for line in others)
+    if fault == "freeze":
+        assert f"nothing was heard of process {rank + 1} for " in others[0]
+    if fault == "full":
+        assert any("No space left on device" in line for line in told)
+    of_ours = broken.stderr.partition("torch/distributed/elastic")[0]  # what follows is the launcher's
+    assert "Traceback" not in of_ours, broken.stderr
+
+    resumed = launched(ranks, PROGRAM, *usual, "--resume", launcher=launcher)
+    assert resumed.returncode == 0, resumed.stderr
+    goes_on = f"goes on after step {step - 1} of 8" if step > 1 else "begins again, as the run had no checkpoint"
+    assert goes_on in resumed.stdout
+    assert log_of(faulty) == log_of(whole(ranks))
+    once, again = (tensors_of(folder / "clip.safetensors") for folder in (whole(ranks), faulty))
+    assert once.keys() == again.keys()
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+@pytest.mark.slow
+def test_ctrl_c_for_one_process_stops_all_and_other_numbers_of_processes_do_not_go_on(
+    start: Start,
+    weights: Path,
+    pairs: Path,
+    tmp_path: Path,
+    whole: Callable[[int], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(tmp_path / "out")]
+    stopped = launched(2, FAULTY, "interrupt", 1, 4, *usual)
+    assert stopped.returncode != 0
+    assert "stopped after step 4 of 8: --resume goes on from here" in stopped.stdout
+    assert start(*OPTIONS, "--resume") == 1
+    assert "is of a run with other processes (2 then, 1 now)" in capsys.readouterr().err
+    assert launched(2, PROGRAM, *usual, "--resume").returncode == 0
+    once, again = (tensors_of(folder / "clip.safetensors") for folder in (whole(2), tmp_path / "out"))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_before_training_ends_the_others_with_a_line(
+    weights: Path, pairs: Path, tmp_path: Path
+) -> None:
+    """The first one cannot write the features, for which the other one waits."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "features").write_text("in the way", encoding="utf-8")
+    usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(tmp_path / "out")]
+    done = launched(2, PROGRAM, *usual)
+    assert done.returncode != 0
+    told = [line for line in done.stderr.splitlines() if line.startswith("weighted-clip: ")]
+    assert told
+    assert "Traceback" not in done.stderr.partition("torch/distributed/elastic")[0], done.stderr
