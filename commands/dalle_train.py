@@ -92,8 +92,7 @@ def _train(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
-    is_cpu, is_compressed = arguments.device == "cpu", bool(options.compress)
-    accelerator = make_accelerator(options.precision, is_cpu=is_cpu, has_scales=True, is_compressed=is_compressed)
+    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
 
     def say(line: str) -> None:
         if accelerator.is_main_process:

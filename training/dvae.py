@@ -25,7 +25,7 @@ from .dvae_step import TrainedDVAE, noise_of
 from .features import NUM_THREADS
 from .loop import Loop
 from .pictures import picture_of
-from .step import over_processes
+from .step import over_processes, reduce_apart
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -92,6 +92,7 @@ class DVAERun(Loop):
         self._prepare(
             self.whole, [{"params": trainable, "weight_decay": options.weight_decay}], options.betas, options.ema
         )
+        reduce_apart(self.model)
 
     # ---- training
 

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from . import checkpoint, log, powersgd
 from .features import NUM_THREADS
 from .scales import GradientScales
-from .step import over_processes, reduce_apart
+from .step import over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -103,7 +103,6 @@ class Loop(ABC):
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
         plain = torch.optim.AdamW(groups, lr=self._options.rate(0), betas=betas, eps=1e-8)
         self.model, self.optimizer = self.accelerator.prepare(trained, plain)
-        reduce_apart(self.model)
 
     def _size_of_share(self, num_examples: int, what: str) -> int:
         """Examples of a batch that are this process's; fewer than asked for where there are not so many."""

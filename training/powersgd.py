@@ -12,7 +12,7 @@ and appendix E.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from ..encoder.layers import Block
 from . import checkpoint
-from .scales import GradientScales
+from .scales import GradientScales, Resblock
+from .step import reduce_apart
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -51,8 +52,7 @@ class Compression:
         """Hook into a model.
 
         Args:
-            model: As accelerate prepares it over several processes, with ``find_unused_parameters``: so its buckets
-                are always the same ones, and what is kept of each goes on after a stop.
+            model: As accelerate prepares it over several processes.
             rank: Columns of the narrow matrices.
             scales: Those that the model's gradients are multiplied by. What is kept is without them, as they change.
             min_rate: A matrix is compressed if so many times the numbers of its narrow ones are fewer than its own.
@@ -65,10 +65,12 @@ class Compression:
         if rank < 1:
             raise ValueError(f"the rank of compressed gradients must be at least 1, got {rank}")
         blocks = [module for module in model.modules() if isinstance(module, Block)]
-        self._matrices = {parameter for block in blocks for parameter in block.parameters() if parameter.ndim == 2}
+        matrices = [one for block in blocks for one in block.parameters() if one.ndim == 2]
+        self._matrices: dict[Tensor, int] = {one: number for number, one in enumerate(matrices)}
         if not self._matrices:
             raise ValueError("there is no block in this model to compress the gradients of")
-        self._scales = {parameter: block for block in scales.blocks for parameter in block.parameters} if scales else {}
+        blocks_of = {one: block for block in scales.blocks for one in block.parameters} if scales else {}
+        self._scales: dict[Tensor, Resblock] = {**blocks_of}
         self.state: Any = PowerSGDState(
             process_group=None,
             matrix_approximation_rank=rank,
@@ -85,11 +87,11 @@ class Compression:
 
     def undo(self) -> None:
         """Keep what was kept before the last backward pass, as its update is skipped."""
-        for bucket, error in self._before.items():
+        for number, error in self._before.items():
             if error is None:
-                self.state.error_dict.pop(bucket, None)
+                self.state.error_dict.pop(number, None)
             else:
-                self.state.error_dict[bucket] = error
+                self.state.error_dict[number] = error
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -107,36 +109,28 @@ class Compression:
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """What becomes of a part of the gradients: their mean over all processes.
 
-        Everything is waited for here. Two buckets under way at once could send in another order on each process.
+        Each is sent by itself, and waited for: how torch puts them into buckets changes in the course of a run, and the
+        bits must not; and of two under way at once each process could send another one first.
         """
         from torch import distributed
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 
-        pairs = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
-        matrices = [(gradient, self._scale(parameter)) for parameter, gradient in pairs if parameter in self._matrices]
-        rest = [gradient for parameter, gradient in pairs if parameter not in self._matrices]
-        if rest:
-            whole = torch.cat([gradient.flatten() for gradient in rest])
-            distributed.all_reduce(whole)
-            for gradient, mean in zip(rest, whole.div_(distributed.get_world_size()).split(_sizes(rest)), strict=True):
-                gradient.copy_(mean.view_as(gradient))
-            if self.state.iter >= START:
-                self._num_sent_whole += len(whole)
-        self._before[bucket.index()] = self.state.error_dict.get(bucket.index())
-        if matrices:
-            seen = _Seen(bucket, [gradient / scale for gradient, scale in matrices])
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            number = self._matrices.get(parameter)
+            if number is None:
+                distributed.all_reduce(gradient.div_(distributed.get_world_size()))
+                if self.state.iter >= START:
+                    self._num_sent_whole += gradient.numel()
+                continue
+            scale = self._scales[parameter].scale if parameter in self._scales else 1.0
+            seen = _Seen(number, gradient / scale)
+            self._before[number] = self.state.error_dict.get(number)
             powerSGD_hook(self.state, cast("GradBucket", seen)).wait()
-            for (gradient, scale), mean in zip(matrices, seen.gradients(), strict=True):
-                torch.mul(mean, scale, out=gradient)
-        else:
-            self.state.maybe_increase_iter(bucket)
+            torch.mul(seen.gradient, scale, out=gradient)
+        self.state.maybe_increase_iter(bucket)
         done: Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
-
-    def _scale(self, parameter: nn.Parameter | Tensor) -> float:
-        block = self._scales.get(cast("nn.Parameter", parameter))
-        return 1.0 if block is None else block.scale
 
     def save(self, folder: Path, step: int, accelerator: Accelerator) -> None:
         """Write what this process keeps after a step.
@@ -144,7 +138,7 @@ class Compression:
         Raises:
             OSError: If it cannot be written.
         """
-        errors = {str(bucket): error.cpu() for bucket, error in self.state.error_dict.items()}
+        errors = {str(number): error.cpu() for number, error in self.state.error_dict.items()}
         state = {"iter": self.state.iter, "errors": errors}
         checkpoint.save(folder, state, _name(accelerator.process_index, step))
 
@@ -162,12 +156,13 @@ class Compression:
 def compression_of(
     accelerator: Accelerator, model: nn.Module, rank: int, scales: GradientScales | None = None
 ) -> Compression | None:
-    """Compress the gradients of a model that an accelerator has prepared; None at rank 0.
+    """Compress the gradients of a model that an accelerator has prepared; at rank 0 None, and they are sent as they are.
 
     Raises:
         ValueError: If there is no other process to send anything to.
     """
     if not rank:
+        reduce_apart(model)
         return None
     if accelerator.num_processes == 1:
         raise ValueError(
@@ -202,10 +197,6 @@ def _name(rank: int, step: int | str) -> str:
     return f"gradients-{step}-{rank}.pt"
 
 
-def _sizes(tensors: Sequence[Tensor]) -> list[int]:
-    return [tensor.numel() for tensor in tensors]
-
-
 class _Fixed:
     """In the place of the hook's generator of seeds."""
 
@@ -214,24 +205,19 @@ class _Fixed:
 
 
 class _Seen:
-    """A bucket of copies, as the hook reads one."""
+    """A matrix, as the hook reads a bucket."""
 
-    def __init__(self, bucket: GradBucket, gradients: Sequence[Tensor]) -> None:
-        self._bucket = bucket
-        self._buffer = torch.cat([gradient.flatten() for gradient in gradients])
-        self._gradients: list[Any] = [
-            piece.view_as(gradient)
-            for piece, gradient in zip(self._buffer.split(_sizes(gradients)), gradients, strict=True)
-        ]
+    def __init__(self, number: int, gradient: Tensor) -> None:
+        self.number, self.gradient = number, gradient.contiguous()
 
     def buffer(self) -> Tensor:
-        return self._buffer
+        return self.gradient.view(-1)
 
     def gradients(self) -> list[Tensor]:
-        return self._gradients
+        return [self.gradient]
 
     def index(self) -> int:
-        return self._bucket.index()
+        return self.number
 
     def is_last(self) -> bool:
-        return self._bucket.is_last()
+        return False

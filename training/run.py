@@ -37,7 +37,7 @@ from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
 from .scales import GradientScales
-from .step import Losses, Part, Towers, backward, over_processes, reduce_apart
+from .step import Losses, Part, Towers, backward, over_processes
 from .word import Word
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ class Run:
             self.average = AveragedModel(self.towers, self.accelerator.device, multi_avg_fn=of_weights)
         plain = OPTIMIZERS[options.optimizer](groups)
         self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
-        reduce_apart(self.model)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
         self.scales = None
         if options.precision == "fp16":  # after the average, whose model is not hooked into

@@ -34,16 +34,13 @@ LONGEST_WAIT = timedelta(minutes=30)
 """How long processes wait for one of them, as while it writes a file; NCCL's own limit is 10 minutes."""
 
 
-def make_accelerator(
-    precision: Precision, *, is_cpu: bool = False, has_scales: bool = False, is_compressed: bool = False
-) -> Accelerator:
+def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
     """What runs training: on which device, in which precision, and as one of how many processes.
 
     Args:
         precision: Of the arithmetic.
         is_cpu: Whether a GPU is left alone.
         has_scales: Whether float16 is left to `GradientScales`.
-        is_compressed: Whether a `Compression` will hook into the model.
 
     Raises:
         ValueError: If accelerate is not installed, or the device has no such arithmetic.
@@ -56,7 +53,7 @@ def make_accelerator(
         raise ValueError("train needs accelerate, which python run.py train installs") from error
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir sends them once
     # buffers are the same on all processes without being sent, and what is sent may be in use
-    distributed = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=is_compressed)
+    distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
     mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
     waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
     return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting])
@@ -140,8 +137,6 @@ class Towers(nn.Module):
             ids, vectors = self.word.split(packed.ids, self.text.config)
             # a batch without the word has a gradient too, of 0
             texts = projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum()
-        # what multiplies the features comes later; DistributedDataParallel wants to see here that it is used
-        texts = texts + 0 * self.loss.logit_scale
         images = part.images if self.vision is None else self.vision(part.images).projected
         return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
 

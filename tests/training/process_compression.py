@@ -42,7 +42,7 @@ def main() -> None:
     from weighted_clip.training.step import make_accelerator
 
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    accelerator = make_accelerator("fp32", is_cpu=True, has_scales=True, is_compressed=True)
+    accelerator = make_accelerator("fp32", is_cpu=True, has_scales=True)
 
     def prepared() -> tuple:
         torch.manual_seed(0)
@@ -83,21 +83,8 @@ def main() -> None:
     found["full rank"], used = course(lambda model, prior: Compression(model, 128, min_rate=0.4))
     found["full rank sent"] = used.sent
     for columns in (32, 4):
-        order: list[list[str]] = []
-
-        def noting(model, prior, columns=columns, order=order):
-            used = Compression(model, columns)
-            names, real = {id(one): name for name, one in prior.named_parameters()}, used.reduce
-
-            def reduce(bucket):
-                order.append([names[id(one)] for one in bucket.parameters()])
-                return real(bucket)
-
-            used.reduce = reduce
-            return used
-
-        found[f"rank {columns}"], used = course(noting)
-        found[f"rank {columns} sent"], found[f"rank {columns} order"] = used.sent, order
+        found[f"rank {columns}"], used = course(lambda model, prior, columns=columns: Compression(model, columns))
+        found[f"rank {columns} sent"] = used.sent
 
     # the same gradient twice, nothing kept between: with our Q, and with one that torch draws anew
     for name, rng in (("fixed", None), ("drawn anew", np.random.RandomState(0))):

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import distributed
 from weighted_clip.dalle.files import save_dvae
 
 from ..dalle.models import TINY_SMALL, seeded
-from ..libraries import library
+from ..launching import launched
 from .process_compression import NUM_UPDATES, SIZES
 from .runs import Start, log_of, tensors_of
 
@@ -26,29 +21,12 @@ COMMANDS = Path(__file__).with_name("process_command.py")
 Gradients = dict[str, torch.Tensor]
 
 
-def launch(script: Path, *words: str) -> str:
-    """What two processes say."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(script), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes has found."""
-    library("accelerate")
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this torch has no gloo")
     folder = tmp_path_factory.mktemp("compression")
-    launch(PROCESS, str(folder))
+    done = launched(2, PROCESS, folder)
+    assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -98,10 +76,6 @@ def test_what_is_sent_is_counted(found: list[dict[str, Any]], rank: int) -> None
 @pytest.mark.parametrize("rank", [32, 4])
 def test_gradients_are_those_of_the_algorithm(found: list[dict[str, Any]], rank: int) -> None:
     """Q drawn once, P = ΣMQ made orthogonal, Q = mean of MᵀP; what PQᵀ lacks of M goes to the next M."""
-    order = found[0][f"rank {rank} order"]
-    per_update = len(order) // NUM_UPDATES
-    assert per_update > 1  # buckets
-    assert order == order[:per_update] * NUM_UPDATES
     errors: list[dict[str, np.ndarray]] = [{}, {}]
     for update in range(NUM_UPDATES):
         ours, plain = found[0][f"rank {rank}"][update], found[0]["plain"][update]
@@ -110,27 +84,21 @@ def test_gradients_are_those_of_the_algorithm(found: list[dict[str, Any]], rank:
                 assert torch.equal(gradient, plain[name]), name
         if update < 2:
             continue
-        for bucket in order[:per_update]:
-            by_shape = defaultdict(list)
-            for name in bucket:
-                if is_matrix_of_a_block(name, ours[name]):
-                    by_shape[ours[name].shape].append(name)
-            generator = torch.Generator().manual_seed(0)
-            for name in (name for names in by_shape.values() for name in names):
-                drawn = torch.randn(1, ours[name].shape[1], rank, generator=generator)[0]
-                q = np.linalg.qr(drawn.double().numpy())[0]
-                m = [
-                    found[process]["local"][update][name].double().numpy() + errors[process].get(name, 0)
-                    for process in range(2)
-                ]
-                p = np.linalg.qr(m[0] @ q + m[1] @ q)[0]
-                product = p @ ((m[0].T @ p + m[1].T @ p) / 2).T
-                for process in range(2):
-                    errors[process][name] = m[process] - product
-                compressed = ours[name].double().numpy()
-                assert np.linalg.norm(compressed - product) <= 1e-4 * np.linalg.norm(product), (update, name)
-                assert np.linalg.norm(product - plain[name].numpy()) > 1e-3 * np.linalg.norm(product)
-                assert np.linalg.matrix_rank(compressed, tol=1e-5 * np.linalg.norm(compressed)) <= rank
+        for name in filter(lambda name: is_matrix_of_a_block(name, ours[name]), ours):
+            drawn = torch.randn(1, ours[name].shape[1], rank, generator=torch.Generator().manual_seed(0))[0]
+            q = np.linalg.qr(drawn.double().numpy())[0]
+            m = [
+                found[process]["local"][update][name].double().numpy() + errors[process].get(name, 0)
+                for process in range(2)
+            ]
+            p = np.linalg.qr(m[0] @ q + m[1] @ q)[0]
+            product = p @ ((m[0].T @ p + m[1].T @ p) / 2).T
+            for process in range(2):
+                errors[process][name] = m[process] - product
+            compressed = ours[name].double().numpy()
+            assert np.linalg.norm(compressed - product) <= 1e-4 * np.linalg.norm(product), (update, name)
+            assert np.linalg.norm(product - plain[name].numpy()) > 1e-3 * np.linalg.norm(product)
+            assert np.linalg.matrix_rank(compressed, tol=1e-5 * np.linalg.norm(compressed)) <= rank
 
 
 def test_one_gradient_is_compressed_to_the_same_bits_twice(found: list[dict[str, Any]]) -> None:
@@ -166,7 +134,6 @@ def test_what_is_kept_survives_a_stop_to_the_bit(found: list[dict[str, Any]]) ->
 def test_a_compressed_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     kind: str, weights: Path, pairs: Path, tmp_path: Path
 ) -> None:
-    library("accelerate")
     dvae = tmp_path / "dvae.safetensors"
     save_dvae(seeded(TINY_SMALL), dvae)
     options = ["--batch", "4", "--accumulate", "2", "--steps", "6", "--held-out", "4", "--compress", "4"]
@@ -180,10 +147,10 @@ def test_a_compressed_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     def words(folder: Path, *more: str) -> list[str]:
         return [*kind.split(), str(pairs), "--out", str(folder), *options, *more]
 
-    said = launch(
-        COMMANDS, json.dumps([[0, None, words(whole)], [130, 4, words(out)], [0, None, words(out, "--resume")]])
-    )
-    assert said.count("processes sent each other 1/") == 2
+    runs = [[0, None, words(whole)], [130, 4, words(out)], [0, None, words(out, "--resume")]]
+    done = launched(2, COMMANDS, json.dumps(runs))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("processes sent each other 1/") == 2
     name = "clip.safetensors" if kind == "train" else "dalle.safetensors"
     one, other = tensors_of(whole / name), tensors_of(out / name)
     assert all(torch.equal(one[key], other[key]) for key in one)
