@@ -31,6 +31,7 @@ from .handlers import (
 )
 from .image_tabs import DRAWING_TAB, TOKENS_TAB, image_tokens_tab, text_to_image_tab
 from .image_tokens import TokenLab
+from .keeping import keep
 from .markup import NOT_YET
 from .model import ModelSource
 from .text_to_image import TextToImageLab
@@ -53,6 +54,7 @@ def build_page(
     options: EncodeOptions | None = None,
     image_tokens: TokenLab | None = None,
     text_to_image: TextToImageLab | None = None,
+    keeps: bool = False,
 ) -> gr.Blocks:
     """Build the page.
 
@@ -64,6 +66,7 @@ def build_page(
             scheme ``a1111``.
         image_tokens: What the tab for images as tokens does; without it there is no such tab.
         text_to_image: The same for the tab that draws images of a caption.
+        keeps: Whether the browser keeps prompt and options for the next time; for gradio 6 and a page of our own.
 
     Returns:
         The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
@@ -71,8 +74,11 @@ def build_page(
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        reading = _Page(handlers, prompt, base, image_tokens, text_to_image).reading
-        live(page.load, reading)  # the model may be another one by then
+        parts = _Page(handlers, prompt, base, image_tokens, text_to_image, keeps=keeps)
+        live(page.load, parts.reading)  # the model may be another one by then
+        if keeps:
+            kept = {"prompt": parts.prompt, **parts.options, "schemes": parts.schemes, "target": parts.target}
+            keep(page, kept, parts.link, parts.linked)
     return page
 
 
@@ -86,6 +92,8 @@ class _Page:
         base: EncodeOptions,
         image_tokens: TokenLab | None,
         text_to_image: TextToImageLab | None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self.handlers = handlers
         values = [getattr(base, name) for name in OPTIONS]
@@ -98,6 +106,9 @@ class _Page:
         )
         self.strip = html("strip", "Tokens of the prompt", strip)
         self.options = self._options(base, note)
+        if keeps:
+            self.link = gr.Button("Copy link", elem_id=element_id("link"), size="sm")
+            self.linked = html("linked", "What was copied")
         self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
         self.tab = gr.State(TABS[0])
         fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export)

@@ -25,7 +25,7 @@ from .model import LabError, ModelSource
 from .ports import HOST
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SCRIPTS = ("javascript", "web/comfyui/ruler")
+_SCRIPTS = ("javascript", "web/comfyui/ruler", "web/lab/scripts")
 
 
 def serve(
@@ -90,11 +90,12 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None) -> Any:
         app.mount(f"/weighted-clip/{folder}", StaticFiles(directory=_ROOT / folder))
     app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))
     head = (
+        '<script src="/weighted-clip/web/lab/scripts/keeping.js"></script>'
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
         '<link rel="stylesheet" href="/weighted-clip/style.css">'
     )
     drawing = None if dalle is None else TextToImageLab(dalle)
-    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing).queue()
+    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, keeps=True).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and what stands on buttons is too pale to be read

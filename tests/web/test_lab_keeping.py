@@ -1,0 +1,102 @@
+"""What the stand-alone lab keeps in the browser for the next time: by reload, by a link, and never on the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+from safetensors.torch import save_file
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+
+from .chromium import running_chromium
+from .lab_in_browser import LabPage, running_lab
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+TEXT = "a (red:1.2) “fox” & 50 % of a 🦊"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("lab")
+    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "small.safetensors")
+    with running_lab(folder, "--weights", "small.safetensors") as found:
+        yield found
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[LabPage]:
+    with running_chromium(tmp_path) as tab:
+        yield LabPage(tab)
+        assert tab.complaints() == []
+
+
+def kept(lab: LabPage) -> dict[str, Any]:
+    """What the page's address holds."""
+    return json.loads(unquote(lab.tab.run("return location.hash.slice(1)")) or "{}")
+
+
+def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, address: str) -> None:
+    lab.open(address)
+    lab.fill("prompt", TEXT)
+    lab.choose("scheme", "masked_blend")
+    lab.choose("padding", "mask")
+    lab.open_part("Compare schemes")
+    lab.check("schemes", "comfy", "perp")
+    lab.tab.wait("return location.hash.includes('perp') && location.hash.includes('masked_blend')")
+    assert kept(lab)["prompt"] == TEXT
+    for again in (address, lab.tab.run("return location.href")):  # by the storage, by the address
+        lab.tab.open("about:blank")
+        lab.open(again)
+        lab.wait_for_value("prompt", TEXT)
+        lab.wait_for_value("scheme", "masked_blend")
+        lab.wait_for_value("padding", "mask")
+        lab.wait_until_read(TEXT)
+        lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
+        lab.open_part("Compare schemes")
+        lab.tab.wait(
+            "return [...document.querySelectorAll('#weighted_clip_schemes label:has(input:checked)')]"
+            "  .map((one) => one.textContent.trim()).join() === 'a1111,masked_blend,perp,unweighted'"
+        )
+    assert [chip.split()[0] for chip in lab.chips()][:4] == ["a", "red", "“", "fox"]
+    assert not [one for one in lab.tab.requests() if "#" in one or "fox" in unquote(one)]
+
+
+def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, address: str) -> None:
+    lab.open(address)
+    lab.fill("prompt", TEXT)
+    lab.choose("syntax", "comfy")
+    lab.wait_until_read(TEXT)
+    lab.tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    lab.click("link")
+    assert "opens with this prompt and these options" in lab.wait_for_text("linked", "Copied")
+    link = lab.tab.run("return navigator.clipboard.readText()")
+    assert json.loads(unquote(link.partition("#")[2]))["syntax"] == "comfy"
+    lab.tab.run("localStorage.clear()")
+    lab.tab.open("about:blank")
+    lab.open(link)
+    lab.wait_for_value("prompt", TEXT)
+    lab.wait_for_value("syntax", "comfy")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "anything",
+        "%ff%fe",
+        "7",
+        "null",
+        quote(json.dumps({"prompt": 7, "scheme": "no such", "schemes": ["nope"], "bind_strength": 2, "syntax": ["a"]})),
+        quote('{"prompt": "half \\ud800"}'),
+    ],
+)
+def test_an_address_that_is_none_of_ours_changes_nothing(lab: LabPage, address: str, fragment: str) -> None:
+    lab.open(f"{address}#{fragment}")
+    lab.wait_for_value("prompt", "a (red:1.4) cat and a (dog:0.5) in a bowl")
+    assert lab.value("scheme") == lab.value("syntax") == "a1111"
+    assert len(lab.chips()) == 9

@@ -1,0 +1,83 @@
+/**
+ * Keeps what is typed and chosen in the stand-alone lab, in this browser's storage and behind the # of the page's
+ * address, which no server is sent. web/lab/keeping.py says which values there are and which they can have.
+ */
+
+globalThis.weightedClipKeeping = (() => {
+  const KEY = "weighted-clip-lab";
+  /** Milliseconds without a change before the address follows. */
+  const QUIET_TIME = 300;
+  let timer = 0;
+
+  /** What an address or the storage holds, as an object; null if it is none of ours. */
+  function parsed(text) {
+    try {
+      const state = JSON.parse(text);
+      return state && typeof state === "object" ? state : null;
+    } catch {
+      return null;
+    }
+  }
+
+  function ofAddress() {
+    try {
+      return parsed(decodeURIComponent(location.hash.slice(1)));
+    } catch {
+      return null; // no such encoding
+    }
+  }
+
+  function ofStorage() {
+    try {
+      return parsed(localStorage.getItem(KEY));
+    } catch {
+      return null; // it is switched off
+    }
+  }
+
+  /** Whether a component can have a value. */
+  function isAllowed(value, allowed) {
+    if (allowed === "text") return typeof value === "string" && value.isWellFormed?.() !== false;
+    if (allowed === "share") return typeof value === "number" && value >= 0 && value <= 1;
+    if (Array.isArray(allowed)) return allowed.includes(value);
+    return Array.isArray(value) && value.every((one) => allowed.several.includes(one));
+  }
+
+  return {
+    /** The values to begin with: those of the address, or else the last ones here, or else those that are there. */
+    restore(fields, values) {
+      const state = ofAddress() ?? ofStorage() ?? {};
+      return fields.map(([name, allowed], i) => (isAllowed(state[name], allowed) ? state[name] : values[i]));
+    },
+
+    /** Keep the values as they are now. */
+    save(fields, values) {
+      const text = JSON.stringify(Object.fromEntries(fields.map(([name], i) => [name, values[i]])));
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        try {
+          history.replaceState(history.state, "", `#${encodeURIComponent(text)}`);
+          localStorage.setItem(KEY, text);
+        } catch {
+          // half a character, or no storage: the page works without
+        }
+      }, QUIET_TIME);
+      return [];
+    },
+
+    /** Copy the page's address with the values in it; a line that says so. */
+    async copyLink(fields, values) {
+      const text = JSON.stringify(Object.fromEntries(fields.map(([name], i) => [name, values[i]])));
+      const line = (told, kind) => `<p class='weighted-clip-${kind}' role='status'>${told}</p>`;
+      try {
+        const link = `${location.href.split("#")[0]}#${encodeURIComponent(text)}`;
+        await navigator.clipboard.writeText(link);
+        return line(`Copied, ${link.length.toLocaleString("en")} characters: opens with this prompt and these options.`, "note");
+      } catch (error) {
+        const told = document.createElement("p");
+        told.textContent = `The browser did not let the link be copied (${error.message}); the page's address is the same.`;
+        return line(told.innerHTML, "problem");
+      }
+    },
+  };
+})();
