@@ -14,6 +14,9 @@ from .loading import add_embeddings_option, embeddings_of
 if TYPE_CHECKING:
     from ..weighting.options import EncodeOptions
 
+MAX_POSITIONS = 16384
+"""Of a chunk, as many as a file of a text encoder may have; to read that from where it stands takes torch."""
+
 
 def add_commands(commands: Any) -> None:
     """Add them to the parser's commands."""
@@ -24,6 +27,13 @@ def add_commands(commands: Any) -> None:
 
     inspect = commands.add_parser("inspect", help="show tokens, weights, chunks and problems")
     add_reading_options(inspect)
+    inspect.add_argument(
+        "--positions",
+        type=int,
+        default=77,
+        metavar="N",
+        help="positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made",
+    )
     inspect.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
     inspect.set_defaults(run=_inspect)
 
@@ -87,11 +97,15 @@ def options_of(arguments: argparse.Namespace) -> EncodeOptions:
 def _inspect(arguments: argparse.Namespace) -> int:
     from ..encoder.config import CLIP_L
     from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.chunks import ChunkLayout
     from ..weighting.reading import read_prompt
     from ..weighting.view import counted, token_table, view
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
-    read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), embeddings=embeddings)
+    if arguments.positions > MAX_POSITIONS:
+        raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
+    layout = ChunkLayout(length=arguments.positions)
+    read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
     shown = view(read)
     show(json_text(shown) if arguments.json else token_table(read))
     if arguments.json and not sys.stdout.isatty():  # nothing is to be seen of it

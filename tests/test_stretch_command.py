@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.commands import main
+from weighted_clip.commands import main, reading
+from weighted_clip.encoder.files import tensor_file
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.stretching import stretched
 from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
@@ -285,3 +286,14 @@ def test_it_says_what_comfyui_does_not_load(tmp_path: Path, capsys: pytest.Captu
         save_file(hugging_face_tensors(seeded_text_model(replace(TEXT, hidden_dim=hidden_dim, num_heads=16))), path)
         assert stretch(path) == 0
         assert ("ComfyUI 0.29 loads a CLIP-H with 77 positions only" in capsys.readouterr().out) == (name == "h")
+
+
+def test_inspect_counts_in_longer_chunks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "cat " * 250, "--positions", "248"]) == 0
+    told = capsys.readouterr().out
+    assert "chunk 1 of 2: 246/246 tokens" in told
+    assert "chunk 2 of 2: 4/246 tokens" in told
+    for positions, said in (("2", "at least 3 positions, got 2"), ("16385", "16385: a chunk has at most 16,384")):
+        assert main(["inspect", "cat", "--positions", positions]) == 1
+        assert said in capsys.readouterr().err
+    assert reading.MAX_POSITIONS == tensor_file.MAX_POSITIONS

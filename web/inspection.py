@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
 from ..encoder.tokenizer import default_tokenizer
+from ..weighting.chunks import CLIP_L_LAYOUT
 from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
 from ..weighting.schemes.plan import different_asks
 from ..weighting.timed.schedule import COUNTERS, read_timed
@@ -33,9 +34,14 @@ MAX_CHARACTERS = 2 * MAX_BYTES
 MAX_ENCODINGS = 100
 """Of more encodings than this it is only said that there are more."""
 MAX_ASKS = 1000
-"""Chunks of versions of a prompt that are looked at to count its encodings: 35 ms for 600 words."""
+"""Chunks of 77 positions of versions of a prompt that are looked at to count its encodings: 35 ms for 600 words. Of
+longer chunks fewer."""
 MAX_CHUNKS = 20
 """Of longer prompts encodings are not counted."""
+MAX_POSITIONS = 1024
+"""Nor are they in longer chunks: a version's mask may have the square of this number of flags."""
+MAX_FILES = 4
+"""Files of text encoders in one request; ComfyUI loads no more at once."""
 MAX_ANSWER = 1024 * 1024
 """Longest answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
 
@@ -100,13 +106,15 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
     """What is asked of `inspect` for a prompt box of a node; the types of its fields are not looked at yet.
 
     Asked is an object with ``node``, the node's id; ``text``; ``values``, an object with the node's inputs; and, where
-    it is known, ``encoder``, the name of a text encoder, which `reader_of` looks at.
+    they are known, ``encoder``, the name of a text encoder, which `reader_of` looks at, and ``files``, for `files_of`.
 
     Raises:
         RequestError: If it is not of this form, there is no such node, or an input of it cannot have that value.
     """
-    if not isinstance(asked, dict) or asked.keys() - {"encoder"} != {"node", "text", "values"}:
-        raise RequestError('a request is an object with "node", a string "text", "values" and perhaps "encoder"')
+    if not isinstance(asked, dict) or asked.keys() - {"encoder", "files"} != {"node", "text", "values"}:
+        raise RequestError(
+            'a request is an object with "node", a string "text", "values" and perhaps "encoder" and "files"'
+        )
     name, values = asked["node"], asked["values"]
     if not isinstance(values, dict):
         raise RequestError(f"values must be an object with the node's inputs, got {values!r:.80}")
@@ -134,8 +142,23 @@ def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextR
     return nodes[asked["node"]].reader(encoder) if encoder else None
 
 
+def files_of(asked: Mapping[str, Any]) -> list[str]:
+    """The files that the text encoders of a request that `request_of` has taken are in, as ``folder/name``.
+
+    Raises:
+        RequestError: If ``files`` is no list of so many strings as are allowed.
+    """
+    files = asked.get("files", [])
+    if not isinstance(files, list) or len(files) > MAX_FILES or not all(isinstance(file, str) for file in files):
+        raise RequestError(f"files must be a list of at most {MAX_FILES} strings, got {files!r:.80}")
+    return files
+
+
 def inspect(
-    request: object, embedding_names: Sequence[str] | None = None, reader: TextReader | None = None
+    request: object,
+    embedding_names: Sequence[str] | None = None,
+    reader: TextReader | None = None,
+    positions: int = CLIP_L_LAYOUT.length,
 ) -> dict[str, Any]:
     """Answer a request.
 
@@ -145,6 +168,7 @@ def inspect(
         embedding_names: What ``embedding:name`` or a bare name can mean; None where there are no embeddings.
         reader: What reads the prompt in place of CLIP's tokenizer; each view then has its name, ``encoder``, and
             ``notes``.
+        positions: Of a chunk, where CLIP's tokenizer reads.
 
     Returns:
         ``views``: one for each text, as `weighting.view.view` gives it; of a timed prompt each with ``branch``,
@@ -161,11 +185,12 @@ def inspect(
     embeddings = None if embedding_names is None else KnownNames(frozenset(embedding_names))
     try:
         options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
+        layout = replace(CLIP_L_LAYOUT, length=positions)
 
         def read(text: str) -> ReadPrompt:
             if reader is not None:
                 return reader.read(text, options)
-            return read_prompt(text, options, default_tokenizer(), embeddings=embeddings)
+            return read_prompt(text, options, default_tokenizer(), layout, embeddings=embeddings)
 
         def shown(read: ReadPrompt, as_view: dict[str, Any]) -> dict[str, Any]:
             if reader is not None:
@@ -182,14 +207,15 @@ def inspect(
 
 def _encodings_of(read: ReadPrompt) -> str:
     """How many encodings a prompt takes, as far as that is known soon; empty if it is not, or few."""
-    num_chunks = len(read.chunks)
-    if num_chunks > MAX_CHUNKS:
+    num_chunks, length = len(read.chunks), read.layout.length
+    if num_chunks > MAX_CHUNKS or length > MAX_POSITIONS:
         return ""
+    max_asks = MAX_ASKS * CLIP_L_LAYOUT.length // length
     try:
         variants = iter(plan_prompt(read, default_tokenizer()).variants())
     except ValueError:  # a filler of several tokens, of which a run tells
         return ""
-    number = different_asks(islice(variants, MAX_ASKS // num_chunks), MAX_ENCODINGS)
+    number = different_asks(islice(variants, max_asks // num_chunks), MAX_ENCODINGS)
     if number > MAX_ENCODINGS:
         return f"more than {MAX_ENCODINGS} encodings"
     return encodings_text(number, num_chunks) if next(variants, None) is None else ""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import PurePath
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 PATH = "/weighted_clip/inspect"
 MAX_AT_ONCE = 2
 """Requests that are read at the same time; others are refused meanwhile. Each slows the host's own answers down."""
+FOLDERS = ("text_encoders", "checkpoints")
+"""The host's folders that hold files with text encoders."""
+MAX_FILES_KNOWN = 64
+"""Files whose numbers of positions are remembered."""
 
 # not the loop's own threads, by which the host serves files
 _threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-ruler")
@@ -69,11 +75,45 @@ def _start(body: bytes, nodes: Mapping[str, RulerNode]) -> asyncio.Future[str]:
 
 
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from .inspection import as_json, inspect, reader_of, request_of
+    from .inspection import as_json, files_of, inspect, reader_of, request_of
 
     asked = json.loads(body)
     request = request_of(asked, nodes)
-    return as_json(inspect(request, embedding_names(), reader_of(asked, nodes)))
+    positions = positions_in(files_of(asked))
+    return as_json(inspect(request, embedding_names(), reader_of(asked, nodes), positions))
+
+
+def positions_in(files: Iterable[str]) -> int:
+    """Positions of a chunk of the first CLIP text tower in some files; those of CLIP where no file tells.
+
+    Args:
+        files: As ``text_encoders/name`` or ``checkpoints/name``, of the host's folders. Only their headers are read.
+    """
+    import folder_paths
+
+    from ..encoder.config import CLIP_L, TOWERS
+
+    found: dict[str, int] = {}
+    for file in files:
+        folder, _, name = file.partition("/")
+        path = folder_paths.get_full_path(folder, name) if folder in FOLDERS else None
+        if path is not None and "\0" not in path:
+            with suppress(OSError):  # it is gone again
+                about = Path(path).stat()
+                found = {**_positions(path, about.st_mtime_ns, about.st_size), **found}
+    return next((found[name] for name in TOWERS if name in found), CLIP_L.context_length)
+
+
+@lru_cache(maxsize=MAX_FILES_KNOWN)
+def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
+    """Positions of each text tower of a file; ``changed`` and ``size`` tell states of the file apart."""
+    from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
+
+    try:
+        with open_tensor_file(Path(path)) as file:
+            return {tower.name: file.config(tower).context_length for tower in file.towers()}
+    except CheckpointError:  # pickled, or of another family
+        return {}
 
 
 def embedding_names() -> list[str]:

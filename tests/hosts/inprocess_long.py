@@ -7,6 +7,7 @@ The second half is our native encoder. Run by test_comfyui_inprocess.py in Comfy
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tempfile
@@ -168,6 +169,10 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
     import comfy.sd
     import folder_paths
 
+    import nodes
+
+    pack, _, _ = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")
+    routes = importlib.import_module(f"{pack}.web.routes")
     sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
     largest = 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -181,6 +186,7 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
             name = f"clip-{positions}.safetensors"
             command = [PACK / "__main__.py", "stretch", Path(folder, "clip.safetensors"), "--positions", str(positions)]
             subprocess.run([sys.executable, "-P", *map(str, command)], check=True, timeout=300)
+            assert routes.positions_in([f"text_encoders/{name}"]) == positions  # what the ruler shows while one types
             options = {"model_config": {**sizes, "intermediate_size": 2 * WIDTHS["l"]}}
             clip = comfy.sd.load_clip([str(Path(folder, name))], model_options=options)
             native = load(f"text_encoders/{name}")

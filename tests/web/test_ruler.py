@@ -526,6 +526,18 @@ def test_the_text_encoder_is_asked_for_that_a_run_has_told(served: dict[str, Any
     assert found["told"]["encoder"] is None  # a run with CLIP's tokens
 
 
+def test_the_files_of_the_text_encoder_are_asked_for(served: dict[str, Any]) -> None:
+    """By them the server knows how long its chunks are. Boxes for several towers have chunks of several lengths."""
+    assert served["node"]["files"] == {
+        "CLIPLoader": ["text_encoders/one.pt"],
+        "DualCLIPLoader": ["text_encoders/a/one.pt", "text_encoders/two.pt"],
+        "WeightedCLIPLoad": ["checkpoints/one.pt"],
+        "CheckpointLoaderSimple": None,
+        "linked": ["text_encoders/two.pt"],
+        "twoBoxes": None,
+    }
+
+
 def test_views_of_a_run_have_what_the_ruler_reads() -> None:
     """The route's view and that of a node are made by the same function."""
     read = read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer())

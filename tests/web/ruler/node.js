@@ -148,6 +148,7 @@ export async function nodeResults() {
   results.foreign = [ruleOf(stock), ruleOf({ name: "Reroute" })];
   results.clip = await clipNotes();
   results.encoders = await encodersAsked();
+  results.files = await filesAsked();
   return results;
 }
 
@@ -183,6 +184,30 @@ async function encodersAsked() {
   type("a");
   const told = await answered(viewOf("a"));
   return { before, numAsked, after, other, weighed, told };
+}
+
+/** The files of text encoders that are asked for, by loader; in which `one.pt` is set by a link. */
+async function filesAsked() {
+  const files = { clip_name: "one.pt", clip_name1: "a/one.pt", clip_name2: "two.pt", file: "checkpoints/one.pt" };
+  const widgets = Object.entries(files).map(([name, value]) => ({ name, value }));
+  const found = {};
+  const ask = async (loader, nodeClass, values, slots = []) => {
+    const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
+    const node = makeNode(nodeClass, values, inputs);
+    const source = { id: 1, comfyClass: loader, widgets, inputs: slots };
+    Object.assign(node.graph, { links: { 4: { origin_id: 1 } }, getNodeById: () => source });
+    const { ruler, asked } = follow(node);
+    ruler.check();
+    await wait(150);
+    return asked[0].body.files ?? null;
+  };
+  const one = ["WeightedCLIPTextEncode", { text: "a", ...TEXT_ENCODE }];
+  for (const loader of ["CLIPLoader", "DualCLIPLoader", "WeightedCLIPLoad", "CheckpointLoaderSimple"]) {
+    found[loader] = await ask(loader, ...one);
+  }
+  found.linked = await ask("DualCLIPLoader", ...one, [{ widget: { name: "clip_name1" }, link: 7 }]);
+  found.twoBoxes = await ask("CLIPLoader", "WeightedCLIPSDXLEncode", { text_g: "a", text_l: "b" });
+  return found;
 }
 
 /** What is said of CLIPs of several kinds, through a reroute and a LoRA, and around a circle. */

@@ -10,14 +10,17 @@ const CLIP_TYPES = new Set([
   ...["stable_diffusion", "sdxl", "stable_cascade", "sd3", "flux", "hidream"],
   ...["hunyuan_dit", "hunyuan_video", "kandinsky5", "kandinsky5_image"],
 ]);
+/** Widgets that name a file of the folder text_encoders; our own loader names the folder, too. */
+const FILES = { CLIPLoader: ["clip_name"], DualCLIPLoader: ["clip_name1", "clip_name2"], WeightedCLIPLoad: ["file"] };
 /** Links that are followed. */
 const MAX_HOPS = 30;
 
 /**
  * The CLIP that a node is linked to.
  * @param {object} node The node.
- * @returns {{key: string, encoder: string, note: string}} What changes when the CLIP may be another one; the loader and its
- *   type, such as "CLIPLoader wan", or ""; and a sentence where CLIP's tokens are not its own, or "".
+ * @returns {{key: string, encoder: string, files: string[], note: string}} What changes when the CLIP may be another one;
+ *   the loader and its type, such as "CLIPLoader wan", or ""; the files that it is from, such as "text_encoders/a.safetensors",
+ *   as far as they are known; and a sentence where CLIP's tokens are not its own, or "".
  */
 export function clipOf(node) {
   const ids = [];
@@ -29,9 +32,19 @@ export function clipOf(node) {
     type = LOADERS.includes(nameOf(next)) ? next.widgets?.find((widget) => widget.name === "type")?.value : null;
   }
   const key = JSON.stringify([ids, source?.widgets?.map((widget) => widget.value)]);
-  if (typeof type !== "string") return { key, encoder: "", note: "" };
+  if (typeof type !== "string") return { key, encoder: "", files: filesOf(source), note: "" };
   const note = CLIP_TYPES.has(type) ? "" : `These are CLIP's tokens; those of a CLIP of type ${type} come with a run`;
-  return { key, encoder: `${nameOf(source)} ${type}`, note };
+  return { key, encoder: `${nameOf(source)} ${type}`, files: filesOf(source), note };
+}
+
+/** The files that a loader is set to; none where a link sets it. */
+function filesOf(loader) {
+  const names = (loader && FILES[nameOf(loader)]) ?? [];
+  const isLinked = (name) => loader.inputs?.some((slot) => slot.widget?.name === name && slot.link != null);
+  const known = names.filter((name) => !isLinked(name));
+  const values = known.map((name) => loader.widgets?.find((widget) => widget.name === name)?.value);
+  const folder = nameOf(loader ?? {}) === "WeightedCLIPLoad" ? "" : "text_encoders/";
+  return values.filter((value) => typeof value === "string").map((value) => folder + value);
 }
 
 const nameOf = (node) => node.comfyClass ?? node.type;

@@ -115,7 +115,7 @@ export class NodeRuler {
   #hasChanged() {
     const clip = clipOf(this.#node);
     const encoder = clip.key === this.#told.key ? this.#told.encoder : clip.encoder;
-    this.#read = { ...requestsOf(this.#node, this.#rule, encoder), clipNote: clip.note };
+    this.#read = { ...requestsOf(this.#node, this.#rule, encoder, clip.files), clipNote: clip.note };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
     if (this.#key !== before) this.#weighed = "";

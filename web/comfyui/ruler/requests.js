@@ -40,20 +40,23 @@ export function ruleOf(definition) {
  * @param {object} node The node.
  * @param {Rule} rule The rule for its class.
  * @param {string} encoder The text encoder that it is linked to, as a view of a run or a loader names it, or "".
+ * @param {string[]} files The files that it is from. A node with several boxes has towers for them that may differ, so
+ *   there they are not asked for.
  * @returns {{boxes: {name: string, text: string, body: string}[], hasChoice: boolean, notes: string[],
  *   obstacle: string}} A request for each prompt box; whether a run may read another text; what to say beside; and why
  *   nothing can be asked.
  */
-export function requestsOf(node, rule, encoder = "") {
+export function requestsOf(node, rule, encoder = "", files = []) {
   const widgets = rule.counts.map((name) => widgetOf(node, name)).filter(Boolean);
   const values = Object.fromEntries(widgets.map(({ name, value }) => [name, value]));
+  const known = { ...(encoder && { encoder }), ...(files.length && rule.texts.length === 1 && { files }) };
   let hasChoice = false;
   const boxes = rule.texts.map((name) => {
     const widget = widgetOf(node, name);
     const typed = String(widget.value ?? "");
     const read = widget.dynamicPrompts ? hostText(typed) : { text: typed, hasChoice: false };
     hasChoice ||= read.hasChoice;
-    const asked = { node: rule.id, text: read.text, values, ...(encoder && { encoder }) };
+    const asked = { node: rule.id, text: read.text, values, ...known };
     return { name, text: read.text, body: JSON.stringify(asked) };
   });
   const linked = rule.counts.filter((name) => isLinked(node, name));
