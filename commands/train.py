@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .console import show
 from .loading import DTYPES
 from .stopping import stopping
+from .train_mlm import run_mlm
 from .train_report import write_report
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ def add_command(commands: Any) -> None:
         default=8,
         metavar="N",
         help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+    )
+    train.add_argument(
+        "--objective",
+        choices=["contrastive", "mlm"],
+        default="contrastive",
+        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder (%(default)s)",
     )
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=10, metavar="N", help="how often each image comes (%(default)s)")
@@ -176,6 +183,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..training.word import file_name
 
     options = _options(arguments)
+    if options.objective == "mlm":
+        return run_mlm(arguments, options)
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))
@@ -268,6 +277,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         new_text=arguments.new_text,
         positions=arguments.positions,
         context_length=arguments.context_length,
+        objective=arguments.objective,
     )
 
 

@@ -133,6 +133,30 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
     return data
 
 
+def read_captions(path: Path) -> Data:
+    """Find captions, with images or without.
+
+    Args:
+        path: What `read_data` reads, of which the images are not opened; or a ``.txt`` file, or a folder of them
+            without images, in which each line is a caption.
+
+    Returns:
+        The captions, and what is left out. There may be none.
+
+    Raises:
+        ValueError: As `read_data`.
+    """
+    is_text = path.is_file() and path.suffix.lower() == ".txt"
+    if not is_text and not path.is_dir():
+        return read_data(path)
+    files = [path] if is_text else sorted(path.rglob("*.txt"))
+    has_more = not is_text and (
+        any((path / name).is_file() for name in METADATA)
+        or any(one.suffix.lower() in (*SUFFIXES, ".tar") for one in path.rglob("*"))
+    )
+    return read_data(path) if has_more or not files else _collected(_lines(files, path if not is_text else path.parent))
+
+
 def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
     """Lines that count equal problems and name some.
 
@@ -198,6 +222,20 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
                 yield Problem(name, f"its .txt cannot be read: {error}")
             else:
                 yield _pair(name, path, captions, repeats=number)
+
+
+def _lines(files: Iterable[Path], root: Path) -> Iterator[Example | Problem]:
+    """Each line of some files, as the caption of no image."""
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        try:
+            lines = _decoded(path.read_bytes())
+        except (OSError, ValueError) as error:
+            yield Problem(name, f"it cannot be read: {error}")
+            continue
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield Example(f"{name}:{number}", path, (line.strip(),))
 
 
 def _decoded(given: bytes) -> list[str]:

@@ -163,10 +163,15 @@ def schedule(optimizer: torch.optim.Optimizer, warmup: int, num_steps: int) -> L
         warmup: Steps before the highest rate.
         num_steps: Of the whole run.
     """
+    return LambdaLR(optimizer, lambda step: factor(step, warmup, num_steps))
 
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return (1 + math.cos(math.pi * (step - warmup) / max(1, num_steps - warmup))) / 2
 
-    return LambdaLR(optimizer, factor)
+def factor(step: int, warmup: int, num_steps: int) -> float:
+    """Share of the highest rate that an update has, counted from 0, in the course of `schedule`.
+
+    >>> [factor(step, 2, 6) for step in (0, 1, 2, 4, 6)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    return (1 + math.cos(math.pi * (step - warmup) / max(1, num_steps - warmup))) / 2

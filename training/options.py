@@ -17,6 +17,10 @@ Trained = Literal["text", "both"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)
 """Which towers are trained, default first: the text tower alone, or both."""
 
+Objective = Literal["contrastive", "mlm"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+"""What is learned, default first: which image belongs to a caption; or the hidden tokens of captions alone."""
+
 Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Types of the arithmetic, default first. Weights are always kept in float32."""
@@ -78,6 +82,7 @@ class TrainOptions:
     """Of the text tower. None: as in the file, and learned in a new one."""
     context_length: int | None = None
     """Positions of a new text tower, BOS and EOS included. None: as many as the file's has."""
+    objective: Objective = "contrastive"
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
@@ -100,6 +105,8 @@ class TrainOptions:
         if self.word is not None:
             self._check_word(self.word)
         self._check_new_text()
+        if self.objective == "mlm":
+            self._check_mlm()
         if not 0 <= self.merge < math.inf:
             raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
         if not 0 <= self.keep < math.inf:
@@ -127,6 +134,27 @@ class TrainOptions:
         others = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
         if self.new_text and (given := [name for name, is_given in others.items() if is_given]):
             raise ValueError(f"--new-text leaves nothing of the old text encoder: leave out {', '.join(given)}")
+
+    def _check_mlm(self) -> None:
+        """Whether all that is asked for is possible without images."""
+        others = {
+            "--towers both": self.towers == "both",
+            "--lora": self.lora,
+            "--word": self.word,
+            "--watch": self.watch,
+            "--keep": self.keep,
+            "--merge": self.merge != 1,
+            "--patience": self.patience is not None,
+            f"--optimizer {self.optimizer}": self.optimizer != "adamw",
+            "--rate-of": self.rates.by_part,
+            "--freeze-layers": self.rates.frozen_layers,
+            f"--crop {self.crop}": self.crop != CROPS[0],
+        }
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise ValueError(
+                "--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out "
+                f"{', '.join(given)}"
+            )
 
     def num_held_out(self, num_pairs: int) -> int:
         """How many of so many pairs are held out."""

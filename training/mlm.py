@@ -1,0 +1,262 @@
+"""A training run of masked language modelling: a warm-up of the text tower on captions alone, without causality.
+
+CLIP's vocabulary has no mask, so a learned vector stands for one, and a head of its own finds tokens in the final
+hidden states. Both are dropped when the tower is written, which then reads causally as before.
+
+Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
+from ..encoder.full_clip import FullClip
+from ..encoder.linear import widened
+from ..encoder.text_model import TextModel
+from ..encoder.tokenizer import default_tokenizer
+from .batches import Batches, held_out
+from .captions import caption_of, is_too_long, token_ids
+from .data import Data, summary
+from .loop import Loop
+from .masking import IGNORED, Masked, masked
+from .optimizer import BETAS, factor
+from .options import TrainOptions
+from .powersgd import compression_of
+from .results import Results
+from .scales import GradientScales
+from .step import Towers, over_processes
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the loop has to know of the options, once the number of steps is known."""
+
+    options: TrainOptions
+    steps: int
+    clip: float | None = None
+
+    @property
+    def batch(self) -> int:
+        """Captions in one part of a batch."""
+        return self.options.batch
+
+    @property
+    def accumulate(self) -> int:
+        """Parts of a batch."""
+        return self.options.accumulate
+
+    def rate(self, step: int) -> float:
+        """Step size of an update, counted from 0."""
+        return self.options.rates.rate * factor(step, self.options.rates.warmup, self.steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a record."""
+        return {**self.options.as_dict(), "steps": self.steps}
+
+
+class Found(NamedTuple):
+    """What the model makes of hidden tokens."""
+
+    loss: Tensor
+    """Shape ``[]``: sum of their cross-entropies, in nats."""
+    right: Tensor
+    """Shape ``[]``: how many of them are the likeliest token."""
+
+
+class TrainedMLM(nn.Module):
+    """A text tower with a mask and a head, as the one module that distributed training wants."""
+
+    def __init__(self, text: TextModel) -> None:
+        """Add them to a tower, which is trained in place; its projection has no part in it."""
+        super().__init__()
+        config = text.config
+        self.text = text.requires_grad_(True)
+        if text.text_projection is not None:
+            text.text_projection.requires_grad_(False)
+        self.mask = nn.Parameter(text.embeddings.token_embedding.weight.detach().mean(0))
+        """``[d]``: stands for a hidden token."""
+        self.head = nn.Linear(config.hidden_dim, config.vocab_size)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, captions: Masked) -> Found:
+        """Look for the hidden tokens; every position sees all of its caption."""
+        vectors = {(row, place): self.mask for row, place in captions.is_mask.nonzero().tolist()}
+        hidden = self.text(captions.ids, captions.is_caption, vectors=vectors, is_causal=False).hidden
+        is_label = captions.labels != IGNORED
+        logits = widened(self.head(hidden[is_label]))  # [hidden tokens, vocabulary]
+        labels = captions.labels[is_label]
+        # a batch without a mask has a gradient too, of 0
+        loss = functional.cross_entropy(logits, labels, reduction="sum") + 0 * self.mask.sum()
+        return Found(loss, (logits.argmax(-1) == labels).sum())
+
+
+class MLMRun(Loop):
+    """One warm-up of a text tower on captions."""
+
+    def __init__(
+        self,
+        clip: FullClip,
+        weights: Path,
+        data: Data,
+        folder: Path,
+        options: TrainOptions,
+        accelerator: Accelerator,
+        say: Callable[[str], None],
+    ) -> None:
+        """Set all up.
+
+        Args:
+            clip: Whose text tower is trained, in place.
+            weights: The file that it was read from.
+            data: The captions; images are not looked at.
+            folder: For all that is written; it is there.
+            options: What to do.
+            accelerator: Which runs it.
+            say: Called with lines for people.
+
+        Raises:
+            ValueError: If no caption is left to train on.
+        """
+        super().__init__(folder, Course(options, 1), accelerator, say)
+        self.clip, self.weights, self.data, self.options = clip, weights, data, options
+        count = options.num_held_out(len(data.examples))
+        if len(data.examples) <= count:
+            left_out = "; ".join(summary(data.problems))
+            raise ValueError(
+                f"{len(data.examples)} captions{f': {left_out}' if left_out else ''}, {count} of them held out: none "
+                "is left to train on"
+            )
+        self.examples, self.held = held_out(data.examples, count, options.seed)
+        self._say_what_is_cut()
+        self._share = self._size_of_share(sum(example.repeats for example in self.examples), "captions")
+        self.batches = Batches(self.examples, self._share * accelerator.num_processes, options.seed)
+        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
+        self._options = Course(options, self.num_steps)
+        self._build()
+
+    def _say_what_is_cut(self) -> None:
+        captions = [caption for example in self.data.examples for caption in example.captions]
+        config = self.clip.text.config
+        count = sum(is_too_long(caption, default_tokenizer(), config) for caption in captions)
+        if count:
+            self.say(f"{count:,} captions have more than {config.context_length - 2} tokens, and are read up to there")
+
+    def _build(self) -> None:
+        """Model, optimizer and average."""
+        options = self.options
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.seed)
+            self.whole = TrainedMLM(self.clip.text)
+        self.whole.text.encoder.is_checkpointed = options.checkpointing
+        trained = [parameter for parameter in self.whole.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [one for one in trained if one.ndim >= 2], "weight_decay": options.rates.weight_decay},
+            {"params": [one for one in trained if one.ndim < 2], "weight_decay": 0.0},
+        ]
+        self._prepare(self.whole, groups, BETAS, options.ema)
+        if options.precision == "fp16":  # after the average, whose model is not hooked into
+            self.scales = GradientScales(self.whole, self.accelerator.num_processes)
+        self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
+
+    # ---- training
+
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
+        """This process's share of a step; which tokens are hidden follows from seed, step and caption alone."""
+        epoch, indices = self.batches(step)
+        first, options = self.accelerator.process_index * self._share, self.options
+        numbers = range(first, first + self._share)
+        examples = [self.examples[indices[number]] for number in numbers]
+        captions = [caption_of(example, epoch, options.seed, options.captions) for example in examples]
+        names = zip(numbers, examples, strict=True)
+        rngs = [random.Random(f"{options.seed}/{step}/{number}/{example.name}/mask") for number, example in names]
+        return self._masked(captions, rngs)
+
+    def _masked(self, captions: Sequence[str], rngs: Sequence[random.Random]) -> Masked:
+        config = self.clip.text.config
+        return masked(token_ids(captions, default_tokenizer(), config), config, rngs)
+
+    def _backward(self, loaded: Masked) -> dict[str, float]:
+        accelerator, batch = self.accelerator, self.options.batch
+        count = max(1.0, over_processes(accelerator, float((loaded.labels != IGNORED).sum()), "sum"))
+        loss = right = 0.0
+        for start in range(0, self._share, batch):
+            part = Masked(*(tensor[start : start + batch].to(accelerator.device) for tensor in loaded))
+            with nullcontext() if start + batch >= self._share else cast("Any", accelerator.no_sync(self.model)):
+                found: Found = self.model(part)
+                accelerator.backward(accelerator.num_processes * found.loss / count)  # their mean over processes
+            loss, right = loss + found.loss.item(), right + found.right.item()
+        loss, right = (over_processes(accelerator, number, "sum") / count for number in (loss, right))
+        return {"loss": loss, "right": right}
+
+    # ---- what is said and written
+
+    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+        rate = self._share * self.accelerator.num_processes / seconds
+        return f"loss {found['loss']:.4f}, {found['right']:.1%} of hidden tokens found, {rate:.1f} captions/s"
+
+    @torch.no_grad()
+    def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
+        """Measure on held-out captions, of which the same tokens are hidden each time.
+
+        Args:
+            is_quiet: Whether the line about it is kept from being said.
+
+        Returns:
+            ``held-out loss``, in nats for a hidden token, and ``held-out right``, the share of them that is found;
+            nothing where none are held out.
+        """
+        if not self.held:
+            return {}
+        model = cast("TrainedMLM", self.result)
+        loss = right = count = 0.0
+        for start in range(0, len(self.held), self.options.batch):
+            some = self.held[start : start + self.options.batch]
+            rngs = [random.Random(f"{self.options.seed}/{example.name}/held out") for example in some]
+            part = self._masked([example.captions[0] for example in some], rngs)
+            found = model(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
+            loss, right = loss + found.loss.item(), right + found.right.item()
+            count += float((part.labels != IGNORED).sum())
+        shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
+        if not is_quiet:
+            self.say(
+                f"{len(self.held):,} held-out captions after {self.step:,} steps: {shares['held-out right']:.1%} of "
+                f"hidden tokens found, {shares['held-out loss']:.4f} nats for one"
+            )
+        return shares
+
+    def about(self) -> dict[str, Any]:
+        """What a resumed run has to have in common with the one that it goes on with."""
+        return {
+            "data": self.data.digest,
+            "captions": len(self.data.examples),
+            "weights": self.clip.name,
+            "processes": self.accelerator.num_processes,
+            **self._options_listed(),
+        }
+
+    def write_results(self) -> None:
+        """Write the text tower as a contrastive training does, and the whole CLIP with the scale that it had.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        if self.accelerator.is_main_process:
+            loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
+            towers = Towers(cast("TrainedMLM", self.result).text, self.clip.vision, loss)
+            Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
+        self.accelerator.wait_for_everyone()
