@@ -1,4 +1,4 @@
-"""The route of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect``.
+"""The token ruler's routes in ComfyUI's server: ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .inspection import RulerNode
 
 PATH = "/weighted_clip/inspect"
+CONVERT_PATH = "/weighted_clip/convert"
 MAX_AT_ONCE = 2
 """Requests that are read at the same time; others are refused meanwhile. Each slows the host's own answers down."""
 FOLDERS = ("text_encoders", "checkpoints")
@@ -32,7 +33,7 @@ _running: set[Future[str]] = set()
 
 
 def add_routes(nodes: Mapping[str, RulerNode]) -> None:
-    """Add the route to the running server, if there is one, for the nodes that the ruler may ask for, by id."""
+    """Add the routes to the running server, if there is one, for the nodes that the ruler may ask for, by id."""
     # only a host that has loaded its server has one to add to; nothing is imported for it
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
@@ -41,11 +42,17 @@ def add_routes(nodes: Mapping[str, RulerNode]) -> None:
         async def answer_request(request: Any) -> Any:
             return await answer(request, nodes)
 
+        async def answer_conversion(request: Any) -> Any:
+            return await answer(request, nodes, _converted)
+
         instance.routes.post(PATH)(answer_request)
+        instance.routes.post(CONVERT_PATH)(answer_conversion)
 
 
-async def answer(request: Any, nodes: Mapping[str, RulerNode]) -> Any:
-    """Answer a request of aiohttp: the views, or 400, 413 or 429 with ``error``."""
+async def answer(
+    request: Any, nodes: Mapping[str, RulerNode], read: Callable[[bytes, Mapping[str, RulerNode]], str] | None = None
+) -> Any:
+    """Answer a request of aiohttp: the views, or what else ``read`` makes of it, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
     from .inspection import MAX_BYTES
@@ -58,17 +65,19 @@ async def answer(request: Any, nodes: Mapping[str, RulerNode]) -> Any:
     if len(_running) >= MAX_AT_ONCE:
         return web.json_response({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, status=429)
     try:
-        views = await _start(body, nodes)
+        answered = await _start(read or _read, body, nodes)
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
     except ValueError as error:  # also what json and its codec raise, and a number of more digits than Python reads
         return web.json_response({"error": str(error)}, status=400)
-    return web.json_response(text=views)
+    return web.json_response(text=answered)
 
 
-def _start(body: bytes, nodes: Mapping[str, RulerNode]) -> asyncio.Future[str]:
+def _start(
+    read: Callable[[bytes, Mapping[str, RulerNode]], str], body: bytes, nodes: Mapping[str, RulerNode]
+) -> asyncio.Future[str]:
     """Read a request in a thread. One whose client has gone away counts until its thread has done."""
-    reading = _threads.submit(_read, body, nodes)
+    reading = _threads.submit(read, body, nodes)
     _running.add(reading)
     reading.add_done_callback(_running.discard)
     return asyncio.wrap_future(reading)
@@ -114,6 +123,13 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
             return {tower.name: file.config(tower).context_length for tower in file.towers()}
     except CheckpointError:  # pickled, or of another family
         return {}
+
+
+def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+    from .conversion import conversion
+
+    del nodes
+    return json.dumps(conversion(json.loads(body)))
 
 
 def embedding_names() -> list[str]:

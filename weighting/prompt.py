@@ -114,6 +114,8 @@ class Issue:
     """One sentence: what was met and what was made of it."""
     span: Span
     """The place in the text it speaks of; empty where it speaks of all of it."""
+    written_in: str = ""
+    """For a form of another syntax, the name of that syntax, from which the prompt can be converted."""
 
     @property
     def line(self) -> str:

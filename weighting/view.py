@@ -40,8 +40,9 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
         ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and given by `encodings_text` where
-        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end``; and ``chunks``, each with
-        ``num_tokens``, ``capacity`` (None: any number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
+        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end`` and, about a form of another
+        syntax, that syntax as ``written_in``; and ``chunks``, each with ``num_tokens``, ``capacity`` (None: any
+        number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
 
         - ``text``: what stands on it, on one line: as typed, else an embedding's name or ``#`` and the id;
         - ``note``: small text behind it, such as ``×3 1.4``: number of tokens and weight, if not 1. Of neighbours in
@@ -72,7 +73,11 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         for chunk in read.chunks
     ]
     issues = [
-        {"code": issue.code, "message": issue.line, "start": offset(issue.span.start), "end": offset(issue.span.end)}
+        {
+            **{"code": issue.code, "message": issue.line},
+            **{"start": offset(issue.span.start), "end": offset(issue.span.end)},
+            **({"written_in": issue.written_in} if issue.written_in else {}),
+        }
         for issue in read.issues
     ]
     _mark_breaks(chunks, [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)])

@@ -140,3 +140,25 @@ def test_it_answers_while_an_image_is_drawn(server: ComfyServer) -> None:
         time.sleep(0.05)
     server.result(prompt_id)
     assert num_answers > 3
+
+
+def convert_request(**changed: Any) -> dict[str, Any]:
+    return {"text": "a [cat]", "from": "a1111", "to": "comfy", "is_cleaned": True, **changed}
+
+
+@pytest.mark.parametrize("path", ["/weighted_clip/convert", "/api/weighted_clip/convert"])
+def test_a_prompt_is_converted(server: ComfyServer, path: str) -> None:
+    status, body = server.request(path, convert_request(text="a [cat] BREAK b"))
+    answer = json.loads(body)
+    assert (status, answer["text"]) == (200, "a (cat:0.90909091) b")
+    assert any("BREAK" in issue for issue in answer["issues"])
+    for wrong in (
+        convert_request(text=1),
+        convert_request(to="none"),
+        convert_request(more=1),
+        [],
+        convert_request(text="\ud800"),
+    ):
+        status, body = server.request(path, wrong)
+        assert status == 400
+        assert json.loads(body)["error"]

@@ -106,7 +106,7 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("comfy", "((a)", ["unclosed-bracket"]),
         ("comfy", "a) b", ["unopened-bracket"]),
         ("comfy", "(a:inf)", ["infinite-weight"]),
-        ("comfy", "(a:1.2) [b]", []),
+        ("comfy", "(a:1.2) [b]", ["foreign-syntax"]),
         ("compel", '("a", "b").blend(1)', ["weight-count"]),
         ("compel", '("a", "b").blend(1, 1) c', ["ignored-text"]),
         ("compel", '("a", "b").and() c', ["ignored-text"]),

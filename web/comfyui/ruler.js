@@ -15,6 +15,7 @@ import { addRulerWidget } from "./ruler/widget.js";
 import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
+const CONVERT_ROUTE = "/weighted_clip/convert";
 /** The server's message of where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
 /** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of web/routes.py). */
@@ -33,33 +34,38 @@ const rulers = new Map();
 /** The setting, which tells of a change before it has the new value. */
 let isOn = true;
 
-const host = { isOn: () => isOn, ask };
+const host = { isOn: () => isOn, ask, convert, changed };
 
 /** Ends with the request before: the nodes of a page take turns. */
 let turn = Promise.resolve();
 
 /** Ask the server for views by a request as JSON (web/inspection.py); while it is busy, again and again. */
 function ask(body, signal) {
-  const views = turn.then(() => askNow(body, signal));
+  const views = turn.then(() => askNow(ROUTE, body, signal)).then((answer) => answer.views);
   turn = views.catch(() => {});
   return views;
 }
 
-async function askNow(body, signal) {
-  let response = await post(body, signal);
+/** Ask the server for a prompt in another syntax (web/conversion.py). */
+function convert(request) {
+  return askNow(CONVERT_ROUTE, JSON.stringify(request));
+}
+
+async function askNow(route, body, signal) {
+  let response = await post(route, body, signal);
   while (response.status === BUSY) {
     await new Promise((done) => setTimeout(done, BUSY_TIME));
-    response = await post(body, signal);
+    response = await post(route, body, signal);
   }
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
-  return answer.views;
+  return answer;
 }
 
-async function post(body, signal) {
+async function post(route, body, signal) {
   const headers = { "Content-Type": "application/json" };
-  return api.fetchApi(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
-    throw signal.aborted ? error : new Error("The server does not answer");
+  return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
+    throw signal?.aborted ? error : new Error("The server does not answer");
   });
 }
 

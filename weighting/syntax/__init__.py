@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
+from .foreign import foreign_issues
 from .record import Syntax
 
 __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
@@ -42,4 +45,9 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
         ValueError: If the syntax is unknown.
         PromptError: In strict mode, where the reference raises.
     """
-    return syntax_of(syntax).parse(source, strict=strict)
+    record = syntax_of(syntax)
+    prompt = record.parse(source, strict=strict)
+    foreign = list(foreign_issues(prompt, record))
+    if not foreign:
+        return prompt
+    return replace(prompt, issues=tuple(sorted([*prompt.issues, *foreign], key=lambda issue: issue.span)))

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
+from .foreign import OF_A1111, OF_COMPEL
 from .record import Syntax
 
 FACTOR = 1.1
@@ -171,4 +172,10 @@ def write(text: str, weight: float) -> Iterator[str]:
         yield f"({escaped}:{weight:.8g})"
 
 
-SYNTAX = Syntax(parse, "(word:1.2) sets, (word) is 1.1.", chunking="comfy segment", write=write)
+SYNTAX = Syntax(
+    parse,
+    "(word:1.2) sets, (word) is 1.1.",
+    chunking="comfy segment",
+    write=write,
+    foreign=(*OF_A1111, *OF_COMPEL),
+)

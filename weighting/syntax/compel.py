@@ -38,6 +38,7 @@ from ..prompt import (
     unmarked,
 )
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
+from .foreign import NUMBER_IN_BRACKETS, OF_A1111
 from .record import Syntax, decimal
 
 _ODD_SPACE = re.compile(r"[\v\f]")
@@ -305,5 +306,6 @@ SYNTAX = Syntax(
     chunking="compel sentences",
     write=write,
     is_spaced=True,
+    foreign=(NUMBER_IN_BRACKETS, *OF_A1111),
     write_lora=lambda lora: f"withLora({lora.name}, {decimal(lora.weight)})",
 )

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from ..prompt import Lora, Prompt
+
+
+class Foreign(NamedTuple):
+    """A form of another syntax, which is nothing but text in the one that it is foreign to."""
+
+    form: re.Pattern[str]
+    """Finds it in a prompt, in time that is linear in the length of the prompt."""
+    syntax: str
+    """The name of the syntax that it is a form of."""
+    meaning: str
+    """What it is there, as the end of a sentence that begins with the quoted form."""
+    part: str = "it"
+    """What of it is text, as the beginning of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,8 @@ class Syntax:
     """How a LoRA is named in the text; None: not at all."""
     has_tags: bool = False
     """Whether tags of extra networks, ``<lora:name:0.8>``, are taken out before it is read."""
+    foreign: tuple[Foreign, ...] = ()
+    """Forms of other syntaxes that are text in this one, of which its users should know."""
     is_cleaned: bool = False
     """Whether comments are taken out and text is repaired, as Forge does, unless its user does without."""
 

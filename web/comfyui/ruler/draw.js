@@ -29,6 +29,8 @@ let numRulers = 0;
  * @property {string} [message] Why there is nothing newer; the chips are grey then.
  * @property {boolean} [isStale] Whether the chips are of another text than the one that stands there.
  * @property {boolean} [isSilent] Whether a screen reader is not told.
+ * @property {(section: number, from: string) => void} [onConvert] Converts the prompt of a section from the syntax that
+ *   a problem says some of it is written in.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
  */
 
@@ -117,9 +119,26 @@ function parts(content, theme, id, limit, onMore) {
     const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: counted(issues.length, "problem") });
     list.dataset.captureWheel = "true";
     list.append(...issues.map(({ message }, i) => make("p", "", message, { id: `${id}-${i}`, role: "listitem" })));
+    if (content.onConvert) addConversions(list, content);
     result.push(list);
   }
   return result;
+}
+
+/** A button at the first problem of each text that is about a form of some other syntax. */
+function addConversions(list, { sections, onConvert }) {
+  const rows = [...list.children];
+  for (const [index, { view }] of sections.entries()) {
+    const found = new Set();
+    for (const { written_in: from } of view.issues) {
+      const row = rows.shift();
+      if (!from || found.has(from)) continue;
+      found.add(from);
+      const text = `Convert from ${from} to ${view.syntax}`;
+      const button = row.appendChild(make("button", "wcr-button", text, { type: "button" }));
+      button.addEventListener("click", () => onConvert(index, from));
+    }
+  }
 }
 
 /** The strips of all texts in a box that scrolls, and how many tokens were left out. */
@@ -246,7 +265,7 @@ function meter(view) {
 
 function moreTokens(number, onMore) {
   const row = make("div", "wcr-more", `… ${counted(number, "more token")}`);
-  const button = make("button", "", "Show all", { type: "button" });
+  const button = make("button", "wcr-button", "Show all", { type: "button" });
   button.addEventListener("click", onMore);
   row.append(button);
   return row;

@@ -1,5 +1,6 @@
 /** The ruler of one node: when to ask, what to show. */
 
+import { replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { hostText } from "./host_text.js";
@@ -12,6 +13,8 @@ const QUIET_TIME = 100;
 /**
  * @typedef {object} Host What a ruler needs of the page.
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
+ * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
+ * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
  */
 
@@ -34,6 +37,8 @@ export class NodeRuler {
   #isNew = true;
   /** Where its weights acted in the last sampling, until something changes. */
   #weighed = "";
+  /** What a conversion could not keep, until something changes. */
+  #lost = "";
   #content = null;
 
   /**
@@ -97,6 +102,30 @@ export class NodeRuler {
     return widgets.length && isAsTyped ? { node: this.#node, widgets, syntax: section.view.syntax } : null;
   }
 
+  /** Convert the prompt of a section from another syntax to that of the node. */
+  async #convert(index, from) {
+    const place = this.placeOf(index);
+    if (!place) return;
+    const text = String(place.widgets[0].value);
+    const cleaning = this.#node.widgets.find(({ name }) => name === "cleaning");
+    const request = { text, from, to: place.syntax, is_cleaned: cleaning?.value !== "none" };
+    let lost = "";
+    try {
+      const converted = await this.#host.convert(request);
+      if (place.widgets.some(({ value }) => value !== text)) return; // typed on meanwhile
+      lost = converted.issues.join(" ");
+      for (const widget of place.widgets) {
+        replaceText(this.#node, widget, { start: 0, end: text.length, text: converted.text });
+      }
+      this.#host.changed();
+    } catch (error) {
+      lost = error.message;
+    }
+    this.check();
+    this.#lost = lost;
+    if (this.#content) this.#show(this.#content);
+  }
+
   /** The ruler was switched on or off. */
   switched() {
     this.#stop();
@@ -118,7 +147,7 @@ export class NodeRuler {
     this.#read = { ...requestsOf(this.#node, this.#rule, encoder, clip.files), clipNote: clip.note };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
-    if (this.#key !== before) this.#weighed = "";
+    if (this.#key !== before) this.#weighed = this.#lost = "";
     return this.#key !== before;
   }
 
@@ -163,6 +192,7 @@ export class NodeRuler {
     this.#isFromRun = isFromRun;
     this.#isNew = false;
     const isOn = this.#host.isOn();
+    const isEditable = sections.some((section, at) => this.placeOf(at));
     const { notes, obstacle, clipNote } = this.#read;
     const ofRun = [obstacle && "as of the last run", this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...notes, this.#weighed].filter(Boolean);
@@ -171,10 +201,11 @@ export class NodeRuler {
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
       notes: !isOn ? [] : isFromRun ? ofRun : ofNode,
-      message: message || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
+      message: message || this.#lost || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
       isStale,
       isSilent,
-      isEditable: sections.some((section, index) => this.placeOf(index)),
+      isEditable,
+      ...(isEditable && { onConvert: (section, from) => this.#convert(section, from) }),
     });
   }
 

@@ -59,7 +59,7 @@ const STYLE = `
 }
 .wcr-border b { letter-spacing: 0.04em; font-weight: 600; color: var(--wcr-text); }
 .wcr-more { display: flex; align-items: center; gap: 8px; padding: 2px 8px 6px; color: var(--wcr-muted); }
-.wcr-more button {
+.wcr-button {
   font: inherit; color: var(--wcr-text); background: var(--wcr-surface); border: 1px solid var(--wcr-line);
   border-radius: 5px; padding: 1px 8px; cursor: pointer;
 }
@@ -67,6 +67,7 @@ const STYLE = `
 .wcr-problems p {
   margin: 0 8px 3px; padding: 0 0 0 7px; border-inline-start: 3px solid var(--wcr-wave); color: var(--wcr-problem);
 }
+.wcr-problems .wcr-button { margin-inline-start: 8px; font-size: 11px; }
 .wcr-stale .wcr-scroll, .wcr-stale .wcr-problems { opacity: 0.45; filter: grayscale(1); }
 .wcr-unseen {
   position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
