@@ -46,6 +46,19 @@ function start() {
   for (const type of ["input", "click"]) {
     document.addEventListener(type, ({ target }) => target.closest?.("[id^=weighted_clip_]") && check());
   }
+  document.addEventListener("keydown", leaveMenu, true);
+}
+
+/** gradio takes Tab in a menu for typing: it would filter the list by what is chosen and leave it open behind. */
+function leaveMenu(event) {
+  if (event.key === "Tab" && event.target.closest?.("#weighted_clip_page [role=combobox]")) event.stopPropagation();
+}
+
+/** gradio names the place of a picture that is not there yet, and not what it is. */
+function nameEmpty() {
+  for (const place of document.querySelectorAll("#weighted_clip_page [aria-label].empty:not([role])")) {
+    place.setAttribute("role", "img");
+  }
 }
 
 /**
@@ -103,6 +116,7 @@ new MutationObserver(() => {
     isWaiting = false;
     update();
     markChanged();
+    nameEmpty();
   });
 }).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip", "data-weighted-clip-of"] });
 update();

@@ -50,7 +50,7 @@ def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk:
     axes = axes_of(rows)
     title = f"{HEADING}, chunk {chunk + 1} of {len(read.chunks)}" if len(read.chunks) > 1 else HEADING
     drawn = "".join(_scheme(row, labels, shown.weights[:end], axes) for row in rows)
-    return f"<section class='weighted-clip-chart'><h3>{title}</h3>{drawn}{_legend(axes)}</section>"
+    return f"<section class='weighted-clip-chart'><h2>{title}</h2>{drawn}{_legend(axes)}</section>"
 
 
 def told_of(text: str, options: EncodeOptions) -> str:
@@ -78,7 +78,7 @@ def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
 
 
 def _scheme(row: SchemeRow, labels: Sequence[str], weights: Sequence[float], axes: Axes) -> str:
-    head = f"<h4>{escape(row.name)} <span>{escape(', '.join(row.notes))}</span></h4>"
+    head = f"<h3>{escape(row.name)} <span>{escape(', '.join(row.notes))}</span></h3>"
     cells = (
         "".join(
             _cell(label, weight, change, axes)

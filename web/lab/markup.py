@@ -21,7 +21,7 @@ MAX_FALLBACK_CHIPS = 600
 
 def model_line(title: str, warning: str, note: str = "") -> str:
     """What encodes, if anything, the model's warning, and a note such as why there is no model."""
-    line = f"<p class='weighted-clip-model'><b>Prompt Lab</b> {escape(title)}</p>"
+    line = f"<div class='weighted-clip-model'><h1>Prompt Lab</h1> {escape(title)}</div>"
     return line + _paragraph("weighted-clip-warning", warning, role="alert") + _paragraph("weighted-clip-note", note)
 
 

@@ -1,0 +1,127 @@
+"""The lab by keyboard, by screen reader, in dark and on a phone: what axe-core finds, and what it cannot see.
+
+Source: https://github.com/dequelabs/axe-core, whose script comes with axe-playwright-python.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+
+from .chromium import running_chromium
+from .lab_in_browser import LabPage, running_lab
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, photorealistic [, (sharp:30)"
+RUN = (
+    "const {violations} = await axe.run(document, {resultTypes: ['violations']});"
+    "return violations.flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.target} ${node.failureSummary}`))"
+)
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("lab")
+    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "small.safetensors")
+    with running_lab(folder, "--weights", "small.safetensors") as found:
+        yield found
+
+
+@pytest.fixture
+def lab(tmp_path: Path, address: str) -> Iterator[LabPage]:
+    with running_chromium(tmp_path) as tab:
+        page = LabPage(tab)
+        page.open(address)
+        yield page
+        assert tab.complaints() == []
+
+
+def parts(lab: LabPage) -> list[str]:
+    """Names of the tabs."""
+    return lab.tab.run(
+        "return [...new Set([...document.querySelectorAll('#weighted_clip_tabs [role=tab]')]"
+        "  .map((one) => one.textContent.trim()))]"
+    )
+
+
+def fill_all(lab: LabPage) -> None:
+    """Let everything be there that can be there."""
+    lab.fill("prompt", PROMPT)
+    lab.wait_until_read(PROMPT)
+    lab.open_part("Compare schemes")
+    lab.click("compare")
+    lab.wait_for_text("progress", "4 of 4 schemes: done")
+    lab.open_part("Export")
+    lab.click("export")
+    lab.wait_for_text("export_report", "Encoded with")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_tab(lab: LabPage, theme: str) -> None:
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("axe-playwright-python is not installed: python run.py test installs it")
+    script = Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    lab.tab.prefer(theme)
+    lab.tab.run("document.body.classList.toggle('dark', args[0] === 'dark')", theme)
+    fill_all(lab)
+    lab.tab.run(script)
+    lab.tab.run("document.querySelector('#weighted_clip_more button').click()")
+    names = parts(lab)
+    assert names[:5] == ["Tokens", "Masks", "Compare schemes", "Convert", "Export"]
+    for name in names:
+        lab.open_part(name)
+        time.sleep(0.6)  # colours fade in
+        assert lab.tab.run(RUN) == [], name
+    lab.tab.run("document.querySelector('h1').remove()")
+    assert any("page-has-heading-one" in one for one in lab.tab.run(RUN))
+
+
+def press(lab: LabPage, key: str, code: int) -> None:
+    for kind in ("keyDown", "keyUp"):
+        lab.tab.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+    time.sleep(0.3)
+
+
+def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage) -> None:
+    lists = "return [...document.querySelectorAll('[role=listbox]')].map((one) => one.children.length)"
+    place = "return document.activeElement.closest('[id^=weighted_clip_]')?.id"
+    lab.focus("prompt")
+    for name, count in (("syntax", 4), ("scheme", 16), ("normalization", 4)):
+        press(lab, "Tab", 9)
+        assert lab.tab.run(place) == f"weighted_clip_{name}"
+        assert lab.tab.run(lists) == [count], "one list, with all that can be chosen"
+    press(lab, "ArrowDown", 40)
+    press(lab, "Enter", 13)
+    assert lab.value("normalization") != "none"
+    for _ in range(4):
+        press(lab, "Tab", 9)
+    assert lab.tab.run(lists) == []
+
+
+def test_a_phone_shows_all_of_it(lab: LabPage) -> None:
+    lab.tab.call("Emulation.setDeviceMetricsOverride", width=PHONE, height=800, deviceScaleFactor=1, mobile=True)
+    fill_all(lab)
+    for name in parts(lab):
+        lab.open_part(name)
+        time.sleep(0.3)
+        assert lab.tab.run("return document.scrollingElement.scrollWidth") <= PHONE, name
+    lab.open_part("Compare schemes")
+    lab.tab.wait("return !!document.querySelector('.weighted-clip-bars').offsetParent")
+    bars = "return [...document.querySelectorAll('.weighted-clip-bars li')]"
+    columns = lab.tab.run(f"{bars}.map((one) => one.getBoundingClientRect().right)")
+    assert len(columns) > 20
+    assert PHONE / 2 < max(columns) <= PHONE
+    sizes = lab.tab.run(f"{bars}.map((one) => parseFloat(getComputedStyle(one.querySelector('em')).fontSize))")
+    assert min(sizes) >= 12
+    cut = "return [...document.querySelectorAll('.wcr-problems')].some((one) => one.scrollHeight > one.clientHeight)"
+    assert not lab.tab.run(cut)
