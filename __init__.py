@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 WEB_DIRECTORY = "./web/comfyui"
 
 __version__ = "0.1.0"
+REPOSITORY = "https://github.com/weighted-clip/weighted-clip"
+"""As in pyproject.toml, which is the place to change both; where the pack is not installed, it has no metadata."""
+
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "Encoders", "__version__"]
 
 _HOMES = {

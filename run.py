@@ -4,7 +4,7 @@
 
 Commands:
     test [pytest arguments]  install the development set, run the tests
-    check                    install the development set, run ruff, pyright and import-linter
+    check                    install the development set, run ruff, pyright, import-linter and the registry's rules
     nothing                  the same as lab
 {commands}
 
@@ -48,6 +48,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "weighted-clip.json"
+LEFT_OUT = {"test": "tests", "check": "tests", "bench": "benchmarks", "parity": "parity/command.py"}
+"""Commands, and what each needs that the archive of the Comfy Registry leaves out."""
 TRAINING_PARTS = (["train-vae"], ["train"], ["demo"])
 """Of the command ``dalle``: what needs the training set."""
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -142,9 +144,9 @@ def help_text() -> str:
     return (__doc__ or "").strip().replace("{commands}", "\n".join(lines))
 
 
-def version() -> str:
-    """The version of Weighted CLIP."""
-    found = re.search(r'^__version__ = "(.+)"', (ROOT / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+def constant(name: str) -> str:
+    """A string that __init__.py defines, read from its source."""
+    found = re.search(rf'^{name} = "(.+)"', (ROOT / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else "unknown"
 
 
@@ -381,6 +383,7 @@ def check() -> int:
         "ruff check": ["-m", "ruff", "check", "."],
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "pyright": ["-m", "pyright", "--pythonpath", str(VENV_PYTHON)],
+        "archive": ["tools/archive.py", "--check"],
         "import-linter": ["-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
     }
     failed: list[str] = []
@@ -410,8 +413,11 @@ def main(arguments: list[str]) -> int:
     """Prepare .venv for the command and run it; return its exit code."""
     choice, rest = parse_arguments(arguments)
     if choice in ("help", "version"):
-        print(help_text() if choice == "help" else f"weighted-clip {version()}")
+        print(help_text() if choice == "help" else f"weighted-clip {constant('__version__')}")
         return 0
+    if rest and not (ROOT / LEFT_OUT.get(rest[0], "")).exists():
+        where = f"it is in the repository: {constant('REPOSITORY')}"
+        raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; {where}")
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
     is_training = rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS)
     if sys.version_info < (3, 11) and (command or is_training):

@@ -7,6 +7,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .console import drop_unwritable, show, visible, write_anything
@@ -58,12 +59,17 @@ def _is_lack_of_memory(error: Exception) -> bool:
 class _Parser(argparse.ArgumentParser):
     """Shows examples below the help, and tells what is wrong in one line."""
 
+    refusal = ""
+    """Why the command is not there; said whatever is typed behind it."""
+
     def format_help(self) -> str:
         """The help, with examples below it."""
         return f"{super().format_help()}\n{examples(self.prog)}\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As argparse does; but what a command does not know is refused by its own parser, which knows what is near."""
+        if self.refusal:
+            self.exit(1, f"{self.refusal}\n")
         known, rest = super().parse_known_args(args, namespace)
         if rest:
             options = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
@@ -78,8 +84,21 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
 
 
+def _is_left_out(parser: _Parser, package: str) -> bool:
+    """Whether a command's package is missing, as in the archive of the Comfy Registry; its parser then says so."""
+    if (Path(__file__).resolve().parents[1] / package / "command.py").is_file():
+        return False
+    from .. import REPOSITORY
+
+    name = parser.prog.split()[-1]
+    parser.refusal = (
+        f"weighted-clip: {name} is not in the archive of the Comfy Registry; it is in the repository: {REPOSITORY}"
+    )
+    return True
+
+
 def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    from .. import __version__, benchmarks, parity
+    from .. import __version__
     from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, stretch, train
 
     parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
@@ -88,12 +107,18 @@ def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     reading.add_commands(commands)
 
     compare = commands.add_parser("parity", help="compare every scheme with every reference program that is there")
-    parity.add_arguments(compare)
-    compare.set_defaults(run=parity.run)
+    if not _is_left_out(compare, "parity"):
+        from .. import parity
+
+        parity.add_arguments(compare)
+        compare.set_defaults(run=parity.run)
 
     bench = commands.add_parser("bench", help="measure speed beside other programs")
-    benchmarks.add_options(bench)
-    bench.set_defaults(run=benchmarks.run)
+    if not _is_left_out(bench, "benchmarks"):
+        from .. import benchmarks
+
+        benchmarks.add_options(bench)
+        bench.set_defaults(run=benchmarks.run)
 
     encode.add_command(commands)
     rerank.add_command(commands)

@@ -42,7 +42,8 @@ CONTROLS = ("fixed", "increment", "decrement", "randomize")
 MAX_PICTURE_BYTES = 60_000
 MAX_PICTURE_WIDTH = 360
 """Pixels. The panel that shows help pages is hardly wider."""
-MAX_THUMBNAIL_BYTES = 100_000
+MAX_THUMBNAIL_BYTES = 50_000
+"""They are 400 pixels wide, and all of them go with every download from the Comfy Registry."""
 TITLE_HEIGHT = 30
 """Of a node on the canvas, above its position."""
 COMPILED = set("{}|@")

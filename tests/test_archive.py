@@ -1,0 +1,162 @@
+"""What the Comfy Registry would get: the files, their size, and that the pack works from them alone.
+
+comfy-cli packs what git tracks and .comfyignore does not name, by the rules of .gitignore. tools/archive.py has git
+read these rules; here they are read a third time, by code of our own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import weighted_clip
+
+ROOT = Path(__file__).resolve().parents[1]
+NEVER = ("tests", "benchmarks", "tools", "docs/evidence", "docs/images", "parity/reference_scripts", ".github", ".venv")
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """A file as a module, as ComfyUI loads packs: by path, under a name of the host's choosing."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    """tools/archive.py, where this is a checkout by git."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this folder is no checkout by git")
+    return load(ROOT / "tools" / "archive.py", "weighted_clip_archive")
+
+
+@pytest.fixture(scope="module")
+def archive(tool: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive as a file."""
+    path = tmp_path_factory.mktemp("archive") / "node.zip"
+    tool.write_archive(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(archive: Path) -> Path:
+    """The archive in a folder with a name that is no identifier."""
+    folder = archive.parent / "weighted-clip 1.0"
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(folder)
+    return folder
+
+
+def run(unpacked: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of ours in the unpacked archive; this Python has what it needs."""
+    command = [sys.executable, "-P", *arguments] if sys.version_info >= (3, 11) else [sys.executable, *arguments]
+    return subprocess.run(command, cwd=unpacked.parent, capture_output=True, encoding="utf-8", check=False)
+
+
+def is_named(name: str, patterns: list[str]) -> bool:
+    """Whether patterns with a slash at their beginning name a file: the last that does so counts."""
+    result = False
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!").strip("/").split("/")
+        parts = name.split("/")[: len(wanted)]
+        if len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted)):
+            if pattern.endswith("/") and len(name.split("/")) == len(wanted):
+                continue  # for folders only, and this is a file
+            result = not pattern.startswith("!")
+    return result
+
+
+def test_the_files_are_those_that_the_patterns_leave(tool: ModuleType, archive: Path) -> None:
+    lines = (ROOT / ".comfyignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    assert all(pattern.removeprefix("!").startswith("/") for pattern in patterns)  # is_named() knows no others
+    tracked = tool.git(ROOT, "ls-files", "-z")
+    for pattern in patterns:
+        assert any(is_named(name, [pattern.removeprefix("!")]) for name in tracked), f"{pattern} names nothing"
+    with zipfile.ZipFile(archive) as opened:
+        names = opened.namelist()
+    assert set(names) == {name for name in tracked if not is_named(name, patterns) and (ROOT / name).exists()}
+    assert len(names) > 300
+    assert not [name for name in names if name.startswith(tuple(f"{folder}/" for folder in NEVER))]
+
+
+def test_the_archive_is_small_and_its_code_passes_the_rules_of_the_registry(tool: ModuleType) -> None:
+    assert tool.problems() == []
+
+
+def test_what_is_wrong_with_an_archive_is_found(tool: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    bad = "import subprocess\n\nexec(input())\nprint(eval(input())); print(1)\nsubprocess.run(input().split())\n"
+    for name, text in {"bad.py": bad, "left.py": bad, ".comfyignore": "/left.py\n", "gone.py": "x = 1\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
+    (tmp_path / "gone.py").unlink()
+    (tmp_path / "untracked.py").write_text(bad, encoding="utf-8")
+    assert tool.archive_files(tmp_path) == [".comfyignore", "bad.py"]
+    assert {line.split()[1] for line in tool.problems(tmp_path)} == set(tool.RULES)
+    monkeypatch.setattr(tool, "MAX_BYTES", 100)
+    assert "more than 100" in tool.problems(tmp_path)[0]
+
+
+def test_the_pack_loads_from_the_archive_as_comfyui_loads_it(unpacked: Path) -> None:
+    script = """
+import importlib, importlib.util, json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+name = str(folder).replace(".", "_x_")
+spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
+pack = sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pack)
+nodes = list(pack.NODE_CLASS_MAPPINGS)
+for path in sorted(folder.rglob("*.py")):
+    parts = path.relative_to(folder).with_suffix("").parts
+    if len(parts) > 1 and parts[:2] != ("web", "lab") and parts[0] != "scripts" and parts[-1] != "__init__":
+        importlib.import_module(".".join([name, *parts]))
+print(json.dumps([nodes, pack.__version__, (folder / pack.WEB_DIRECTORY / "ruler.js").is_file()]))
+"""
+    done = run(unpacked, "-c", script, str(unpacked))
+    assert done.returncode == 0, done.stderr
+    nodes, version, has_scripts = json.loads(done.stdout)
+    assert nodes == list(weighted_clip.NODE_CLASS_MAPPINGS)
+    assert (version, has_scripts) == (weighted_clip.__version__, True)
+
+
+def test_the_command_line_reads_a_prompt_in_the_archive(unpacked: Path) -> None:
+    prompt = ("inspect", "a (cat:1.2)", "--json")
+    here, there = run(unpacked, str(ROOT / "__main__.py"), *prompt), run(unpacked, str(unpacked), *prompt)
+    assert (there.returncode, there.stderr) == (0, here.stderr)
+    assert json.loads(there.stdout) == json.loads(here.stdout)
+    assert "cat" in there.stdout
+
+
+@pytest.mark.parametrize("arguments", [("parity", "--hosts", "x"), ("bench", "--quick"), ("bench",), ("parity", "-h")])
+def test_commands_that_are_left_out_say_where_they_are(unpacked: Path, arguments: tuple[str, ...]) -> None:
+    said = f"{arguments[0]} is not in the archive of the Comfy Registry; it is in the repository: "
+    for program, name in ((unpacked, "weighted-clip"), (unpacked / "run.py", "run.py")):
+        done = run(unpacked, str(program), *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{name}: {said}{weighted_clip.REPOSITORY}\n")
+
+
+@pytest.mark.parametrize("command", ["test", "check"])
+def test_run_py_refuses_what_is_for_developers(unpacked: Path, command: str) -> None:
+    done = run(unpacked, str(unpacked / "run.py"), command)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"run.py: {command} is not in the archive of the Comfy Registry; ")
+    assert not (unpacked / ".venv").exists()
+
+
+def test_the_help_is_whole_in_the_archive(unpacked: Path) -> None:
+    for program in (unpacked, unpacked / "run.py"):
+        done = run(unpacked, str(program), "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "inspect" in done.stdout
+        assert "parity" in done.stdout
