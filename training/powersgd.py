@@ -156,7 +156,7 @@ class Compression:
 def compression_of(
     accelerator: Accelerator, model: nn.Module, rank: int, scales: GradientScales | None = None
 ) -> Compression | None:
-    """Compress the gradients of a model that an accelerator has prepared; at rank 0 None, and they are sent as they are.
+    """Compress the gradients of a model that an accelerator has prepared; at rank 0 None, and they are sent as is.
 
     Raises:
         ValueError: If there is no other process to send anything to.
