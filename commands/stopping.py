@@ -6,12 +6,9 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from .processes import Place, heartbeat, is_of_another, leave
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 class Stoppable(Protocol):
@@ -20,7 +17,8 @@ class Stoppable(Protocol):
     is_stopped: bool
     say: Callable[[str], None]
     step: int
-    accelerator: Accelerator
+    accelerator: Any
+    """As of accelerate, which is imported in training alone."""
 
 
 @contextmanager

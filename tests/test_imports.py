@@ -29,12 +29,14 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py",),
+    "accelerate": ("training/*.py", "benchmarks/precision_process.py"),
     "peft": ("training/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {
-    "gradio": tuple(f"web/lab/{name}.py" for name in ("page", "image_tabs", "components", "handlers", "accordion")),
+    "gradio": tuple(
+        f"web/lab/{name}.py" for name in ("page", "image_tabs", "components", "handlers", "accordion", "keeping")
+    ),
     "accelerate": ("training/*.py",),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
