@@ -7,6 +7,7 @@
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { areaOf } from "./ruler/boxes.js";
+import { setLanguage } from "./ruler/language.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -22,6 +23,8 @@ const WEIGHED = "weighted_clip.weighed";
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;
+/** ComfyUI's setting of the language. */
+const LOCALE = "Comfy.Locale";
 /** Off: nothing is asked and there are no chips; the problems still come after a run. */
 const SETTING = "WeightedCLIP.TokenRuler";
 
@@ -120,6 +123,12 @@ function addRuler(node, rule) {
   });
 }
 
+/** Speak the page's language from now on. */
+async function readLanguage() {
+  await setLanguage(app.extensionManager?.setting?.get(LOCALE) ?? "en");
+  rulers.forEach((ruler) => ruler.switched());
+}
+
 app.registerExtension({
   name: "WeightedCLIP.Ruler",
 
@@ -140,6 +149,8 @@ app.registerExtension({
 
   setup() {
     addStyle();
+    readLanguage();
+    app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));

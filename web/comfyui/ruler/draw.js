@@ -6,6 +6,7 @@
  */
 
 import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
 import { counted, countText, optionTexts, spoken } from "./words.js";
 
@@ -116,9 +117,9 @@ function parts(content, theme, id, limit, onMore) {
   }
   result.push(countLine(content));
   if (issues.length) {
-    const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: counted(issues.length, "problem") });
+    const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(issues.length, "problem")) });
     list.dataset.captureWheel = "true";
-    list.append(...issues.map(({ message }, i) => make("p", "", message, { id: `${id}-${i}`, role: "listitem" })));
+    list.append(...issues.map(({ message }, i) => make("p", "", say(message), { id: `${id}-${i}`, role: "listitem" })));
     if (content.onConvert) addConversions(list, content);
     result.push(list);
   }
@@ -134,7 +135,7 @@ function addConversions(list, { sections, onConvert }) {
       const row = rows.shift();
       if (!from || found.has(from)) continue;
       found.add(from);
-      const text = `Convert from ${from} to ${view.syntax}`;
+      const text = say(`Convert from ${from} to ${view.syntax}`);
       const button = row.appendChild(make("button", "wcr-button", text, { type: "button" }));
       button.addEventListener("click", () => onConvert(index, from));
     }
@@ -143,7 +144,7 @@ function addConversions(list, { sections, onConvert }) {
 
 /** The strips of all texts in a box that scrolls, and how many tokens were left out. */
 function drawSections(sections, theme, id, limit) {
-  const scroll = make("div", "wcr-scroll", "", { role: "group", ariaLabel: "Tokens" });
+  const scroll = make("div", "wcr-scroll", "", { role: "group", ariaLabel: say("Tokens") });
   scroll.dataset.captureWheel = "true"; // Nodes 2.0 asks for it
   let room = limit;
   let numLeft = 0;
@@ -165,7 +166,7 @@ function drawSections(sections, theme, id, limit) {
 
 function sectionHead(label, view) {
   const head = make("div", "wcr-head");
-  if (label) head.append(make("span", "wcr-label", label));
+  if (label) head.append(make("span", "wcr-label", say(label)));
   head.append(...counts(view));
   return head;
 }
@@ -184,7 +185,7 @@ function drawStrip(items, view, theme, idOf) {
   let word = null;
   for (const [index, item] of items.entries()) {
     if (item.border) {
-      const border = make("span", "wcr-border", item.border, { role: "listitem", title: "End of a chunk" });
+      const border = make("span", "wcr-border", item.border, { role: "listitem", title: say("End of a chunk") });
       if (item.isBreak) border.append(make("b", "", "BREAK"));
       strip.append(border);
       continue;
@@ -203,7 +204,7 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   element.style.color = css(color);
   const text = element.appendChild(make("span", "wcr-text", chip.text));
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
-  if (chip.hidden) element.append(make("span", "wcr-unseen", " (hidden)"));
+  if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
   if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });
   const isEmbedding = typeof chip.ids[0] === "string";
   const classes = { hidden: chip.hidden, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
@@ -211,7 +212,7 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   if (chip.problems.length) {
     element.classList.add("wcr-problem-here");
     element.tabIndex = 0;
-    element.dataset.problem = chip.problems.map((issue) => issues[issue].message).join("\n");
+    element.dataset.problem = chip.problems.map((issue) => say(issues[issue].message)).join("\n");
     element.setAttribute("aria-describedby", chip.problems.map(idOf).join(" "));
     text.style.setProperty("--wcr-chip-wave", css(waveColor(background, theme)));
   }
@@ -228,14 +229,14 @@ function countLine({ sections, hasScheme, notes = [], message }) {
     bar.append(...counts(views[0]));
   } else if (views.length) {
     const numMore = views.at(-1).num_more ?? 0;
-    bar.append(make("span", "wcr-count", counted(views.length + numMore, "text")));
+    bar.append(make("span", "wcr-count", say(counted(views.length + numMore, "text"))));
     const numUnseen = views.length - Math.min(views.length, MAX_SECTIONS) + numMore;
-    if (numUnseen) bar.append(make("span", "", `${counted(numUnseen, "more text")} not shown`));
+    if (numUnseen) bar.append(make("span", "", say(`${counted(numUnseen, "more text")} not shown`)));
   }
-  if (message) bar.append(make("span", "wcr-message", message));
+  if (message) bar.append(make("span", "wcr-message", say(message)));
   if (views.length) {
     const { text, title } = optionTexts(views[0], hasScheme);
-    bar.append(make("span", "wcr-options", text, { title }));
+    bar.append(make("span", "wcr-options", text, { title: say(title) }));
   }
   const numHidden = numTokens(views.flatMap(itemsOf).filter((item) => item.hidden));
   const others = new Set(views.flatMap((view) => view.left_to_host ?? []));
@@ -245,15 +246,15 @@ function countLine({ sections, hasScheme, notes = [], message }) {
     ...new Set(views.flatMap((view) => view.notes ?? [])),
     ...notes,
   ];
-  bar.append(...texts.map((text) => make("span", "wcr-extra", text)));
+  bar.append(...texts.map((text) => make("span", "wcr-extra", say(text))));
   return bar;
 }
 
 /** How full the last chunk is, and how many encodings the text takes if that is more than usual. */
 function counts(view) {
-  const encodings = view.encodings ? [make("span", "wcr-extra", view.encodings)] : [];
+  const encodings = view.encodings ? [make("span", "wcr-extra", say(view.encodings))] : [];
   const meters = view.chunks.at(-1).capacity === null ? [] : [meter(view)];
-  return [...meters, make("span", "wcr-count", countText(view)), ...encodings];
+  return [...meters, make("span", "wcr-count", say(countText(view))), ...encodings];
 }
 
 function meter(view) {
@@ -264,8 +265,8 @@ function meter(view) {
 }
 
 function moreTokens(number, onMore) {
-  const row = make("div", "wcr-more", `… ${counted(number, "more token")}`);
-  const button = make("button", "wcr-button", "Show all", { type: "button" });
+  const row = make("div", "wcr-more", say(`… ${counted(number, "more token")}`));
+  const button = make("button", "wcr-button", say("Show all"), { type: "button" });
   button.addEventListener("click", onMore);
   row.append(button);
   return row;

@@ -5,6 +5,7 @@
 
 import { areaOf, replaceText } from "./boxes.js";
 import { css } from "./colors.js";
+import { say } from "./language.js";
 import { closeTooltip } from "./tooltip.js";
 import { reweighted, weightAt } from "./weights.js";
 
@@ -129,7 +130,7 @@ let closeOpen = () => {};
 function showSlider(chip, weight, theme, onChange) {
   closeOpen();
   const box = Object.assign(document.createElement("div"), { className: "weighted-clip-slider" });
-  const range = { type: "range", min: LEAST, max: Math.max(MOST, weight), step: STEP, ariaLabel: "Weight" };
+  const range = { type: "range", min: LEAST, max: Math.max(MOST, weight), step: STEP, ariaLabel: say("Weight") };
   const input = box.appendChild(Object.assign(document.createElement("input"), range));
   const output = box.appendChild(document.createElement("output"));
   input.value = String(weight);

@@ -1,5 +1,6 @@
 /** The widget that holds a ruler on a node. Without a value, so that nothing of it is saved or sent. */
 
+import { say } from "./language.js";
 import { NodeHeight } from "./node_height.js";
 import { before } from "./wrap.js";
 
@@ -18,6 +19,7 @@ export function addRulerWidget(node, drawing, canvas) {
   const options = { serialize: false, hideOnZoom: true, hideInPanel: true, margin: 0 };
   const widget = node.addDOMWidget("ruler", "weighted_clip_ruler", element, options);
   widget.serialize = false;
+  Object.defineProperty(widget, "label", { get: () => say("Token ruler"), set: () => {}, configurable: true });
   // of fixed height: with computeLayoutSize, Nodes 2.0 gives it half of a tall node's free space
   let height = 0;
   widget.computeSize = () => [0, height];

@@ -1,5 +1,7 @@
 /** What the ruler says in words of a view (weighting/view.py, weighting/timed/view.py). */
 
+import { say } from "./language.js";
+
 /** How many times of a text that comes and goes are listed. */
 const MAX_RUNS = 4;
 
@@ -52,9 +54,9 @@ export function optionTexts(view, hasScheme) {
 
 /** What a screen reader says, in one line, when these views are shown, and an error or "". */
 export function spoken(views, message) {
-  const issues = views.flatMap((view) => view.issues.map((issue) => issue.message));
-  const one = views.length === 1 ? `${countText(views[0])} tokens` : "";
-  const tokens = one || (views.length ? counted(views.length, "text") : "");
-  const problems = issues.length ? `${counted(issues.length, "problem")}: ${issues.join(" ")}` : "";
-  return [message, tokens, problems].filter(Boolean).map((part) => part.replace(/[.:]?$/, ".")).join(" ");
+  const issues = views.flatMap((view) => view.issues.map((issue) => say(issue.message)));
+  const one = views.length === 1 ? say(`${countText(views[0])} tokens`) : "";
+  const tokens = one || (views.length ? say(counted(views.length, "text")) : "");
+  const problems = issues.length ? `${say(counted(issues.length, "problem"))}: ${issues.join(" ")}` : "";
+  return [say(message), tokens, problems].filter(Boolean).map((part) => part.replace(/[.:。：]?$/u, ".")).join(" ");
 }

@@ -1,0 +1,76 @@
+"""The ruler in other languages: every problem that a prompt can have is in web/comfyui/ruler/languages."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RULER = ROOT / "web" / "comfyui" / "ruler"
+TABLES = sorted((RULER / "languages").glob("*.json"))
+SOURCES = [path for folder in ("weighting", "hosts/comfy", "nodes") for path in sorted((ROOT / folder).rglob("*.py"))]
+MAKERS = {"Issue", "issue", "problem", "_issue"}
+# what is put together of two parts: an example of each way
+TOGETHER = {
+    "“{}”{} no weight: left out.": ("“x” is no weight: left out.", "“x”, and 2 more are no weight: left out."),
+    "The {}.": (
+        "The text behind .and() is ignored, as in compel.",
+        "The text behind .blend() is ignored; compel refuses it.",
+    ),
+}
+
+
+def template_of(node: ast.AST) -> str | None:
+    """A literal text with {} for what is put in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return None
+
+
+def messages() -> Iterator[str]:
+    """Every problem that our code can name."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "message" for one in node.targets):
+                found = [node.value]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in MAKERS:
+                found = node.args
+            else:
+                continue
+            yield from (text for text in map(template_of, found) if text and " " in text)
+
+
+def matches(table: dict[str, str], text: str) -> list[str]:
+    """The entries of a table that fit a text, but for those that fit nearly all."""
+    patterns = {key: "(.*?)".join(map(re.escape, key.split("{}"))) for key in table}
+    return [key for key, pattern in patterns.items() if re.fullmatch(pattern, text, re.DOTALL) and len(key) > 8]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_problem_is_translated(path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    found = set(messages())
+    assert len(found) > 60
+    texts = [one for text in found for one in TOGETHER.get(text, (text.replace("{}", "7"),))]
+    assert [text for text in texts if not matches(table, text)] == []
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_translation_has_all_that_is_put_in(path: Path) -> None:
+    for text, said in json.loads(path.read_text(encoding="utf-8")).items():
+        assert len(re.findall(r"\{\d*\}", said)) == text.count("{}"), text
+        numbers = sorted(map(int, re.findall(r"\{(\d+)\}", said)))
+        assert not numbers or set(numbers) <= set(range(text.count("{}"))), text
+
+
+def test_every_table_is_loaded() -> None:
+    script = (RULER / "language.js").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"const LANGUAGES = (\[.*\]);", script)
+    assert json.loads(listed) == [path.stem for path in TABLES]
