@@ -25,6 +25,8 @@ VERSION = 2
 MAX_CHIP_TEXT = 300
 """Characters of a chip's text; longer ones are cut with an ellipsis."""
 
+_TAG_ISSUES = ("lora", "unknown-tag")
+"""Codes of issues about a part of a prompt that is taken out of it as a whole."""
 _CONTRACTION = re.compile(r"['’]\w")
 
 
@@ -48,7 +50,8 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         - ``note``: small text behind it, such as ``×3 1.4``: number of tokens and weight, if not 1. Of neighbours in
           one word with the same weight only the last says it;
         - ``weight``: final weight;
-        - ``ids``: of its tokens; a vector of an embedding is named as in ``name[0]``;
+        - ``ids``: of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a hidden chip of
+          its own, has none;
         - ``start``, ``end``: where it was typed, in UTF-16 units of ``text``; both 0 if nowhere;
         - ``joins``: goes on with the word of the chip before it;
         - ``hidden``: from all others;
@@ -80,7 +83,12 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         }
         for issue in read.issues
     ]
-    _mark_breaks(chunks, [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)])
+    breaks = [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)]
+    _mark_breaks(chunks, breaks)
+    tags = dict.fromkeys(issue.span for issue in read.issues if issue.code in _TAG_ISSUES)
+    _add_tags(
+        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in tags]
+    )
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
     if read.terms:  # they stand behind the rest, wherever they were typed
         chips.sort(key=lambda chip: chip["start"])
@@ -211,6 +219,23 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
             }
         )
     return chips
+
+
+def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[tuple[str, int, int]]) -> None:
+    """Put a chip without tokens where each tag stands, of which the text and the place are given."""
+    for text, start, end in tags:
+        numbers = [
+            number for number, chunk in enumerate(chunks) if chunk["chips"] and chunk["chips"][0]["start"] <= start
+        ]
+        number = max(numbers, default=0)
+        before = [chip["start"] for chip in chunks[number]["chips"] if chip["start"] <= start]
+        if before and number + 1 < len(chunks) and any(before[-1] < at < start for at in breaks):
+            number, before = number + 1, []
+        chip = {
+            **{"text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…", "note": "", "weight": 1.0},
+            **{"ids": [], "start": start, "end": end, "joins": False, "hidden": True, "problems": []},
+        }
+        chunks[number]["chips"].insert(len(before), chip)
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:

@@ -98,6 +98,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "empty": views_of(""),
         "only a problem": views_of("(", **A1111),
         "hidden": views_of("a lighthouse at dusk", hide="lighthouse"),
+        "lora": views_of("a <lora:ink:0.8> cat", **A1111),
         "embedding": vectors,
         "emoji": views_of("a 🦊 in 森の中, naïve café"),
         "hebrew": views_of("חתול (שחור:1.3) קטן"),
@@ -315,6 +316,17 @@ def test_count_line(drawn: dict[str, Any]) -> None:
 def test_what_is_hidden_is_struck_through(drawn: dict[str, Any]) -> None:
     assert chip_of(drawn["hidden"], "lighthouse")["line"] == "line-through"
     assert chip_of(drawn["hidden"], "dusk")["line"] == "none"
+
+
+def test_a_tag_of_a_lora_is_a_chip_struck_through_that_has_its_problem(drawn: dict[str, Any]) -> None:
+    case = drawn["lora"]
+    assert [item["text"] for item in items_of(case)] == ["a", "<lora:ink:0.8>", "cat"]
+    tag = chip_of(case, "<lora:ink:0.8>")
+    assert tag["line"] == "underline line-through"
+    assert case["problems"] == [tag["problem"]]
+    assert not chip_of(case, "cat")["problem"]
+    assert case["count"] == "2 / 75"
+    assert not any("hidden" in part for part in case["bar"])
 
 
 def test_problems(drawn: dict[str, Any]) -> None:
