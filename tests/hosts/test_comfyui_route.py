@@ -8,6 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
 
 from .comfy_server import ComfyServer, Graph, add_checkpoint, add_picture
 
@@ -65,6 +69,18 @@ def test_embeddings_are_known_by_name(server: ComfyServer) -> None:
     assert any("not-there" in issue["message"] for issue in view["issues"])
 
 
+def test_chunks_are_as_long_as_the_text_encoders_file_says(server: ComfyServer) -> None:
+    folder = server.base / "models" / "text_encoders"
+    folder.mkdir(exist_ok=True)
+    config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, context_length=248)
+    save_file(hugging_face_tensors(seeded_text_model(config)), folder / "long.safetensors")
+    for files, chunks in ((["text_encoders/long.safetensors"], [(100, 246)]), ([], [(75, 75), (25, 75)])):
+        status, body = server.request(PATHS[0], {**asked("cat " * 100), "files": files})
+        assert status == 200, body
+        (view,) = json.loads(body)["views"]
+        assert [(chunk["num_tokens"], chunk["capacity"]) for chunk in view["chunks"]] == chunks
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("body", "status", "words"),
@@ -81,6 +97,7 @@ def test_embeddings_are_known_by_name(server: ComfyServer) -> None:
         (asked("a", nonsense=1), 400, "nonsense"),
         (asked("a", steps=0), 400, "steps"),
         (asked("\ud800"), 400, "surrogate"),
+        ({**asked("a"), "files": "a"}, 400, "files must be a list of at most 4 strings"),
         (b'{"text": "' + b"a" * MAX_BYTES + b'"}', 413, str(MAX_BYTES)),
         (asked("a," * 30_000), 400, "1024 KiB"),
     ],
