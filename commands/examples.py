@@ -17,6 +17,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--batch prompts.txt --weights sdxl.safetensors --save-dtype fp16 --out encoded",
     ),
     "rerank": ('"a red cat" images --weights clip.safetensors --keep 4 --chart best.png',),
+    "sort": (
+        "images --labels cat,dog,bird --weights clip.safetensors --out sorted",
+        "images --examples labelled --weights clip.safetensors --out sorted --copy by-label",
+    ),
     "stretch": ("clip.safetensors", "clip.safetensors --positions 305 --out long.safetensors"),
     "train": ("data --weights clip.safetensors --out run",),
     "dalle": ("demo out", 'sample dalle.safetensors "a small red ring" --out images'),

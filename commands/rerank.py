@@ -216,7 +216,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
         shutil.copystat(path, target)
 
 
-class _Files(Sequence["Image.Image"]):
+class Files(Sequence["Image.Image"]):
     """Images that are opened only when they are drawn."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -237,6 +237,6 @@ def _chart(
 
     names = [path.stem for path in paths]
     file.parent.mkdir(parents=True, exist_ok=True)
-    picture = draw_ranking(_Files(paths), scores, order, keep, text, names=names)
+    picture = draw_ranking(Files(paths), scores, order, keep, text, names=names)
     with written_whole(file) as place:
         picture.save(place)

@@ -31,6 +31,7 @@ ALLOWED = {
     "gradio": ("web/lab/*.py",),
     "accelerate": ("training/*.py", "benchmarks/precision_process.py"),
     "peft": ("training/lora.py",),
+    "sklearn": ("training/probe.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {

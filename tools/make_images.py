@@ -16,6 +16,7 @@ import runpy
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -32,14 +33,18 @@ import numpy as np
 import torch
 from PIL import Image as PillowImage
 from PIL import ImageDraw
+from safetensors.torch import save_file
 from sparse_pictures import draw_sparse_masks
+from weighted_clip import commands
 from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.pieces import clip_pieces
+from weighted_clip.dalle.shapes import KINDS
 from weighted_clip.dalle.tokens import read_swaps, swapped
 from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
 from weighted_clip.encoder.prefix import share
 from weighted_clip.encoder.remember import chunk_keys
@@ -90,7 +95,7 @@ def main() -> None:
         "shared-prefix": shared_prefix("a (red:0.6) cat and a (dog:0.3) in a bowl", ["whole", "no dog", "no red, dog"]),
     }
     save(drawn, FOLDER)
-    for name, picture in compared(6, keep=4).items():
+    for name, picture in {**compared(6, keep=4), **sorted_shapes()}.items():
         picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others have
     some = ("comfy", "a1111", "compel", "masked_blend")
     shown = {
@@ -459,6 +464,34 @@ def compared(count: int, keep: int) -> dict[str, Image.Image]:
         "similarity": pictures.draw_similarity(scores[:count, :count], texts[:count], images[:count]),
         "ranking": pictures.draw_ranking(images, ranked, best(ranked, len(ranked)), keep, texts[0]),
     }
+
+
+def sorted_shapes() -> dict[str, Image.Image]:
+    """What ``sort`` draws: 192 pictures by the shape in them, as 20 examples of each show; by the tests' CLIP."""
+    shapes = load_shapes()
+    clip, rng = shapes.trained_clip(), random.Random(5)
+    learned, others = shapes.split()
+    scale = {"logit_scale": torch.tensor(clip.logit_scale).log()}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        save_file(
+            {**hugging_face_tensors(clip.text), **hugging_face_tensors(clip.vision), **scale},
+            folder / "clip.safetensors",
+        )
+        (folder / "images").mkdir()
+        for number, shape in enumerate(others * 3):
+            shapes.picture_of(shape, rng).save(folder / "images" / f"{number:03}.png")
+        for kind in KINDS:
+            (folder / "examples" / kind).mkdir(parents=True)
+            for number, shape in enumerate([shape for shape in learned if shape.kind == kind][:20]):
+                shapes.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
+        given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
+        options = [part for option, value in given.items() for part in (option, str(folder / value))]
+        commands.main(["sort", str(folder / "images"), *options])
+        return {
+            f"sort-{part}": PillowImage.open(folder / "out" / f"{part}.png").convert("RGB")
+            for part in ("confusion", "unsure")
+        }
 
 
 def compared_in_help() -> dict[str, Image.Image]:

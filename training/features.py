@@ -1,6 +1,7 @@
 """Images as training wants them: opened by several threads, and features of a frozen image tower kept on the disk.
 
-Features are written in files of `PER_FILE` images, each whole or not at all, so that a stopped run computes none twice.
+Features are written in files of up to `PER_FILE` images, each whole or not at all: a stopped run computes those of its
+last file again, and no others.
 A file is used again if its images, the tower and the crop are the same.
 """
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PER_FILE = 1024
-"""Images whose features are in one file."""
+"""Images whose features are in one file, unless asked otherwise."""
 BATCH = 32
 """Images that are encoded at once."""
 NUM_THREADS = min(8, os.cpu_count() or 1)
@@ -77,6 +78,8 @@ def cached_features(
     digest: str,
     on_progress: Callable[[int], None],
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    *,
+    per_file: int = PER_FILE,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
     """Features of all images by a frozen image tower, from the disk where they are there.
 
@@ -85,9 +88,10 @@ def cached_features(
         examples: The images.
         crop: How an image becomes square.
         folder: For the files; made if it is not there.
-        digest: `digest_of` the image tower.
+        digest: Changes with all that the features depend on but images and crop, as `digest_of` the image tower does.
         on_progress: Called with the number of images done.
         turn: In which each file is read or computed, so that one of several processes may go first.
+        per_file: Images whose features are in one file.
 
     Returns:
         ``[p]``, float32, of length 1, by the names of the examples; and the images that cannot be read.
@@ -98,8 +102,8 @@ def cached_features(
     folder.mkdir(parents=True, exist_ok=True)
     features: dict[str, Tensor] = {}
     problems: list[Problem] = []
-    for start in range(0, len(examples), PER_FILE):
-        some = examples[start : start + PER_FILE]
+    for start in range(0, len(examples), per_file):
+        some = examples[start : start + per_file]
         path = folder / f"features-{start:08}.safetensors"
         stamps = [_stamp(example) for example in some]
         key = blake2b(json.dumps([digest, crop, stamps]).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,159 @@
+"""What ``sort`` writes: a table, a confusion matrix, the unsure images; and images copied or moved by label."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..output.files import written_whole
+from .console import Progress, show
+from .rerank import Files
+from .stopping import interruptible
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..training.probe import Probe
+
+TABLE_NAME, UNSURE_NAME = "table.csv", "unsure.png"
+CONFUSION_NAME, MATRIX_NAME = "confusion.csv", "confusion.png"
+COLUMNS = ("file", "label", "probability", "runner_up", "runner_up_probability")
+MAX_UNSURE = 24
+"""Images that are drawn."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What an image was taken for."""
+
+    name: str
+    """Of its file, in its folder."""
+    label: str
+    probability: float
+    runner_up: str
+    """The label that was second."""
+    runner_up_probability: float
+
+    @property
+    def margin(self) -> float:
+        """How far the second label is behind, as a difference of probabilities."""
+        return self.probability - self.runner_up_probability
+
+
+def guesses_of(names: Sequence[str], found: Tensor, labels: Sequence[str]) -> list[Guess]:
+    """What images were taken for.
+
+    Args:
+        names: Of the images.
+        found: ``[images, labels]``, probabilities.
+        labels: At least two.
+
+    Returns:
+        One for each image, in the same order.
+    """
+    values, order = found.sort(dim=1, descending=True, stable=True)
+    firsts: list[int] = order[:, 0].tolist()
+    seconds: list[int] = order[:, 1].tolist()
+    return [
+        Guess(name, labels[first], float(row[0]), labels[second], float(row[1]))
+        for name, first, second, row in zip(names, firsts, seconds, values, strict=True)
+    ]
+
+
+def write_table(folder: Path, guesses: Sequence[Guess]) -> Path:
+    """Write a row for each image."""
+    rows = [
+        (one.name, one.label, f"{one.probability:.6f}", one.runner_up, f"{one.runner_up_probability:.6f}")
+        for one in guesses
+    ]
+    return _write_csv(folder / TABLE_NAME, [COLUMNS, *rows])
+
+
+def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
+    """Draw the images whose two most probable labels are nearest to each other."""
+    from ..web.pictures.unsure import Card, draw_unsure
+
+    least = sorted(guesses, key=lambda guess: guess.margin)[:MAX_UNSURE]
+    cards = [
+        Card(one.name, ((one.label, one.probability), (one.runner_up, one.runner_up_probability))) for one in least
+    ]
+    title = f"The least sure of {len(guesses):,} images: given label and runner-up"
+    with written_whole(folder / UNSURE_NAME) as place:
+        draw_unsure(Files([images / one.name for one in least]), cards, title).save(place)
+    return folder / UNSURE_NAME
+
+
+def write_confusion(folder: Path, probe: Probe, targets: Sequence[int]) -> list[Path]:
+    """Write, draw and sum up what examples were taken for by probes that had not seen them."""
+    from ..web.pictures.confusion import draw_confusion
+
+    labels = probe.labels
+    counts = [[0] * len(labels) for _ in labels]
+    for target, given in zip(targets, probe.held_out.argmax(1).tolist(), strict=True):
+        counts[target][given] += 1
+    right = sum(counts[index][index] for index in range(len(labels)))
+    words = f"{right:,} of {len(targets):,} held-out examples right ({right / len(targets):.1%})"
+    show(f"{words}, by {probe.num_folds}-fold cross-validation; strength C = {probe.strength:g}")
+    rows = [["true label", *labels], *([label, *map(str, row)] for label, row in zip(labels, counts, strict=True))]
+    written = [_write_csv(folder / CONFUSION_NAME, rows), folder / MATRIX_NAME]
+    with written_whole(folder / MATRIX_NAME) as place:
+        draw_confusion(counts, labels, title=words).save(place)
+    return written
+
+
+def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
+    # surrogateescape: names of files that are no UTF-8 are written as the bytes that they are
+    with written_whole(path) as place, place.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+class _Placing:
+    """Ctrl-C while files are copied or moved: the one in work is finished, and then all are taken back."""
+
+    def __init__(self, total: int, verb: str) -> None:
+        self.is_stopped = False
+        self._what = f"{total} images {verb}"
+        self.progress = Progress()
+
+    def say(self, line: str) -> None:
+        """Show a line for people."""
+        self.progress.clear()
+        show(line, sys.stderr)
+
+    def __call__(self, done: int) -> None:
+        """Count a file, or end."""
+        if self.is_stopped:
+            raise KeyboardInterrupt
+        self.progress.tell(f"{done} of {self._what}")
+
+
+def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bool) -> None:
+    """Copy or move images to ``INTO/LABEL``.
+
+    Args:
+        folder: That they are in.
+        into: Where the folders of the labels are or shall be.
+        guesses: Of the images.
+        is_move: Whether they are moved.
+
+    Raises:
+        ValueError: If a file is in the way; nothing is done then.
+        OSError: If a file cannot be written; nothing is done then.
+        KeyboardInterrupt: After Ctrl-C; nothing is done then.
+    """
+    from ..output.placing import Placement, place_files
+
+    placements = [Placement(folder / one.name, into / one.label / one.name) for one in guesses]
+    placing = _Placing(len(placements), "moved" if is_move else "copied")
+    with interruptible(placing, "stopping: either all files are put there or none"):
+        placed = place_files(placements, is_move=is_move, on_progress=placing)
+    placing.progress.clear()
+    show(f"{'moved' if is_move else 'copied'}: {len(placed.done):,} images, into folders of {into}")
+    if placed.there:
+        stay = f", so they stay in {folder}" if is_move else ""
+        show(f"{len(placed.there):,} were there already, with the same bytes{stay}")

@@ -1,0 +1,75 @@
+"""transformers' whole CLIP, reading a file of ours, and its own way from image files to pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+
+from .libraries import library
+
+
+class Reference:
+    """transformers' CLIPModel with the weights of a file."""
+
+    def __init__(self, weights: Path, text: TextConfig, vision: VisionConfig) -> None:
+        """Read a file of Hugging Face's names.
+
+        Args:
+            weights: The file.
+            text: Sizes of its text tower.
+            vision: Sizes of its image tower.
+        """
+        transformers = library("transformers", "4.46")
+        self._size = vision.image_size
+        # of transformers 4 the one of this name works on Pillow's images too
+        self._processor = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
+        config = transformers.CLIPConfig(
+            text_config={**_sizes(text), "vocab_size": text.vocab_size, "bos_token_id": 49406, "eos_token_id": 49407},
+            vision_config={**_sizes(vision), "image_size": vision.image_size, "patch_size": vision.patch_size},
+            projection_dim=text.projection_dim,
+        )
+        self._model: Any = transformers.CLIPModel(config).eval()
+        missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
+        assert unexpected == []
+        assert all("position_ids" in key for key in missing)
+
+    def pixels(self, paths: Iterable[Path]) -> Tensor:
+        """Image files as its own processor prepares them."""
+        processor = self._processor(
+            size={"shortest_edge": self._size}, crop_size={"height": self._size, "width": self._size}
+        )
+        return torch.cat([processor(Image.open(path), return_tensors="pt")["pixel_values"] for path in paths])
+
+    @torch.no_grad()
+    def probabilities(self, ids: Sequence[Sequence[int]], pixels: Tensor) -> Tensor:
+        """``[images, texts]``."""
+        output = self._model(input_ids=torch.tensor(ids), pixel_values=pixels)
+        return output.logits_per_image.softmax(-1)
+
+    @torch.no_grad()
+    def features(self, pixels: Tensor, ids: Sequence[Sequence[int]] = ((49406, 49407),)) -> tuple[Tensor, Tensor]:
+        """Of images and of texts, each of length 1."""
+        output = self._model(input_ids=torch.tensor(ids), pixel_values=pixels)
+        return output.image_embeds, output.text_embeds
+
+    @property
+    def scale(self) -> float:
+        """What cosines are multiplied by."""
+        return self._model.logit_scale.exp().item()
+
+
+def _sizes(config: TextConfig | VisionConfig) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "hidden_size": config.hidden_dim,
+        "intermediate_size": config.mlp_dim,
+        "hidden_act": config.activation,
+    }
