@@ -19,6 +19,7 @@ from .hosts import host_block
 from .machine import machine
 from .parsing import parse_block
 from .peak import peak_block
+from .precision import PICTURE, precision_block
 from .reranking import image_block
 from .sampling import sampling_block
 from .scale import FULL, QUICK, Scale
@@ -37,6 +38,7 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "images": image_block,
     "training": training_block,
     "dalle": dalle_block,
+    "precision": precision_block,
     "hosts": host_block,
     "sampling": sampling_block,
     "gpu": gpu_section,
@@ -91,6 +93,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         scale = replace(scale, num_images=options.images)
     in_hosts = {"dalle": dalle_block, "hosts": host_block, "sampling": sampling_block}
     measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
+    measures["precision"] = partial(precision_block, say=say, picture=PICTURE if options.write else None)
     blocks: dict[str, str] = {}
     for name in (name for name in measures if name in options.only):
         blocks[name] = measures[name](scale)

@@ -67,6 +67,28 @@ TINY_DALLE: dict[str, Any] = {
     "uncached_repetitions": 1,
     "training_repetitions": 2,
 }
+PRIOR: dict[str, Any] = {
+    "hidden_dim": 64,
+    "num_heads": 2,
+    "num_layers": 8,
+    "activation": "gelu",
+    "text_length": 16,
+    "pieces": 1024,
+    "bpe_dropout": 0.0,
+    "size": 24,
+    "batch": 8,
+    "accumulate": 1,
+    "steps": 300,
+    "highest_rate": 1.5e-3,
+    "warmup": 30,
+    "halvings": 0,
+    "clip": 1.0,
+    "max_second_moment": None,
+    "ema": 0.0,
+    "is_augmented": False,
+}
+"""Fields of `PriorOptions`: narrow, as a CPU multiplies float16 slowly, and deep, where gradients are lost."""
+TINY_PRIOR: dict[str, Any] = PRIOR | {"hidden_dim": 32, "num_layers": 2, "batch": 4, "steps": 4, "held_out": 8}
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
 
@@ -114,6 +136,9 @@ class Scale:
     small_training: tuple[int, int, int, int] = (64, 30, 30, 5)
     """Of the small one."""
     dalle: dict[str, Any] = field(default_factory=lambda: DALLE)
+    prior: dict[str, Any] = field(default_factory=lambda: PRIOR)
+    vae_steps: int = 300
+    """Of the discrete VAE whose tokens that one learns."""
 
     def model(self) -> TextModel:
         """A text tower of these sizes, in float32; the peers get its very tensors."""
@@ -148,4 +173,6 @@ QUICK = Scale(
     training=(3, 2, 1, 1),
     small_training=(4, 2, 1, 2),
     dalle=TINY_DALLE,
+    prior=TINY_PRIOR,
+    vae_steps=4,
 )

@@ -54,7 +54,15 @@ class HostFailed(RuntimeError):
 
 
 def run_job(
-    job: Mapping[str, Any], result: Path, python: Path, script: Path, *, folder: Path, seconds: float, **variables: str
+    job: Mapping[str, Any],
+    result: Path,
+    python: Path,
+    script: Path,
+    *,
+    folder: Path,
+    seconds: float,
+    launcher: Sequence[str] = (),
+    **variables: str,
 ) -> None:
     """Run one of our programs in a host's Python; it is given a file with a job and the path of its result.
 
@@ -65,6 +73,7 @@ def run_job(
         script: The program.
         folder: The working directory.
         seconds: How long it may take.
+        launcher: Arguments before the script, which start it in their own way.
         variables: Of the environment, beside this process's own.
 
     Raises:
@@ -74,7 +83,7 @@ def run_job(
     job_file.write_text(json.dumps(job), encoding="utf-8")
     result.unlink(missing_ok=True)
     environment = {**own_environment(), **variables}
-    arguments = ["-B", script, job_file, result]
+    arguments = ["-B", *launcher, script, job_file, result]
     try:
         done = run_in_host(python, arguments, folder=folder, environment=environment, seconds=seconds)
     except subprocess.TimeoutExpired as error:
