@@ -8,8 +8,8 @@ Commands:
     nothing                  the same as lab
 {commands}
 
-train, the parts of dalle that train, and sort with --examples install the training set first; all others need only that
-of the lab.
+train, sort --examples and the parts of dalle that train install the training set first; all others need only that of
+the lab.
 `python run.py inspect --help` shows the help of a command, with examples.
 
 Options, only before the command:
@@ -421,7 +421,7 @@ def main(arguments: list[str]) -> int:
         raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; {where}")
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
     is_learning = rest[:1] == ["sort"] and any(one.partition("=")[0] == "--examples" for one in rest)
-    is_training = rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS) or is_learning
+    is_training = is_learning or rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS)
     if sys.version_info < (3, 11) and (command or is_training):
         name = command or ("sort --examples" if is_learning else "train")
         raise SetupError(f"{name} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")

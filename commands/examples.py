@@ -18,8 +18,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "rerank": ('"a red cat" images --weights clip.safetensors --keep 4 --chart best.png',),
     "sort": (
-        "images --labels cat,dog,bird --weights clip.safetensors --out sorted",
-        "images --examples labelled --weights clip.safetensors --out sorted --copy by-label",
+        'photos --labels "cat,dog,no animal" --weights clip.safetensors --out sorted',
+        "photos --examples known --weights clip.safetensors --out sorted --move animals",
     ),
     "stretch": ("clip.safetensors", "clip.safetensors --positions 305 --out long.safetensors"),
     "train": ("data --weights clip.safetensors --out run",),

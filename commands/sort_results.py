@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..output.files import written_whole
 from .console import Progress, show
 from .rerank import Files
-from .stopping import interruptible
+from .stopping import holding_interrupt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,26 +113,6 @@ def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     return path
 
 
-class _Placing:
-    """Ctrl-C while files are copied or moved: the one in work is finished, and then all are taken back."""
-
-    def __init__(self, total: int, verb: str) -> None:
-        self.is_stopped = False
-        self._what = f"{total} images {verb}"
-        self.progress = Progress()
-
-    def say(self, line: str) -> None:
-        """Show a line for people."""
-        self.progress.clear()
-        show(line, sys.stderr)
-
-    def __call__(self, done: int) -> None:
-        """Count a file, or end."""
-        if self.is_stopped:
-            raise KeyboardInterrupt
-        self.progress.tell(f"{done} of {self._what}")
-
-
 def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bool) -> None:
     """Copy or move images to ``INTO/LABEL``.
 
@@ -149,10 +130,21 @@ def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bo
     from ..output.placing import Placement, place_files
 
     placements = [Placement(folder / one.name, into / one.label / one.name) for one in guesses]
-    placing = _Placing(len(placements), "moved" if is_move else "copied")
-    with interruptible(placing, "stopping: either all files are put there or none"):
-        placed = place_files(placements, is_move=is_move, on_progress=placing)
-    placing.progress.clear()
+    progress, stopped = Progress(), threading.Event()
+
+    def stop() -> None:
+        progress.clear()
+        show("stopping: either all files are put there or none", sys.stderr)
+        stopped.set()
+
+    def count(done: int) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        progress.tell(f"{done} of {len(placements)} images {'moved' if is_move else 'copied'}")
+
+    with holding_interrupt(stop):
+        placed = place_files(placements, is_move=is_move, on_progress=count)
+    progress.clear()
     show(f"{'moved' if is_move else 'copied'}: {len(placed.done):,} images, into folders of {into}")
     if placed.there:
         stay = f", so they stay in {folder}" if is_move else ""

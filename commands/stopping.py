@@ -12,31 +12,25 @@ from .processes import Place, heartbeat, is_of_another, leave
 
 
 class Stoppable(Protocol):
-    """What ends at a good place once it is told to."""
+    """A run that ends after its step once it is told to."""
 
     is_stopped: bool
     say: Callable[[str], None]
-
-
-class Training(Stoppable, Protocol):
-    """A run that ends after its step, with a checkpoint."""
-
     step: int
     accelerator: Any
     """As of accelerate, which is imported in training alone."""
 
 
 @contextmanager
-def interruptible(run: Stoppable, words: str) -> Generator[None, None, None]:
-    """Let Ctrl-C tell something to end, and say so in these words; a second one ends it at once."""
+def holding_interrupt(act: Callable[[], None]) -> Generator[None, None, None]:
+    """Have Ctrl-C call a function; a second one interrupts at once. Outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
-        run.is_stopped = True
-        run.say(words)
+        act()
 
     before = signal.signal(signal.SIGINT, stop)
     try:
@@ -46,11 +40,18 @@ def interruptible(run: Stoppable, words: str) -> Generator[None, None, None]:
 
 
 @contextmanager
-def stopping(run: Training) -> Generator[None, None, None]:
+def stopping(run: Stoppable) -> Generator[None, None, None]:
     """Let Ctrl-C end a run after its step; a second one ends it at once. With one of several processes all end."""
-    is_main = threading.current_thread() is threading.main_thread()
-    with interruptible(run, "stopping after this step, with a checkpoint; Ctrl-C again ends at once"):
-        if run.accelerator.num_processes == 1 or not is_main:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop() -> None:
+        run.is_stopped = True
+        run.say("stopping after this step, with a checkpoint; Ctrl-C again ends at once")
+
+    with holding_interrupt(stop):
+        if run.accelerator.num_processes == 1:
             yield
         else:
             with _with_others(run):
@@ -58,7 +59,7 @@ def stopping(run: Training) -> Generator[None, None, None]:
 
 
 @contextmanager
-def _with_others(run: Training) -> Generator[None, None, None]:
+def _with_others(run: Stoppable) -> Generator[None, None, None]:
     """End this process, with a line, when another one has ended."""
     place = Place(run.accelerator.process_index, run.accelerator.local_process_index, run.accelerator.num_processes)
 
