@@ -63,6 +63,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
     SEARCH_ALIASES = [  # noqa: RUF012
         *("a1111", "webui", "forge", "emphasis", "break", "prompt"),
         *("prompt editing", "prompt scheduling", "alternation", "AND", "composable"),
+        *("prompt weight", "wildcard"),
     ]
 
     @classmethod

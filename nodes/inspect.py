@@ -15,7 +15,7 @@ class WeightedCLIPInspect:
     """A picture and a list of a prompt's tokens."""
 
     DESCRIPTION = "Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."
-    SEARCH_ALIASES = ["tokens", "token count", "tokenizer", "prompt", "debug"]  # noqa: RUF012
+    SEARCH_ALIASES = ["tokens", "token count", "token counter", "tokenizer", "prompt", "debug"]  # noqa: RUF012
     RETURN_TYPES = ("IMAGE", "INT", "STRING")
     RETURN_NAMES = ("image", "count", "report")
     OUTPUT_TOOLTIPS = (

@@ -40,7 +40,7 @@ class WeightedCLIPLoad:
         "modules, from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do "
         "not apply to them."
     )
-    SEARCH_ALIASES = ["load clip", "text encoder", "native", "clip loader"]  # noqa: RUF012
+    SEARCH_ALIASES = ["load clip", "text encoder", "native", "clip loader", "clip skip"]  # noqa: RUF012
     RETURN_TYPES = (common.NATIVE_TYPE,)
     RETURN_NAMES = ("clip",)
     OUTPUT_TOOLTIPS = ("The encoder, for the clip input of our nodes.",)

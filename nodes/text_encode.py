@@ -23,7 +23,10 @@ class WeightedCLIPTextEncode(common.EncodeNode):
         "the stock CLIP Text Encode gives. A text encoder that takes weights for words, such as Qwen, gets the prompt "
         "without them, and the node says so."
     )
-    SEARCH_ALIASES = ["prompt", "text encode", "weights", "a1111", "emphasis", "down-weight", "clip text encode"]  # noqa: RUF012
+    SEARCH_ALIASES = [  # noqa: RUF012
+        *("prompt", "text encode", "weights", "a1111", "emphasis", "down-weight", "clip text encode"),
+        *("prompt weight", "weighted prompt", "compel", "negative weight", "negpip", "wildcard"),
+    ]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -53,7 +56,7 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
         "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
         "mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI."
     )
-    SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "negative weight", "prompt"]  # noqa: RUF012
+    SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "prompt weight", "prompt"]  # noqa: RUF012
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

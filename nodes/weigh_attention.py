@@ -24,7 +24,10 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
         "For Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, "
         "Anima and Wan."
     )
-    SEARCH_ALIASES = ["attention", "weights", "cross attention", "prompt", "emphasis", "attention bias"]  # noqa: RUF012
+    SEARCH_ALIASES = [  # noqa: RUF012
+        *("attention", "weights", "cross attention", "prompt", "emphasis", "attention bias"),
+        *("prompt weight", "negative weight"),
+    ]
     RETURN_TYPES = ("CONDITIONING", "STRING", "MODEL")
     RETURN_NAMES = ("CONDITIONING", "report", "MODEL")
     OUTPUT_TOOLTIPS = (
