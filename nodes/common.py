@@ -166,6 +166,11 @@ def inputs(*names: str) -> dict[str, Input]:
     return {name: INPUTS[name] for name in names}
 
 
+def rare_inputs(*names: str) -> dict[str, Input]:
+    """Some of `INPUTS`, in this order, which Nodes 2.0 shows among the advanced inputs only."""
+    return {name: (kind, {**options, "advanced": True}) for name, (kind, options) in inputs(*names).items()}
+
+
 REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, and every problem."
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
 

@@ -45,7 +45,8 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                 "crop_h": size_input("How many at its top.", 0),
                 "target_width": size_input("Width of the picture wanted."),
                 "target_height": size_input("Its height."),
-                **common.inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
+                **common.inputs("syntax", "scheme"),
+                **common.rare_inputs("normalization", "chunking", "padding", "pooled"),
             },
             "optional": {
                 "aesthetic_score": common.make_input(
@@ -53,7 +54,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                     "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
                     {"default": 6.0, "min": 0.0, "max": 1000.0, "step": 0.01},
                 ),
-                **common.inputs("cleaning", "finest_step"),
+                **common.rare_inputs("cleaning", "finest_step"),
             },
         }
 

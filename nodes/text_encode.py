@@ -33,10 +33,11 @@ class WeightedCLIPTextEncode(common.EncodeNode):
         """ComfyUI's description of the inputs."""
         return {
             "required": {
-                **common.inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
+                **common.inputs("clip", "text", "syntax", "scheme"),
+                **common.rare_inputs("normalization", "chunking", "padding", "pooled"),
             },
             # optional, so that requests saved before it existed stay valid
-            "optional": common.inputs("cleaning", "finest_step"),
+            "optional": common.rare_inputs("cleaning", "finest_step"),
         }
 
     options = EncodeOptions
