@@ -98,7 +98,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from ..encoder.config import CLIP_L
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.chunks import ChunkLayout
-    from ..weighting.reading import read_prompt
+    from ..weighting.reading import read_prompt, told_here
+    from ..weighting.syntax.a1111 import TIMED_READER
     from ..weighting.view import counted, token_table, view
 
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
@@ -106,6 +107,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
     layout = ChunkLayout(length=arguments.positions)
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
+    read = told_here(read, TIMED_READER, "The command schedule shows how")
     shown = view(read)
     show(json_text(shown) if arguments.json else token_table(read))
     if arguments.json and not sys.stdout.isatty():  # nothing is to be seen of it

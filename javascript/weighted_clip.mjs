@@ -7,42 +7,55 @@
 
 import { createRuler } from "../web/comfyui/ruler/draw.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
+import { whenText } from "../web/comfyui/ruler/words.js";
 
-const STRIP = "weighted_clip_strip";
+/** The prompt's, and that of the texts of a timed prompt. */
+const STRIPS = ["weighted_clip_strip", "weighted_clip_schedule"];
 const REFRESH = "weighted_clip_refresh";
 /** Milliseconds without a change before what is shown is compared with what stands in the boxes. */
 const QUIET_TIME = 400;
 /** Of the same texts the server is asked again at most this often. */
 const MAX_ASKED = 3;
 
-let ruler = null;
-let drawn = null;
+/** By the id of the strip, its ruler and the data that it shows. */
+const rulers = new Map();
 let timer = 0;
 let asked = { texts: "", times: 0 };
 let isWaiting = false;
 
-/** Draw the strip if gradio has brought a new one. */
+/** Draw what gradio has brought since. */
 function update() {
-  const host = document.getElementById(STRIP);
-  const strip = host?.querySelector("[data-strip]");
-  if (!strip) return;
-  if (!ruler) start();
+  for (const id of STRIPS) {
+    const host = document.getElementById(id);
+    const strip = host?.querySelector("[data-strip]");
+    if (strip) draw(id, host, strip.dataset.strip);
+  }
+}
+
+function draw(id, host, data) {
+  if (!rulers.size) start();
+  const known = rulers.get(id) ?? { ruler: created(), data: null };
+  rulers.set(id, known);
   // beside gradio's element, of which gradio may replace the inside; style.css then hides that one
-  if (host.previousElementSibling !== ruler.element) host.before(ruler.element);
-  const data = strip.dataset.strip;
-  if (data === drawn) return;
-  const isNew = drawn === null;
-  drawn = data;
-  const { view, message } = JSON.parse(data);
-  ruler.show({ sections: view ? [{ label: "", view }] : [], hasScheme: true, message, isSilent: isNew });
+  if (host.previousElementSibling !== known.ruler.element) host.before(known.ruler.element);
+  if (data === known.data) return;
+  const isNew = known.data === null;
+  known.data = data;
+  const { view, views = view ? [view] : [], message } = JSON.parse(data);
+  const sections = views.map((one) => ({ label: whenText(one, views), view: one }));
+  known.ruler.show({ sections, hasScheme: true, message, isSilent: isNew });
   check();
+}
+
+function created() {
+  const ruler = createRuler();
+  new ResizeObserver(() => ruler.refresh()).observe(ruler.box);
+  onTheme(() => ruler.refresh());
+  return ruler;
 }
 
 function start() {
   addStyle();
-  ruler = createRuler();
-  new ResizeObserver(() => ruler.refresh()).observe(ruler.box);
-  onTheme(() => ruler.refresh());
   for (const type of ["input", "click"]) {
     document.addEventListener(type, ({ target }) => target.closest?.("[id^=weighted_clip_]") && check());
   }
@@ -97,7 +110,8 @@ const fieldOf = (id) => document.querySelector(`#${id} :is(textarea, input)`);
 
 /** Whether something that is to be seen was made of other texts than those that stand in the boxes, or not made yet. */
 const isOld = (element) => {
-  const isSeen = element.offsetParent || "strip" in element.dataset;
+  const strip = element.closest(STRIPS.map((id) => `#${id}`).join());
+  const isSeen = element.offsetParent || strip?.previousElementSibling?.offsetParent;
   const texts = inputsOf(element);
   return isSeen && (texts === "[]" || texts !== textsOf(element));
 };

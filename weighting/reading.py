@@ -175,6 +175,17 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
     return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
 
 
+def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
+    """A prompt whose problems name what there is where they are shown.
+
+    Args:
+        read: The prompt as it was read.
+        words: What its problems say, such as `syntax.a1111.TIMED_READER`.
+        here: What they are to say instead.
+    """
+    return read._replace(issues=tuple(replace(one, message=one.message.replace(words, here)) for one in read.issues))
+
+
 def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     """A prompt that is a part of a longer text, with all places counted in that text.
 

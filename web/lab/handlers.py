@@ -20,8 +20,10 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from ...weighting.schemes.table import SCHEMES
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
+from ...weighting.timed.view import read_standing, standing_texts, timed_view
 from ...weighting.view import counted, view
-from ..inspection import MAX_BYTES
+from ..inspection import MAX_BYTES, MAX_VIEWS
 from . import markup, study
 from .chart import comparison_chart, told_of
 from .comparing import Comparison, compare
@@ -29,7 +31,7 @@ from .components import buttons, element_id
 from .export import export
 from .masks import mask_pictures
 from .model import LabError, LabModel, ModelSource
-from .values import EXPLAINED, checked_number, checked_text, explained
+from .values import EXPLAINED, checked_number, checked_text, explained, whole_number
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
@@ -38,7 +40,7 @@ OPTIONS = (
 )
 """Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
 
-TABS = ("Tokens", "Masks", "Compare schemes", "Convert", "Export")
+TABS = ("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule")
 """The parts of the page below the prompt."""
 
 DETAILS = ("tokens", "chunk", "masks", "converted", "problems")
@@ -122,6 +124,25 @@ class Handlers:
             shown["converted"] = "" if tab == "Convert" else shown["converted"]
         shown[place] = markup.current(content, _inputs(text, values))
         return tuple(shown.values())
+
+    def schedule(self, tab: str, steps: float, counter: str, text: str, *values: Any) -> Any:
+        """Each text that a prompt in A1111's syntax has at some step, with its steps, if that tab is open."""
+        if tab != "Schedule":
+            return gr.update()
+        inputs = _inputs(text, values)
+        try:
+            options = replace(self._options(text, values), syntax="a1111")
+            count = whole_number("steps", steps, 1, MAX_STEPS)
+            if counter not in COUNTERS:
+                raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+            prompt = read_timed(text, count, has_comments=options.is_cleaned)
+            texts = standing_texts(prompt, count, counter)
+            reads = read_standing(prompt, texts[:MAX_VIEWS], self._reader(self._model()[0], options))
+        except EXPLAINED as error:
+            return markup.strips([], str(error), inputs)
+        views = [timed_view(one) for one in reads]
+        views[-1]["num_more"] = len(texts) - len(reads)
+        return markup.strips(views, "", inputs)
 
     def compare(
         self, job: dict[str, Any], schemes: Sequence[str], text: str, *values: str
@@ -211,9 +232,12 @@ class Handlers:
 
     def _read(self, model: LabModel | None, text: str, values: Sequence[Any]) -> ReadPrompt:
         options = self._options(text, values)
+        return self._reader(model, options)(text)
+
+    def _reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         if model is None:
-            return read_prompt(text, options, default_tokenizer())
-        return study.read(model, text, options)
+            return lambda text: read_prompt(text, options, default_tokenizer())
+        return lambda text: study.read(model, text, options)
 
     def _converted(self, target: str, text: str, values: Sequence[Any]) -> tuple[str, str]:
         options = self._options(text, values)

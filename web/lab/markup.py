@@ -40,6 +40,16 @@ def strip(view: Mapping[str, Any] | None, message: str, inputs: Mapping[str, str
     return f"<div class='weighted-clip-strip' data-strip='{escape(data)}' {_inputs(inputs)}>{fallback}</div>"
 
 
+def strips(views: Sequence[Mapping[str, Any]], message: str, inputs: Mapping[str, str]) -> str:
+    """As `strip`, for the texts of a timed prompt: each of their views has the steps at which it stands."""
+    data = json.dumps({"views": views, "message": message}, ensure_ascii=False, separators=(",", ":"))
+    fallback = _paragraph("weighted-clip-problem", message, role="alert")
+    for view in views:
+        runs = ", ".join(f"{first} to {last}" for first, last in view["steps"])
+        fallback += _paragraph("weighted-clip-note", f"steps {runs}, weight {view['weight']:g}") + _tokens_as_text(view)
+    return f"<div class='weighted-clip-strip' data-strip='{escape(data)}' {_inputs(inputs)}>{fallback}</div>"
+
+
 def current(inner: str, inputs: Mapping[str, str]) -> str:
     """Any other markup with the texts it was made of, as `strip` has them."""
     return f"<div {_inputs(inputs)}>{inner}</div>"

@@ -16,6 +16,7 @@ from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
+from ...weighting.timed.schedule import COUNTERS
 from .components import element_id, html, live
 from .handlers import (
     BIND_ID,
@@ -111,7 +112,7 @@ class _Page:
             self.linked = html("linked", "What was copied")
         self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
         self.tab = gr.State(TABS[0])
-        fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export)
+        fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export, self._schedule)
         self.tabs: list[tuple[str, gr.Tab]] = []
         with gr.Tabs(elem_id=element_id("tabs")):
             for name, fill in zip(TABS, fillers, strict=True):
@@ -211,6 +212,18 @@ class _Page:
         self.exported = html("export_report", "What was exported")
         self.file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
 
+    def _schedule(self) -> None:
+        with gr.Row():
+            self.steps = gr.Number(value=20, label="Sampling steps", precision=0, elem_id=element_id("steps"))
+            self.counter = gr.Dropdown(
+                list(COUNTERS),
+                value=COUNTERS[0],
+                label="Counter",
+                info="The WebUI is a step late",
+                elem_id=element_id("counter"),
+            )
+        self.schedule = html("schedule", "Texts and their steps", NOT_YET)
+
     def _connect(self) -> None:
         handlers, options = self.handlers, list(self.options.values())
         self.reading = reading = {
@@ -222,17 +235,29 @@ class _Page:
         shown = [self.table, self.chunk, self.masks, self.converted, self.lost]
         details = {"fn": handlers.details, "inputs": [self.tab, *asked], "outputs": shown}
 
+        times = [self.steps, self.counter, self.prompt, *options]
+        schedule = {"fn": handlers.schedule, "inputs": [self.tab, *times], "outputs": [self.schedule]}
+
         for part in (self.prompt, *options):
             live(part.change, reading)
             live(part.change, details)
+            live(part.change, schedule)
             if isinstance(part, gr.Textbox):  # gradio 3.41 drops changes while it waits for an answer
                 live(part.blur, reading)
         for part in (self.chunk, self.target):
             live(part.change, details)
         live(self.refresh.click, reading)
         live(self.refresh.click, details)
+        for event in (self.steps.change, self.counter.change, self.refresh.click):
+            live(event, schedule)
         for name, tab in self.tabs:
             live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
+
+        def open_schedule(*values: Any) -> Any:
+            return handlers.schedule(TABS[-1], *values)
+
+        _, last = self.tabs[-1]
+        live(last.select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
 
         compared = self.start.click(
             handlers.compare,

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.reading import told_here
+from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.towers import read_for_towers
 from ...weighting.view import id_of, text_of
 from .model import LabError, LabModel
@@ -38,7 +40,7 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
         reads = read_for_towers(text, options, model.readers())
     except ValueError as error:
         raise LabError(str(error)) from error
-    return next(iter(reads.values()))
+    return told_here(next(iter(reads.values())), TIMED_READER, "The tab Schedule shows how")
 
 
 def token_rows(read: ReadPrompt, limit: int) -> TokenTable:

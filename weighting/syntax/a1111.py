@@ -31,6 +31,9 @@ from ..timed.schedule import AND_WORD
 from .foreign import OF_COMPEL
 from .record import Syntax, decimal
 
+TIMED_READER = "Only the A1111 Prompt node reads that"
+"""Stands in problems with what changes with the steps; front ends that show it elsewhere replace it."""
+
 ROUND_FACTOR = 1.1
 SQUARE_FACTOR = 1 / 1.1
 BREAK_WORD = "BREAK"
@@ -175,13 +178,13 @@ def _timed(source: str) -> Iterator[Issue]:
     if "[" in source and (":" in source or "|" in source):
         for edit in edits_of(read_editing(source).parts):
             message = (
-                f"“{quoted(source, edit.span)}” changes with the sampling steps in A1111. Only the A1111 "
-                "Prompt node reads that; here its brackets are weights and the rest of it is text."
+                f"“{quoted(source, edit.span)}” changes with the sampling steps in A1111. {TIMED_READER}; "
+                "here its brackets are weights and the rest of it is text."
             )
             yield Issue("unread-edit", message, edit.span)
     if "AND" in source:
         for word in AND_WORD.finditer(source):
-            message = "AND combines prompts in A1111. Only the A1111 Prompt node reads that; here it is the word “and”."
+            message = f"AND combines prompts in A1111. {TIMED_READER}; here it is the word “and”."
             yield Issue("unread-and", message, Span(*word.span()))
 
 

@@ -1,0 +1,138 @@
+"""The lab's tab for timed prompts: a strip for each text, with the steps at which the sampler is given it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+from weighted_clip.commands import main
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.web.inspection import MAX_VIEWS
+from weighted_clip.web.lab.native import Settings, random_model
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.timed.schedule import COUNTERS
+
+from .chromium import running_chromium
+from .lab_in_browser import LabPage, running_lab
+
+pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+
+from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+BASE = EncodeOptions(syntax="a1111", scheme="a1111")
+
+
+@pytest.fixture(scope="module")
+def handlers() -> Handlers:
+    model = random_model(Settings(), config=CONFIG)
+    return Handlers(lambda: model, BASE)
+
+
+def shown(handlers: Handlers, text: str, steps: Any = 20, counter: str = "as written", **changes: str) -> Any:
+    values = [changes.get(name, getattr(BASE, name)) for name in OPTIONS]
+    found = re.search("data-strip='(.*?)'", handlers.schedule("Schedule", steps, counter, text, *values))
+    assert found
+    return json.loads(unescape(found[1]))
+
+
+def test_every_text_has_its_steps_and_tokens(handlers: Handlers) -> None:
+    views = shown(handlers, "a [cat:(dog:1.2):0.5] AND [x|y] b :0.5", 4)["views"]
+    told = [
+        (
+            " ".join(chip["text"] for chunk in view["chunks"] for chip in chunk["chips"]),
+            view["branch"],
+            view["weight"],
+            view["steps"],
+        )
+        for view in views
+    ]
+    assert told == [
+        ("a cat", 0, 1.0, [[1, 2]]),
+        ("a dog", 0, 1.0, [[3, 4]]),
+        ("x b", 1, 0.5, [[1, 1], [3, 3]]),
+        ("y b", 1, 0.5, [[2, 2], [4, 4]]),
+    ]
+    assert [chip["weight"] for chip in views[1]["chunks"][0]["chips"]] == [1.0, 1.2]
+
+
+def test_the_counter_of_the_webui_is_a_step_late(handlers: Handlers) -> None:
+    late = shown(handlers, "a [cat:dog:0.5]", 4, COUNTERS[0])["views"]
+    assert [view["steps"] for view in late] == [[[1, 3]], [[4, 4]]]
+
+
+def test_a_text_without_times_stands_at_all_steps_in_any_syntax(handlers: Handlers) -> None:
+    (view,) = shown(handlers, "a (cat:1.2)", 7, syntax="comfy")["views"]
+    assert view["steps"] == [[1, 7]]
+    assert view["issues"] == []
+
+
+def test_more_texts_than_are_shown_are_counted(handlers: Handlers) -> None:
+    views = shown(handlers, f"[{'|'.join(map(str, range(MAX_VIEWS + 5)))}] cat", 100)["views"]
+    assert len(views) == MAX_VIEWS
+    assert views[-1]["num_more"] == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "counter", "told"),
+    [
+        (0, "as written", "steps must be a whole number, 1 to 10000; got 0"),
+        (None, "as written", "steps must be a whole number"),
+        (2.5, "as written", "got 2.5"),
+        (20, "as ever", "counter must be one of: as the WebUI counts, as written; got 'as ever'"),
+    ],
+)
+def test_what_cannot_be_counted_is_said(handlers: Handlers, steps: Any, counter: str, told: str) -> None:
+    data = shown(handlers, "[a|b]", steps, counter)
+    assert told in data["message"]
+    assert data["views"] == []
+
+
+def test_only_the_open_tab_is_filled(handlers: Handlers) -> None:
+    values = [getattr(BASE, name) for name in OPTIONS]
+    assert "data-strip" not in str(handlers.schedule("Tokens", 20, "as written", "[a|b]", *values))
+
+
+def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, capsys) -> None:
+    text, values = "a [cat:dog:0.5] AND b", [getattr(BASE, name) for name in OPTIONS]
+    markup = unescape(handlers.read(text, *values)[1])
+    assert markup.count("The tab Schedule shows how; here") >= 2
+    assert "A1111 Prompt node" not in markup
+    assert main(["inspect", text]) == 0
+    told = capsys.readouterr().out
+    assert told.count("The command schedule shows how; here") == 2
+    assert "A1111 Prompt node" not in told
+
+
+def test_the_tab_draws_and_follows(tmp_path: Path) -> None:
+    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "small.safetensors")
+    (tmp_path / "browser").mkdir()
+    with (
+        running_lab(tmp_path, "--weights", "small.safetensors") as address,
+        running_chromium(tmp_path / "browser") as tab,
+    ):
+        page = LabPage(tab)
+        page.open(address)
+        page.fill("prompt", "a [cat:dog:0.5]")
+        page.open_part("Schedule")
+        text = "return document.querySelector('#weighted_clip_tab_schedule .weighted-clip-ruler')?.innerText ?? ''"
+        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 12–20')")
+        assert "steps 1–11" in tab.run(text)
+        page.fill("steps", "10")
+        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 7–10')")
+        page.choose("counter", "as written")
+        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 6–10')")
+        page.fill("prompt", "a [red|blue] cat")
+        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 1, 3')")
+        chips = (
+            "return [...document.querySelectorAll('#weighted_clip_tab_schedule .wcr-chip')].map((one) => one.innerText)"
+        )
+        assert tab.run(chips) == ["a", "red", "cat", "a", "blue", "cat"]
+        assert tab.complaints() == []
