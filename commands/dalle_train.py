@@ -66,6 +66,11 @@ def add_part(parts: Any) -> None:
     train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.99; none)")
     train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (4; 1)")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
+    train.add_argument(
+        "--shard",
+        action="store_true",
+        help="divide the model, its gradients and the optimizer's state over the processes: less memory for each",
+    )
     train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure by (a tenth, at most 256)")
     train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (%(default)s)")
     train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
@@ -101,7 +106,7 @@ def _train(arguments: argparse.Namespace) -> int:
     dvae = load_dvae(arguments.dvae)
     data = read_data(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)
-    run = PriorRun(dvae, data, folder, options, accelerator, say)
+    run = PriorRun(dvae, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     prior = run.dalle().prior
     notes = [
         *summary(run.data.problems),
@@ -119,7 +124,7 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         with stopping(run):
             run.train()
-    except ValueError:
+    except (ValueError, OSError):
         is_broken = True
         raise
     finally:

@@ -156,6 +156,11 @@ def add_command(commands: Any) -> None:
         "--context-length", type=int, metavar="N", help="positions of a new text encoder, with start and end (77)"
     )
     train.add_argument(
+        "--shard",
+        action="store_true",
+        help="divide the model, its gradients and the optimizer's state over the processes: less memory for each",
+    )
+    train.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
         help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
@@ -199,7 +204,7 @@ def _run(arguments: argparse.Namespace) -> int:
     data = read_data(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     folder.mkdir(parents=True, exist_ok=True)
-    run = Run(clip, arguments.weights, data, folder, options, accelerator, say)
+    run = Run(clip, arguments.weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     notes = summary(run.data.problems)
     is_rotary = clip.text.config.positions == "rotary"
     if is_rotary:

@@ -44,6 +44,8 @@ def run_mlm(arguments: argparse.Namespace, options: TrainOptions) -> int:
     from ..training.results import TEXT_NAME, WHOLE_NAME
     from ..training.step import make_accelerator
 
+    if arguments.shard:
+        raise ValueError("--shard does not go with --objective mlm: leave it out")
     folder: Path = arguments.out
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))

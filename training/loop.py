@@ -17,7 +17,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from . import checkpoint, log, powersgd
 from .features import NUM_THREADS
+from .options import Precision
 from .scales import GradientScales
+from .sharding import Sharding, sharding_for
 from .step import over_processes
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ class LoopOptions(Protocol):
     @property
     def steps(self) -> int:
         """Of the whole run."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """Of the arithmetic."""
         ...
 
     @property
@@ -76,7 +83,13 @@ class Loop(ABC):
     """Of the gradients between processes; None for none."""
 
     def __init__(
-        self, folder: Path, options: LoopOptions, accelerator: Accelerator, say: Callable[[str], None]
+        self,
+        folder: Path,
+        options: LoopOptions,
+        accelerator: Accelerator,
+        say: Callable[[str], None],
+        *,
+        is_sharded: bool = False,
     ) -> None:
         """Set up what all have.
 
@@ -85,8 +98,11 @@ class Loop(ABC):
             options: What to do.
             accelerator: Which runs it.
             say: Called with lines for people.
+            is_sharded: Whether processes divide the model among themselves, by `Sharding`.
         """
         self.folder, self.accelerator, self.say = folder, accelerator, say
+        self._is_sharded = is_sharded
+        self._sharding: Sharding | None = None
         self._options = options
         self.step = 0
         self.is_stopped = False
@@ -101,8 +117,15 @@ class Loop(ABC):
         if ema:
             of_weights = get_ema_multi_avg_fn(ema)
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
+        if self._is_sharded:
+            self._sharding = sharding_for(self.accelerator, trained, self._options.precision, "adamw", self.say)
+        if self._sharding:
+            groups = self._sharding.divide(trained, groups)
+            if self.average is not None:
+                self._sharding.divide(self.average.module)
         plain = torch.optim.AdamW(groups, lr=self._options.rate(0), betas=betas, eps=1e-8)
-        self.model, self.optimizer = self.accelerator.prepare(trained, plain)
+        prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
+        self.model, self.optimizer = prepare(trained, plain)
 
     def _size_of_share(self, num_examples: int, what: str) -> int:
         """Examples of a batch that are this process's; fewer than asked for where there are not so many."""
@@ -189,6 +212,7 @@ class Loop(ABC):
                     self._log({"step": self.step, **found})
                 if over_processes(self.accelerator, float(self.is_stopped), "sum"):
                     self.save()
+                    _ = self.result  # gathered by all, for who looks at it afterwards
                     self.say(f"stopped after step {self.step:,} of {num_steps:,}: --resume goes on from here")
                     raise KeyboardInterrupt
                 if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
@@ -225,6 +249,8 @@ class Loop(ABC):
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._update_average()
+        if self._sharding:
+            self._sharding.forget()
         return entry
 
     def _update_average(self) -> None:
@@ -234,8 +260,9 @@ class Loop(ABC):
 
     @property
     def result(self) -> nn.Module:
-        """What is measured and written: the average, if there is one."""
-        return self.trained if self.average is None else self.average.module
+        """What is measured and written: the average, if there is one. If divided, all processes have to ask for it."""
+        result = self.trained if self.average is None else self.average.module
+        return self._sharding.whole(result) if self._sharding else result
 
     # ---- what is written
 
@@ -253,18 +280,20 @@ class Loop(ABC):
         Raises:
             OSError: If it cannot be written; the last one is still there.
         """
+        scaler = self.accelerator.scaler
+        state = {
+            "about": self.about(),
+            "step": self.step,
+            "model": self.trained.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "scales": None if self.scales is None else self.scales.state_dict(),
+        }
+        if self._sharding:
+            state = self._sharding.gathered(state)
         with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
             if self.accelerator.is_main_process:
-                scaler = self.accelerator.scaler
-                state = {
-                    "about": self.about(),
-                    "step": self.step,
-                    "model": self.trained.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "average": None if self.average is None else self.average.state_dict(),
-                    "scaler": None if scaler is None else scaler.state_dict(),
-                    "scales": None if self.scales is None else self.scales.state_dict(),
-                }
                 checkpoint.save(self.folder, state)
             self.accelerator.wait_for_everyone()
 
@@ -282,6 +311,8 @@ class Loop(ABC):
         state = checkpoint.load(self.folder)
         checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]
+        if self._sharding:
+            self._sharding.divide_state(state, self.trained, self.optimizer, self.average)
         self.trained.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:

@@ -169,7 +169,11 @@ def compression_of(
             f"--compress {rank} is about what processes send each other, and there is only one: leave it out, or start "
             "several, such as by torchrun --nproc-per-node 2"
         )
-    return Compression(cast("DistributedDataParallel", model), rank, scales)
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            f"--compress {rank} does not go with --shard, which divides gradients in its own way: choose one"
+        )
+    return Compression(model, rank, scales)
 
 
 @contextmanager

@@ -94,6 +94,8 @@ class PriorRun(Loop):
         options: PriorOptions,
         accelerator: Accelerator,
         say: Callable[[str], None],
+        *,
+        is_sharded: bool = False,
     ) -> None:
         """Look at the pairs, learn pieces from their captions, encode the pictures, and set all up.
 
@@ -104,11 +106,12 @@ class PriorRun(Loop):
             options: What to do.
             accelerator: Which runs it.
             say: Called with lines for people.
+            is_sharded: Whether processes divide the prior among themselves.
 
         Raises:
             ValueError: If too few pairs are left to train on, or pictures of this size cannot be divided into tokens.
         """
-        super().__init__(folder, options, accelerator, say)
+        super().__init__(folder, options, accelerator, say, is_sharded=is_sharded)
         self.options = options
         f = dvae.config.downsampling
         if options.size < f or options.size % f:
@@ -333,12 +336,13 @@ class PriorRun(Loop):
         Raises:
             OSError: If the file cannot be written.
         """
+        dalle = self.dalle()
         if self.accelerator.is_main_process:
             about = {
                 "trained_by": "weighted-clip dalle train",
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            save_dalle(self.dalle(), self.folder / NAME, about)
-            self.whole.train()
+            save_dalle(dalle, self.folder / NAME, about)
+        self.whole.train()
         self.accelerator.wait_for_everyone()

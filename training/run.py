@@ -37,6 +37,7 @@ from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
 from .scales import GradientScales
+from .sharding import sharding_for
 from .step import Losses, Part, Towers, backward, over_processes
 from .word import Word
 
@@ -60,6 +61,8 @@ class Run:
         options: TrainOptions,
         accelerator: Accelerator,
         say: Callable[[str], None],
+        *,
+        is_sharded: bool = False,
     ) -> None:
         """Read the images and set all up.
 
@@ -72,13 +75,14 @@ class Run:
             options: What to do.
             accelerator: Which runs it.
             say: Called with lines for people.
+            is_sharded: Whether processes divide the model among themselves, by `Sharding`.
 
         Raises:
-            ValueError: If too few pairs are left to train on.
+            ValueError: If too few pairs are left to train on, or the model cannot be divided.
             OSError: If the features of the images cannot be written.
         """
         self.clip, self.weights, self.folder, self.options, self.say = clip, weights, folder, options, say
-        self.accelerator = accelerator
+        self.accelerator, self._is_sharded = accelerator, is_sharded
         self.step = 0
         self.is_stopped = False
         """Set it, and the run ends after the step that it is in, with a checkpoint."""
@@ -161,8 +165,18 @@ class Run:
         if options.ema:
             of_weights = get_ema_multi_avg_fn(options.ema)
             self.average = AveragedModel(self.towers, self.accelerator.device, multi_avg_fn=of_weights)
+        self._sharding = None
+        if self._is_sharded:
+            if word is not None:
+                raise ValueError("--shard does not go with --word, which trains a few vectors alone: leave it out")
+            self._sharding = sharding_for(self.accelerator, self.towers, options.precision, options.optimizer, self.say)
+        if self._sharding:
+            groups = self._sharding.divide(self.towers, groups)
+            if self.average is not None:
+                self._sharding.divide(self.average.module)
         plain = OPTIMIZERS[options.optimizer](groups)
-        self.model, self.optimizer = self.accelerator.prepare(self.towers, plain)
+        prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
+        self.model, self.optimizer = prepare(self.towers, plain)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
         self.scales = None
         if options.precision == "fp16":  # after the average, whose model is not hooked into
@@ -293,6 +307,8 @@ class Run:
         self.towers.loss.clamp_temperature()
         if self.average is not None:
             self.average.update_parameters(self.towers)
+        if self._sharding:
+            self._sharding.forget()
         return Losses(loss, distance)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
@@ -347,8 +363,9 @@ class Run:
 
     @property
     def _result(self) -> Towers:
-        """What is measured and written: the average, if there is one."""
-        return self.towers if self.average is None else cast("Towers", self.average.module)
+        """What is measured and written: the average, if there is one. If divided, all processes have to ask for it."""
+        result = self.towers if self.average is None else self.average.module
+        return cast("Towers", self._sharding.whole(result) if self._sharding else result)
 
     def _measure(self) -> dict[str, float]:
         """Measure what would be written now, and say it."""
@@ -382,23 +399,23 @@ class Run:
         Raises:
             OSError: If it cannot be written; the last one is still there.
         """
+        scaler = self.accelerator.scaler
+        state = {
+            "about": self.about(),
+            "step": self.step,
+            "model": checkpoint.trained_state(self.towers),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "average": None if self.average is None else checkpoint.trained_state(self.average),
+            "patience": None if self._patience is None else asdict(self._patience),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "scales": None if self.scales is None else self.scales.state_dict(),
+        }
+        if self._sharding:
+            state = self._sharding.gathered(state)
         with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
             if self.accelerator.is_main_process:
-                scaler = self.accelerator.scaler
-                checkpoint.save(
-                    self.folder,
-                    {
-                        "about": self.about(),
-                        "step": self.step,
-                        "model": checkpoint.trained_state(self.towers),
-                        "optimizer": self.optimizer.state_dict(),
-                        "schedule": self.schedule.state_dict(),
-                        "average": None if self.average is None else checkpoint.trained_state(self.average),
-                        "patience": None if self._patience is None else asdict(self._patience),
-                        "scaler": None if scaler is None else scaler.state_dict(),
-                        "scales": None if self.scales is None else self.scales.state_dict(),
-                    },
-                )
+                checkpoint.save(self.folder, state)
             self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
@@ -415,6 +432,8 @@ class Run:
         state = checkpoint.load(self.folder)
         checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]
+        if self._sharding:
+            self._sharding.divide_state(state, self.towers, self.optimizer, self.average)
         checkpoint.load_trained_state(self.towers, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -439,7 +458,8 @@ class Run:
             OSError: If a file cannot be written.
             ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
         """
+        result = self._result
         if self.accelerator.is_main_process:
             step = self._patience.step if self._patience else self.step
-            Results(self.folder, self.clip, self.weights, self.options, self._images.digest).write(self._result, step)
+            Results(self.folder, self.clip, self.weights, self.options, self._images.digest).write(result, step)
         self.accelerator.wait_for_everyone()

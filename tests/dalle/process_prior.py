@@ -10,7 +10,7 @@ from pathlib import Path
 BATCH = 12
 
 
-def trained(data: Path, folder: Path, ranks: int, steps: int = 5) -> dict:
+def trained(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sharded: bool = False) -> dict:
     """Weights in float64 after some updates, on batches that all processes divide between them."""
     import torch
     from accelerate.state import AcceleratorState
@@ -51,7 +51,8 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 5) -> dict:
     try:
         torch.manual_seed(0)
         dvae = DVAE(DVAEConfig("small", vocab_size=16, hidden_dim=8)).eval().requires_grad_(False)
-        run = PriorRun(dvae, read_data(data), folder, options, make_accelerator("fp32", is_cpu=True), lambda line: None)
+        accelerator = make_accelerator("fp32", is_cpu=True)
+        run = PriorRun(dvae, read_data(data), folder, options, accelerator, print, is_sharded=is_sharded)
         run.train()
     finally:
         torch.optim.AdamW = adamw
@@ -69,7 +70,9 @@ def main() -> None:
     import torch
 
     data, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK"])
-    torch.save(trained(data, out / "shared", int(os.environ["WORLD_SIZE"])), out / f"{rank}.pt")
+    ranks = int(os.environ["WORLD_SIZE"])
+    torch.save(trained(data, out / "shared", ranks), out / f"{rank}.pt")
+    torch.save(trained(data, out / "sharded", ranks, is_sharded=True), out / f"sharded-{rank}.pt")
     torch.distributed.destroy_process_group()
 
 

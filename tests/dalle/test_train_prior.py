@@ -352,10 +352,13 @@ def test_several_processes_equal_one(tmp_path: Path, data: Path, ranks: int) -> 
     done = launched(ranks, PROCESS, data, tmp_path)
     assert done.returncode == 0, done.stderr
     one, before = trained(data, tmp_path / "one", 1), trained(data, tmp_path / "none", 1, steps=1)
-    for rank in range(ranks):
-        other = torch.load(tmp_path / f"{rank}.pt")
+    for name in (f"{how}{rank}.pt" for how in ("", "sharded-") for rank in range(ranks)):
+        other = torch.load(tmp_path / name)
         assert one.keys() == other.keys()
-        assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10
+        assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10, name
+    once, sharded = (load_dalle(tmp_path / name / "dalle.safetensors").prior for name in ("shared", "sharded"))
+    for key, tensor in once.state_dict().items():
+        assert (tensor - sharded.state_dict()[key]).abs().max() <= 1e-7, key  # files are in float32
     assert max((one[key] - before[key]).abs().max() for key in one) > 1e-4
 
 

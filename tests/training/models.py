@@ -9,6 +9,7 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import ContrastiveLoss
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.training.optimizer import Rates, adamw, groups_of, schedule
+from weighted_clip.training.sharding import Sharding
 from weighted_clip.training.step import Part, Towers, backward, reduce_apart
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -57,11 +58,14 @@ def gradients(model: Towers, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates) -> list[float]:
-    """Losses of some steps; the model is trained by them."""
-    ours = accelerator()
-    optimizer = adamw(groups_of(model, rates))
-    prepared, stepped = ours.prepare(model, optimizer)
+def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates, *, is_sharded: bool = False) -> list[float]:
+    """Losses of some steps; the model is trained by them, and perhaps divided."""
+    ours, groups = accelerator(), groups_of(model, rates)
+    sharding = Sharding(ours, model) if is_sharded else None
+    if sharding:
+        groups = sharding.divide(model, groups)
+    optimizer = adamw(groups)
+    prepared, stepped = (sharding or ours).prepare(model, optimizer)
     reduce_apart(prepared)
     course = schedule(optimizer, rates.warmup, len(batches))
     losses = []

@@ -33,6 +33,12 @@ def main() -> None:
             own = [models.divided(models.divided(batch, ranks)[rank], number) for batch in batches]
             losses = models.trained(model, own, Rates(1e-3, warmup=2))
             found[is_both, number] = {"losses": losses, **model.state_dict()}
+        model = models.towers(is_both=is_both)
+        losses = models.trained(model, own, Rates(1e-3, warmup=2), is_sharded=True)  # in two parts
+        state = {name: getattr(one, "full_tensor", one.clone)() for name, one in model.state_dict().items()}
+        found[is_both, "sharded"] = {"losses": losses, **state}
+        kept = sum(getattr(one, "to_local", one.clone)().numel() for one in model.parameters())
+        found[is_both, "share"] = kept / sum(one.numel() for one in model.parameters())
     single = torch.float32
     parts = models.divided(models.divided(models.pairs(PAIRS, 0, single), ranks)[rank], 2)
     found["gradients"] = models.gradients(models.towers(single), parts)

@@ -127,9 +127,9 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, "sharded"])
 @pytest.mark.parametrize("is_both", [True, False], ids=["both towers", "text alone"])
-def test_several_processes_train_as_one(ranks: list[dict[Any, Any]], is_both: bool, number: int) -> None:
+def test_several_processes_train_as_one(ranks: list[dict[Any, Any]], is_both: bool, number: object) -> None:
     model = towers(is_both=is_both)
     batches = [[pairs(PAIRS, seed, is_both=is_both)] for seed in range(5)]
     losses = trained(model, batches, Rates(1e-3, warmup=2))
@@ -139,6 +139,12 @@ def test_several_processes_train_as_one(ranks: list[dict[Any, Any]], is_both: bo
     for name, parameter in model.state_dict().items():
         for rank in each:
             assert (parameter - rank[name]).abs().max() <= 1e-10, name
+
+
+def test_each_process_keeps_its_part_of_a_divided_model(ranks: list[dict[Any, Any]]) -> None:
+    for rank in ranks:
+        for is_both in (True, False):
+            assert rank[is_both, "share"] == pytest.approx(1 / len(ranks), abs=0.01)
 
 
 def test_gradients_of_several_processes_in_single_precision(ranks: list[dict[Any, Any]]) -> None:
