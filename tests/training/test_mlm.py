@@ -23,9 +23,11 @@ from weighted_clip.training.masking import IGNORED, Masked, masked
 from weighted_clip.training.mlm import MLMRun, TrainedMLM
 
 from ..encoder.files import write
+from ..launching import launched
 from ..libraries import library
 from .models import TEXT, VISION
 from .runs import Start, log_of, tensors_of, write_pairs
+from .test_compression import COMMANDS
 
 MLM = ("--objective", "mlm", "--steps", "4", "--held-out", "4")
 
@@ -173,7 +175,7 @@ def write_wide(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("count", "copies", "num_steps"), [(16, 8, 70), pytest.param(64, 4, 250, marks=pytest.mark.long)]
+    ("count", "copies", "num_steps"), [(8, 8, 60), pytest.param(64, 4, 250, marks=pytest.mark.long)]
 )
 def test_sentences_are_learned_by_heart(start: Start, tmp_path: Path, count: int, copies: int, num_steps: int) -> None:
     data, weights = tmp_path / "sentences.txt", write_wide(tmp_path / "wide.safetensors")
@@ -290,3 +292,26 @@ def test_captions_need_no_images(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no image in it"):
         read_captions(tmp_path / "empty")
+
+
+# ---- several processes
+
+
+def test_two_processes_equal_one_and_go_on_to_the_same_bits(
+    start: Start, weights: Path, pairs: Path, tmp_path: Path
+) -> None:
+    usual = ["train", str(pairs), "--weights", str(weights), *MLM, "--device", "cpu", "--accumulate", "2"]
+    usual += ["--rate", "1e-3", "--batch", "4", "--ema", "0.5", "--out"]
+    whole, cut = str(tmp_path / "two"), str(tmp_path / "cut")
+    given = [(0, None, [*usual, whole]), (130, 2, [*usual, cut]), (0, None, [*usual, cut, "--resume"])]
+    done = launched(2, COMMANDS, json.dumps(given))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert start(*MLM, "--batch", "8", "--ema", "0.5") == 0
+    one, two = log_of(tmp_path / "out"), log_of(tmp_path / "two")
+    assert log_of(tmp_path / "cut") == two
+    for name in ("loss", "right", "held-out loss"):
+        found = [[entry[name] for entry in entries if name in entry] for entries in (one, two)]
+        assert len(found[0]) >= 4
+        assert found[0] == pytest.approx(found[1], abs=1e-4), name
+    bits = [tensors_of(tmp_path / name / "clip.safetensors") for name in ("two", "cut")]
+    assert all(bits[0][key].equal(bits[1][key]) for key in bits[0])

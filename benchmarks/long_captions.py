@@ -1,0 +1,371 @@
+"""Recall on captions longer than those in training, by the positions of the text tower: learned, stretched, rotary.
+
+A picture shows one coloured shape. Its caption tells of several shapes, one after the other, and the last of them is
+the one in the picture; so a tower has to read to the end, and to know which clause is the last. Pictures are features
+of an image tower that has learned captions of one clause, the same for all; every text tower begins with random weights
+and is trained on captions that 77 positions hold.
+
+Source: B. Zhang et al., "Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024, for the stretched table; J. Su
+et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, for rotary positions.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..dalle.shapes import Shape, Style, combinations, draw, split
+from ..encoder.config import POSITIONS, Positions, TextConfig, VisionConfig
+from ..encoder.contrastive import ContrastiveLoss
+from ..encoder.files.stretching import stretched
+from ..encoder.images import preprocess
+from ..encoder.text_model import TextModel
+from ..encoder.tokenizer import default_tokenizer
+from ..encoder.vision_model import VisionModel
+from ..training.evaluation import recalls
+from ..training.new_text import new_text_model
+from ..training.packing import pack, projected
+from .machine import machine
+
+SHORT, LONG = 77, 248
+"""Positions of CLIP, and of Long-CLIP."""
+STYLE = Style(side=48, radii=(8, 13), spread=1.0, background=(20, 50))
+COPIES = 10
+"""Pictures of each shape that is learned."""
+BETWEEN = ", then "
+DIM = 64
+"""Width of features."""
+VISION = VisionConfig(
+    image_size=48, patch_size=16, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=DIM
+)
+RATE, WARM_UP = 1e-3, 50
+READ = "as trained, cut at 77"
+"""What a tower reads of captions that are too long for it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is trained and measured."""
+
+    image_steps: int = 300
+    image_batch: int = 128
+    steps: int = 600
+    further: int = 100
+    """Steps on captions of up to 248 positions, afterwards."""
+    batch: int = 64
+    seeds: tuple[int, ...] = (0,)
+    groups: tuple[tuple[int, int], ...] = ((1, 3), (4, 7), (9, 12), (13, 16), (17, 20))
+    """Fewest and most clauses of captions that are measured together."""
+    rounds: int = 8
+    """How many captions of each held-out shape are in a group."""
+
+
+QUICK = Plan(image_steps=3, image_batch=16, steps=3, further=2, batch=8, seeds=(0,), rounds=1)
+"""For a test: its figures mean nothing."""
+
+
+class Words:
+    """CLIP's tokens of all captions, numbered anew, so that no rows of a table stand for words that never come."""
+
+    def __init__(self) -> None:
+        """Tokenize all clauses."""
+        tokens = {shape: [token.id for token in default_tokenizer()(shape.caption)] for shape in combinations()}
+        between = [token.id for token in default_tokenizer()(BETWEEN)]
+        used = {*between, *(one for ids in tokens.values() for one in ids)}
+        numbers = {one: number for number, one in enumerate(sorted(used))}
+        self.config = TextConfig(
+            vocab_size=len(numbers) + 2,
+            bos_id=len(numbers),
+            eos_id=len(numbers) + 1,
+            pad_id=len(numbers) + 1,
+            hidden_dim=128,
+            num_heads=2,
+            num_layers=2,
+            mlp_dim=256,
+            projection_dim=DIM,
+        )
+        self._clauses = {shape: [numbers[one] for one in ids] for shape, ids in tokens.items()}
+        self._between = [numbers[one] for one in between]
+
+    def caption(
+        self, target: Shape, others: Sequence[Shape], count: int, rng: random.Random, most: int = LONG
+    ) -> list[int]:
+        """A caption of so many clauses, or as many as fit; the last is the target's, and no other tells of it.
+
+        Args:
+            target: What the picture shows.
+            others: What the other clauses tell of.
+            count: Of clauses.
+            rng: Chooses the others.
+            most: Positions that it may have, with BOS and EOS.
+
+        Returns:
+            Numbers of its tokens, with neither BOS nor EOS.
+        """
+        told = list(self._clauses[target])
+        for shape in rng.sample(others, min(count, len(others))):
+            longer = [*self._clauses[shape], *self._between, *told]
+            count -= shape != target
+            if count < 1 or len(longer) > most - 2:
+                break
+            told = told if shape == target else longer
+        return told
+
+    def ids(self, captions: Sequence[Sequence[int]], config: TextConfig) -> Tensor:
+        """``[captions, s]``, int64: BOS, tokens, EOS, padding; what the tower cannot read is cut."""
+        cut = [caption[: config.context_length - 2] for caption in captions]
+        rows = [[config.bos_id, *caption, config.eos_id] for caption in cut]
+        longest = max(map(len, rows))
+        return torch.tensor([row + [config.pad_id] * (longest - len(row)) for row in rows])
+
+
+def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Features of pictures by an image tower that has learned captions of one clause.
+
+    Args:
+        words: Of captions.
+        plan: How long it learns.
+
+    Returns:
+        Of all shapes to learn from ``[COPIES, shapes, p]``, and of those held out ``[rounds, shapes, p]``; float32, of
+        length 1.
+    """
+    learned, held = split()
+    rng, generator = random.Random(1), torch.Generator().manual_seed(0)
+    pixels, other = (
+        torch.stack([preprocess([draw(shape, rng, STYLE) for shape in shapes], STYLE.side) for _ in range(count)])
+        for shapes, count in ((learned, COPIES), (held, plan.rounds))
+    )
+    text = new_text_model(words.config, 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        vision = VisionModel(VISION)
+        for table in (vision.embeddings.position_embedding.weight, vision.embeddings.class_embedding):
+            nn.init.normal_(table, std=0.05)
+    ids = words.ids([words.caption(shape, [], 1, rng) for shape in learned], words.config)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        some = torch.randperm(len(learned), generator=generator)[: plan.image_batch]
+        which = torch.randint(COPIES, (len(some),), generator=generator)
+        return _texts(text, ids[some]), _images(vision, pixels[which, some])
+
+    _train([text, vision], batch, plan.image_steps)
+    with torch.no_grad():
+        features, of_held = (torch.stack([_images(vision, one) for one in some]) for some in (pixels, other))
+    return functional.normalize(features, dim=-1), functional.normalize(of_held, dim=-1)
+
+
+def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_steps: int, seed: int) -> None:
+    """Train a text tower on captions of one clause to as many as it can read, against features of pictures; in place.
+
+    Args:
+        model: The tower.
+        words: Of captions.
+        features: ``[COPIES, shapes, p]``.
+        plan: The batch.
+        num_steps: How long.
+        seed: Of captions and order.
+    """
+    learned, rng, length = split()[0], random.Random(f"{seed}/captions"), model.config.context_length
+
+    def batch() -> tuple[Tensor, Tensor]:
+        some = rng.sample(range(len(learned)), plan.batch)
+        captions = [words.caption(learned[one], learned, rng.randint(1, length // 10), rng, length) for one in some]
+        images = torch.stack([features[rng.randrange(COPIES), one] for one in some])
+        return _texts(model, words.ids(captions, model.config)), images
+
+    _train([model], batch, num_steps)
+
+
+def measured(model: TextModel, words: Words, features: Tensor, plan: Plan) -> list[float]:
+    """Recall@1 from captions to the pictures of all held-out shapes, a share from 0 to 1 for each group of captions.
+
+    Args:
+        model: The tower.
+        words: Of captions.
+        features: ``[rounds, shapes, p]``.
+        plan: The groups.
+    """
+    held = split()[1]
+    found: list[float] = []
+    for fewest, most in plan.groups:
+        rng = random.Random(f"group {fewest}")
+        shares: list[float] = []
+        for images in features:
+            captions = [words.caption(shape, held, rng.randint(fewest, most), rng) for shape in held]
+            with torch.no_grad():
+                texts = _texts(model, words.ids(captions, model.config))
+            shares.append(recalls(texts, images)["text to image @1"])
+        found.append(sum(shares) / len(shares))
+    return found
+
+
+def longer(model: TextModel) -> TextModel:
+    """The same tower for 248 positions: its table stretched by Long-CLIP's rule, or no change where they are rotary."""
+    weights = model.state_dict()
+    table = weights.get("embeddings.position_embedding.weight")
+    if table is not None:
+        weights["embeddings.position_embedding.weight"] = stretched(table, LONG)
+    long = TextModel(replace(model.config, context_length=LONG))
+    long.load_state_dict(weights)
+    return long
+
+
+Row = tuple[str, str, list[float]]
+"""Positions, what a tower reads of a caption, and its recall by group."""
+
+
+def compare(plan: Plan, say: Callable[[str], None] = print) -> Iterator[Row]:
+    """Train and measure all towers.
+
+    Args:
+        plan: How much.
+        say: Prints.
+
+    Yields:
+        For each kind of positions, seed and way of reading a row.
+    """
+    words = Words()
+    features, of_held = picture_features(words, plan)
+    say("the image tower has learned")
+    for seed in plan.seeds:
+        for positions in POSITIONS:
+            yield from _rows(positions, seed, words, features, of_held, plan, say)
+
+
+def _rows(
+    positions: Positions,
+    seed: int,
+    words: Words,
+    features: Tensor,
+    of_held: Tensor,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> Iterator[Row]:
+    model = new_text_model(replace(words.config, positions=positions), seed)
+    train(model, words, features, plan, plan.steps, seed)
+    further = f"trained {plan.further} steps more, on captions of up to {LONG}"
+    way = f"stretched to {LONG}" if positions == "learned" else f"all of up to {LONG}"
+    long = longer(model)
+    for name, tower, num_steps in ((READ, model, 0), (way, long, 0), (f"{way}, {further}", long, plan.further)):
+        if num_steps:
+            train(tower, words, features, plan, num_steps, seed + 100)
+        found = measured(tower, words, of_held, plan)
+        say(f"seed {seed}, {positions}, {name}: {', '.join(f'{share:.1%}' for share in found)}")
+        yield positions, name, found
+
+
+def _texts(model: TextModel, ids: Tensor) -> Tensor:
+    return projected(model, pack(ids, model.config))
+
+
+def _images(vision: VisionModel, pixels: Tensor) -> Tensor:
+    found = vision(pixels).projected
+    assert found is not None
+    return found
+
+
+def _train(models: Sequence[nn.Module], batch: Callable[[], tuple[Tensor, Tensor]], num_steps: int) -> None:
+    """AdamW on the contrastive loss of batches of texts and images."""
+    loss = ContrastiveLoss()
+    modules = nn.ModuleList([*models, loss]).requires_grad_(True)
+    optimizer = torch.optim.AdamW(modules.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.1)
+    share = min(0.3, WARM_UP / num_steps)
+    course = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=num_steps, pct_start=share)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss(*batch()).backward()
+        nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
+        optimizer.step()
+        course.step()
+        loss.clamp_temperature()
+    modules.requires_grad_(False)
+
+
+# ---- the page
+
+PAGE = """# Long captions, measured
+
+How well text encoders read captions longer than those that they were trained on, by how they know where a word
+stands: by a learned table, whose captions are cut; by that table stretched by Long-CLIP's rule (`python run.py
+stretch`); and by rotary positions (`train --positions rotary`). Every number was written by
+
+    python tools/long_captions.py --write
+
+with the Python of `.venv`. It took {minutes:.0f} minutes, on one thread:
+
+{machine}
+
+- Pictures show one coloured shape. A caption tells of several, such as “a small red ring at the top{between}a large
+  blue cross in the middle”, and the last one is in the picture: the end decides.
+- Of 540 shapes 64 are held out. Recall is the share of captions whose own picture is the first among those of all 64;
+  chance is 1.6%. {captions:,} captions in each cell, {seeds}.
+- Text towers are 128 wide with 2 layers, and learn {steps} steps of {batch} captions that 77 positions hold, from
+  random weights. The image tower has learned captions of one clause before, and is the same for all.
+
+{table}
+
+What stands behind the end of a table is cut, and with it the clause that decides. Rotary positions have no end, and
+need no new weights for more of them; but distances that no caption in training had are new to the tower. Long-CLIP
+trains on after stretching, on long captions; the last row of each kind is after a little of that. All of this is of a
+small model and a made-up language; released encoders have learned positions.
+"""
+
+
+def page(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
+    """The page, as Markdown.
+
+    Args:
+        rows: What `compare` gave.
+        plan: Which it followed.
+        minutes: How long it took.
+        about: The machine, as a Markdown list.
+    """
+    by_name: dict[tuple[str, str], list[list[float]]] = {}
+    for positions, name, found in rows:
+        by_name.setdefault((positions, name), []).append(found)
+    heads = [f"{fewest} to {most} clauses" for fewest, most in plan.groups]
+    lines = [f"| Positions | Read | {' | '.join(heads)} |", f"| --- | --- |{' ---: |' * len(heads)}"]
+    for (positions, name), found in sorted(by_name.items(), key=lambda one: POSITIONS.index(one[0][0])):  # pyright: ignore[reportArgumentType]
+        cells = [_share(column) for column in zip(*found, strict=True)]
+        lines.append(f"| {positions} | {name} | {' | '.join(cells)} |")
+    count = len(plan.seeds)
+    seeds = "of one seed" if count == 1 else f"for each of {count} seeds: the mean, the lowest and the highest one"
+    return PAGE.format(
+        minutes=minutes,
+        machine=about,
+        between=BETWEEN,
+        captions=plan.rounds * len(split()[1]),
+        seeds=seeds,
+        steps=plan.steps,
+        batch=plan.batch,
+        table="\n".join(lines),
+    )
+
+
+def _share(column: Sequence[float]) -> str:
+    mean = f"{sum(column) / len(column):.1%}"
+    return mean if len(column) == 1 else f"{mean} ({min(column):.1%} to {max(column):.1%})"
+
+
+def make_page(plan: Plan, say: Callable[[str], None] = print) -> str:
+    """Train, measure and describe.
+
+    Args:
+        plan: How much.
+        say: Prints.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small models gain nothing from more
+    try:
+        about, began = machine(), time.monotonic()
+        rows = list(compare(plan, say))
+        return page(rows, plan, (time.monotonic() - began) / 60, about)
+    finally:
+        torch.set_num_threads(num_threads)
