@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import weighted_clip
 from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
@@ -293,7 +292,3 @@ print(json.dumps([list(module.NODE_CLASS_MAPPINGS), list(sys.modules)]))
     nodes, modules = json.loads(run.stdout)
     assert nodes == list(NODE_CLASS_MAPPINGS)
     assert not {"transformers", "gradio", "compel", "tokenizers", "PIL", "weighted_clip"} & set(modules)
-
-
-def test_versions_agree() -> None:
-    assert f'version = "{weighted_clip.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,132 @@
+"""What the Comfy Registry, the index of the WebUI and readers are told of the project: one version, one address."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import weighted_clip
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+SKIPPED = {".git", ".venv", "__pycache__", "node_modules", "build", "out", "dist", ".ruff_cache", ".hypothesis"}
+TEXTS = {".py", ".md", ".json", ".js", ".html", ".toml", ".yml", ".txt", ".css"}
+INDEX = ROOT / ".github" / "webui-index" / "weighted-clip.json"
+TAGS = {
+    *("script", "localization", "tab", "dropdown", "ads", "installed", "training", "models", "UI related", "prompting"),
+    *("editing", "manipulations", "online", "animation", "query", "science", "extras"),
+}
+"""tags.json of AUTOMATIC1111/stable-diffusion-webui-extensions, May 2026."""
+SYSTEMS = ("Microsoft", "POSIX", "MacOS", "OS Independent")
+REQUIRED = r"(?:(?:==|>=|<=|!=|~=|>|<)\d+\.\d+\.\d+(?:-\w+)?)(?:,(?:==|>=|<=|!=|~=|>|<)\d+\.\d+\.\d+(?:-\w+)?)*"
+"""A range of versions as comfy-cli 1.23.0 reads it; what it cannot read is left out with a warning only."""
+
+
+@pytest.fixture(scope="module")
+def project() -> dict:
+    """pyproject.toml."""
+    tomllib = pytest.importorskip("tomllib")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def texts() -> list[Path]:
+    """Our text files."""
+    files = (path for path in ROOT.rglob("*") if path.suffix in TEXTS and not SKIPPED & set(path.parts))
+    return [path for path in files if path.is_file()]
+
+
+def test_the_version_is_that_of_pyproject_toml_everywhere(project: dict) -> None:
+    version = project["project"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert weighted_clip.__version__ == version
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changes, re.MULTILINE)[0] == version
+    assert f"\n[{version}]: {project['project']['urls']['Repository']}" in changes
+
+
+def test_the_address_is_that_of_pyproject_toml_everywhere(project: dict) -> None:
+    address = project["project"]["urls"]["Repository"]
+    assert address == weighted_clip.REPOSITORY
+    owner, _, name = address.removeprefix("https://github.com/").partition("/")
+    ours = rf"https?://[\w.]*github(?:usercontent)?\.(?:com|io)/[\w.-]*/{re.escape(name)}(?![\w-])"
+    raw = f"https://raw.githubusercontent.com/{owner}/{name}"
+    found = {
+        path.relative_to(ROOT).as_posix(): set(re.findall(ours, path.read_text(encoding="utf-8"))) for path in texts()
+    }
+    assert {place: wrong for place, them in found.items() if (wrong := them - {address, raw})} == {}
+    assert {place for place, them in found.items() if address in them} >= {
+        "README.md",
+        "CHANGELOG.md",
+        "__init__.py",
+        "docs/webui.md",
+        "docs/releasing.md",
+        ".github/webui-index/weighted-clip.json",
+    }
+    for page in ("README.md", "docs/webui.md"):
+        cloned = re.findall(r"git clone (\S+)", (ROOT / page).read_text(encoding="utf-8"))
+        assert cloned == [address], page
+
+
+def test_the_registry_is_told_all_that_it_shows(project: dict) -> None:
+    comfy, about, urls = project["tool"]["comfy"], project["project"], project["project"]["urls"]
+    assert re.fullmatch(r"[a-z][a-z0-9]*(?:[-_.][a-z0-9]+)*", about["name"])
+    assert "comfyui" not in about["name"]
+    assert {"Repository", "Documentation", "Bug Tracker"} <= set(urls)
+    assert all(address.startswith(urls["Repository"]) for address in urls.values())
+    assert comfy["PublisherId"]
+    assert comfy["DisplayName"] == "Weighted CLIP"
+    assert about["license"] == {"file": "LICENSE"}
+    systems = [one.removeprefix("Operating System :: ") for one in about["classifiers"] if "Operating" in one]
+    assert systems
+    assert all(system.startswith(SYSTEMS) for system in systems)
+    assert re.fullmatch(REQUIRED, comfy["requires-comfyui"])
+    evidence = (ROOT / "docs" / "evidence" / "compatibility.md").read_text(encoding="utf-8")
+    tried = re.findall(r"^\| ComfyUI \| ([\d.]+) \|", evidence, re.MULTILINE)
+    oldest = min(tried, key=lambda version: [int(part) for part in version.split(".")])
+    assert comfy["requires-comfyui"] == f">={oldest}"
+
+
+def test_icon_and_banner_have_the_sizes_that_the_registry_asks_for(project: dict) -> None:
+    raw = project["project"]["urls"]["Repository"].replace("github.com", "raw.githubusercontent.com") + "/main/"
+    pictures = {}
+    for key in ("Icon", "Banner"):
+        address = project["tool"]["comfy"][key]
+        assert address.startswith(raw)
+        with Image.open(ROOT / address.removeprefix(raw)) as opened:
+            assert opened.format == "PNG"
+            pictures[key] = opened.size
+    assert pictures["Icon"][0] <= 800
+    assert pictures["Icon"][1] <= 400
+    assert pictures["Banner"][0] * 9 == pictures["Banner"][1] * 21
+
+
+def test_the_entry_for_the_webui_has_the_fields_that_its_index_wants(project: dict) -> None:
+    entry = json.loads(INDEX.read_text(encoding="utf-8"))
+    assert set(entry) == {"name", "url", "description", "tags"}  # "added" is written when it is merged
+    assert entry["name"] == project["tool"]["comfy"]["DisplayName"]
+    assert entry["url"] == project["project"]["urls"]["Repository"] + ".git"
+    assert entry["description"].isascii()  # English is asked for
+    assert "\n" not in entry["description"]
+    assert entry["tags"]
+    assert set(entry["tags"]) <= TAGS - {"installed"}  # that one is the WebUI's own
+
+
+def test_publishing_needs_a_tag_that_is_the_version_and_reads_only() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text(encoding="utf-8"))
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML reads "on" as a boolean
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert "GITHUB_REF_NAME" in commands[0]
+    assert commands[1].startswith(".ci/run")
+    assert "secrets" not in "".join(commands)  # by the environment, where no log shows it
+    assert "node publish" in commands[-1]
+    page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
+    (pinned,) = set(re.findall(r"comfy-cli==[\d.]+", "".join(commands)))
+    assert pinned in page
+    assert job["environment"] in page
+    assert all(name in page for step in job["steps"] for name in step.get("env", {}))
