@@ -130,3 +130,17 @@ def test_publishing_needs_a_tag_that_is_the_version_and_reads_only() -> None:
     assert pinned in page
     assert job["environment"] in page
     assert all(name in page for step in job["steps"] for name in step.get("env", {}))
+
+
+def test_windows_and_macos_are_tried_with_every_python() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "systems.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["test"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert job["strategy"]["matrix"] == {
+        "system": ["windows-latest", "macos-latest"],
+        "python": ["3.10", "3.11", "3.12", "3.13", "3.14"],
+    }
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
+    (tests,) = (step for step in job["steps"] if "run.py test" in step.get("run", ""))
+    assert tests["if"] == "matrix.python != '3.10'"  # as run.py refuses
