@@ -223,7 +223,8 @@ def _embeddings_digest(folders: Sequence[Path]) -> str:
 
     digest = hashlib.sha256()
     for folder in folders:
-        for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file()):
+        files = [path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file()]
+        for path in sorted(files, key=lambda path: path.parts):  # Windows alone would not tell capitals
             digest.update(path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest() if folders else ""

@@ -143,7 +143,7 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     others: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.is_file())
+            inside = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.parts)
             images = [file for file in inside if file.suffix.lower() in SUFFIXES]
             if not images:
                 raise ValueError(f"{path}: no image in this folder; looked for: {', '.join(SUFFIXES)}")

@@ -14,12 +14,14 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from weighted_clip.commands import main
 from weighted_clip.commands.bulk import check_name
@@ -30,6 +32,7 @@ from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.hosts.comfy.loras import load_loras
 from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
+from weighted_clip.training.data import _in_order, read_captions, read_data
 from weighted_clip.web import routes
 from weighted_clip.web.lab import ports
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
@@ -210,6 +213,62 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
         monkeypatch.setitem(sys.modules, module.__name__, module)
     loras, _ = read_loras(take_tags(f"<lora:{written}:1>")[1])
     assert load_loras([], "clip", loras).model == ["sub\\ink.safetensors"]  # as the host called it
+
+
+# --- the order and the endings of names
+
+
+LISTED = ("glob", "rglob", "iterdir")
+ORDERED = ("commands", "dalle", "encoder", "output", "training", "weighting")
+"""Where the order of files decides what is computed or written."""
+
+
+def unordered(tree: ast.Module) -> Iterator[int]:
+    """Lines that sort the paths of a folder as the system compares paths."""
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "sorted" or call.keywords:
+            continue
+        (given,) = call.args
+        sources = [given]
+        if isinstance(given, ast.GeneratorExp | ast.ListComp):  # of the paths themselves, not of their names
+            sources = [part.iter for part in given.generators] if isinstance(given.elt, ast.Name) else []
+        if any(re.search(rf"\.(?:{'|'.join(LISTED)})\(", ast.unparse(source)) for source in sources):
+            yield call.lineno
+
+
+def test_files_are_sorted_alike_on_every_system() -> None:
+    """Windows sorts paths without regard to case, so that a seed would draw other examples there."""
+    bad = 'sorted(x.glob("*"))\nsorted(p for p in x.iterdir() if p)\nsorted(p.name for p in x.iterdir())'
+    assert list(unordered(ast.parse(bad))) == [1, 2]
+    for folder in ORDERED:
+        for path in (ROOT / folder).rglob("*.py"):
+            assert list(unordered(ast.parse(path.read_text(encoding="utf-8")))) == [], path
+
+
+def test_data_are_read_in_the_order_of_other_systems() -> None:
+    names = ["b.png", "A.png", "a.png", "B/c.png", "a/b.png", "a-b.png"]
+    given = [PureWindowsPath(name) for name in names]
+    assert sorted(given) != [PureWindowsPath(path) for path in sorted(map(PurePosixPath, names))]  # what is mended
+    assert [path.as_posix() for path in _in_order(given)] == [str(path) for path in sorted(map(PurePosixPath, names))]
+
+
+def test_endings_in_capitals_are_read_on_every_system(tmp_path: Path) -> None:
+    (tmp_path / "captions").mkdir()
+    (tmp_path / "captions" / "ALL.TXT").write_text("a cat\na dog\n", encoding="utf-8")
+    assert [one.captions for one in read_captions(tmp_path / "captions").examples] == [("a cat",), ("a dog",)]
+    with tarfile.open(tmp_path / "SHARD.TAR", "w") as shard:
+        for name, content in (("1.png", png()), ("1.txt", b"a cat")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            shard.addfile(info, io.BytesIO(content))
+    assert [one.captions for one in read_data(tmp_path).examples] == [("a cat",)]
+
+
+def png() -> bytes:
+    """A small image."""
+    written = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(written, "PNG")
+    return written.getvalue()
 
 
 # --- files that are held

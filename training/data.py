@@ -121,7 +121,7 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
     for name in METADATA:
         if (path / name).is_file():
             return _collected(_listed(path, path / name))
-    shards = sorted(path.glob("*.tar"))
+    shards = _in_order(one for one in path.iterdir() if one.suffix.lower() == ".tar")
     if shards:
         return _collected(found for shard in shards for found in _in_shard(shard, path, is_captioned=is_captioned))
     data = _collected(_beside(path, is_captioned=is_captioned))
@@ -149,7 +149,7 @@ def read_captions(path: Path) -> Data:
     is_text = path.is_file() and path.suffix.lower() == ".txt"
     if not is_text and not path.is_dir():
         return read_data(path)
-    files = [path] if is_text else sorted(path.rglob("*.txt"))
+    files = [path] if is_text else _in_order(one for one in path.rglob("*") if one.suffix.lower() == ".txt")
     has_more = not is_text and (
         any((path / name).is_file() for name in METADATA)
         or any(one.suffix.lower() in (*SUFFIXES, ".tar") for one in path.rglob("*"))
@@ -197,12 +197,20 @@ def _pair(name: str, path: Path, captions: Iterable[str], **more: object) -> Exa
     return Example(name, path, given, **more) if given else Problem(name, "its caption is empty")  # pyright: ignore[reportArgumentType]
 
 
+def _in_order(paths: Iterable[Path]) -> list[Path]:
+    """Paths in the order of their names, capitals first: Windows alone would not tell capitals from small letters.
+
+    So what a seed draws from the data is the same on every system.
+    """
+    return sorted(paths, key=lambda path: path.parts)
+
+
 # ---- images with a .txt beside them
 
 
 def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """Each image of a folder and of the folders in it."""
-    for path in sorted(folder.rglob("*")):
+    for path in _in_order(folder.rglob("*")):
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
