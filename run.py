@@ -335,7 +335,8 @@ def pip_install(arguments: list[str], advice: str) -> None:
 
 def prepare(name: str, choice: str) -> None:
     """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
-    pins = {key: read_requirements(ROOT / f"requirements-{key}.txt") for key in ("lab", "train", "dev")}
+    lists = {key: ROOT / f"requirements-{key}.txt" for key in ("lab", "train", "dev")}
+    pins = {key: read_requirements(path) for key, path in lists.items() if path.exists()}  # the registry leaves out dev
     stamp, found = read_stamp(), probe()
     reason = reason_to_rebuild(stamp, found)
     torch = found["torch"] if found else None

@@ -146,6 +146,19 @@ def test_commands_that_are_left_out_say_where_they_are(unpacked: Path, arguments
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{name}: {said}{weighted_clip.REPOSITORY}\n")
 
 
+@pytest.mark.parametrize("name", ["lab", "train"])
+def test_run_py_has_the_lists_of_what_it_installs(unpacked: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(unpacked / "run.py", "weighted_clip_run_of_the_archive")
+    pins = program.read_requirements(unpacked / f"requirements-{name}.txt")
+    assert pins
+    there = {"python": program.PYTHON, "pip": True, "torch": "2.13.0", "site": ""}
+    monkeypatch.setattr(program, "probe", lambda: there)
+    monkeypatch.setattr(program, "reason_to_rebuild", lambda *_: "")
+    monkeypatch.setattr(program, "read_stamp", lambda: {name: program.digest(pins)})
+    program.prepare(name, "auto")  # all is there already: nothing is installed
+    assert not (unpacked / ".venv").exists()
+
+
 @pytest.mark.parametrize("command", ["test", "check"])
 def test_run_py_refuses_what_is_for_developers(unpacked: Path, command: str) -> None:
     done = run(unpacked, str(unpacked / "run.py"), command)
