@@ -31,7 +31,7 @@ from .data import Data, summary
 from .loop import Loop
 from .masking import IGNORED, Masked, masked
 from .optimizer import BETAS, factor
-from .options import TrainOptions
+from .options import Precision, TrainOptions
 from .powersgd import compression_of
 from .results import Results
 from .scales import GradientScales
@@ -58,6 +58,11 @@ class Course:
     def accumulate(self) -> int:
         """Parts of a batch."""
         return self.options.accumulate
+
+    @property
+    def precision(self) -> Precision:
+        """Of the arithmetic."""
+        return self.options.precision
 
     def rate(self, step: int) -> float:
         """Step size of an update, counted from 0."""
