@@ -4,7 +4,7 @@ Forge tokenizes with the slow CLIPTokenizer of transformers 4, which repairs tex
 ones, ``&amp;`` becomes ``&``, ligatures and full-width letters become plain ones, and what was once decoded wrongly is
 decoded again. ftfy is imported where a text may need it.
 
-Source: docs/weighting.md, "Cleaning"; transformers 4.46.1 ``CLIPTokenizer`` with ftfy 6.3.1.
+Source: docs/reference/syntaxes.md, "Cleaning"; transformers 4.46.1 ``CLIPTokenizer`` with ftfy 6.3.1.
 """
 
 from __future__ import annotations

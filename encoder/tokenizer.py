@@ -4,7 +4,7 @@ Reads the vocabulary that ships beside this file and runs it on the ``tokenizers
 transformers' CLIPTokenizer runs on. It does less than that to the same end: white space between words is not cleaned up
 before it is dropped, and words are not split a second time. Adds no BOS, EOS or padding.
 
-Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/weighting.md, "Tokens".
+Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/reference/syntaxes.md, "Tokens".
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ allowed.
   mean of, so a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
 - diffusers' pipelines run on transformers' towers, each prompt beside itself as negative prompt, those for SDXL on two
   small towers, because states of a penultimate layer in full size pass no norm and are up to 60 large. Only prompts are
-  compared that the pipelines read as A1111 does: see "The lpw pipelines" in [weighting.md](../weighting.md).
+  compared that the pipelines read as A1111 does: see "The lpw pipelines" in [schemes.md](../reference/schemes.md).
 - Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because
   `numpy.unique` returns its inverse in another shape. Ours are their numbers under numpy 1.
 

@@ -28,7 +28,9 @@ HELP = ROOT / "web" / "comfyui" / "docs"
 LOCALES = ROOT / "locales"
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
 PAGES = [
-    path for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "evidence", HELP) for path in sorted(folder.glob("*.md"))
+    path
+    for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "reference", ROOT / "docs" / "evidence", HELP)
+    for path in sorted(folder.glob("*.md"))
 ]
 WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 
@@ -301,6 +303,22 @@ def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def test_sections_that_the_code_cites_exist() -> None:
+    modules = [path for path in ROOT.glob("*/**/*.py") if ".venv" not in path.relative_to(ROOT).parts]
+    cited = {
+        (page, title)
+        for path in modules
+        for page, titles in re.findall(
+            r'(docs/[\w/-]+\.md), ((?:"[^"]+"(?: and )?)+)', path.read_text(encoding="utf-8")
+        )
+        for title in re.findall(r'"([^"]+)"', titles)
+    }
+    assert len(cited) > 15
+    for page, title in cited:
+        headings = re.findall(r"^#+ +(.+?) *$", without_code_blocks(ROOT / page), re.MULTILINE)
+        assert title in headings, f"{page}, {title}"
 
 
 def test_links_are_found() -> None:

@@ -54,7 +54,7 @@ def first_cells(text: str) -> list[str]:
 # ---- schemes
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/weighting.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/reference/schemes.md"])
 def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str) -> None:
     assert first_cells(section(page(name), "Schemes")) == [f"`{scheme}`" for scheme in SCHEMES]
 
@@ -95,7 +95,7 @@ def test_help_pages_that_explain_the_syntaxes_explain_all(node: str, name: str) 
 def test_every_syntax_has_case_files_that_are_read_and_a_section(name: str) -> None:
     assert json.loads(page(f"tests/cases/{name}_syntax.json"))["cases"]
     assert f'"{name}_syntax"' in page("tests/weighting/test_syntax.py")
-    headings = re.findall(r"^## (\w+) syntax$", page("docs/weighting.md"), re.MULTILINE)
+    headings = re.findall(r"^## (\w+) syntax$", page("docs/reference/syntaxes.md"), re.MULTILINE)
     assert any(heading.lower().startswith(name) for heading in headings)
 
 

@@ -2,8 +2,8 @@
 
 Pure arithmetic on floats; who applies it to tensors is in ``hosts/comfy/attention.py``.
 
-Source: docs/weighting.md, "Weights in the attention"; for ``krea2`` the node Krea2PromptWeight of ComfyUI-KJNodes,
-revision 3f20054.
+Source: docs/reference/attention.md, "Weights in the attention"; for ``krea2`` the node Krea2PromptWeight of
+ComfyUI-KJNodes, revision 3f20054.
 """
 
 from __future__ import annotations

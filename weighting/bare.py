@@ -3,7 +3,7 @@
 A1111 and Forge read everything from ``#`` to the end of its line as a comment, unless a setting of theirs is off. They
 put a line break where a comment was; here the one that ended the line stays, which is the same to a tokenizer.
 
-Source: docs/weighting.md, "Comments"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/syntaxes.md, "Comments"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each fragment is written in the target syntax and read back there; the first way
 is taken. Words may gain or lose spaces between letters and punctuation, which no CLIP token depends on. What the target
 cannot say is named in an issue.
 
-Source: docs/weighting.md, "Converting".
+Source: docs/reference/syntaxes.md, "Converting".
 """
 
 from __future__ import annotations

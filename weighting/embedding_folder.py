@@ -1,6 +1,6 @@
 """Textual-inversion embeddings as safetensors files in folders.
 
-Source: docs/weighting.md, "Textual inversion".
+Source: docs/reference/chunks.md, "Textual inversion".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 How a name is recognised in a prompt is each program's own; see ``chunking/a1111.py`` and ``chunking/comfy.py``.
 
-Source: docs/weighting.md, "Textual inversion".
+Source: docs/reference/chunks.md, "Textual inversion".
 """
 
 from __future__ import annotations

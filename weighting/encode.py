@@ -177,7 +177,7 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
     It takes all first chunks, then all second ones, and so on. For most schemes that is the same as one text after
     another. But the WebUI's own mean is taken over the texts, so for its own schemes this is the way to its numbers.
 
-    Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+    Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 
     Args:
         reads: The texts, at least one, with the same options, layout and number of chunks, for which `is_in_columns`

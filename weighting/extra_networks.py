@@ -2,7 +2,7 @@
 
 A tag is taken out of a prompt before anything else is read.
 
-Source: docs/weighting.md, "LoRA tags"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/syntaxes.md, "LoRA tags"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

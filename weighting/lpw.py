@@ -1,6 +1,6 @@
 """What diffusers' lpw pipelines read otherwise than the a1111 syntax, whose older form they have.
 
-Source: docs/weighting.md, "The lpw pipelines"; behaviour of ``examples/community/lpw_stable_diffusion.py`` and
+Source: docs/reference/schemes.md, "The lpw pipelines"; behaviour of ``examples/community/lpw_stable_diffusion.py`` and
 ``lpw_stable_diffusion_xl.py`` of diffusers 2843b3d (2026-02), which are those of diffusers 0.38 to 0.40.
 """
 

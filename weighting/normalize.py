@@ -1,6 +1,6 @@
 """Rules that change the weights of a prompt before a scheme sees them.
 
-Source: docs/weighting.md, "Normalisations"; behaviour of ComfyUI_ADV_CLIP_emb 63984de.
+Source: docs/reference/chunks.md, "Normalisations"; behaviour of ComfyUI_ADV_CLIP_emb 63984de.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Terms that the scheme ``negpip_apart`` cuts out of a prompt: ``(text:-1.2)``, to be encoded on their own.
 
-Source: docs/weighting.md, "NegPip"; behaviour of sd-webui-negpip dc75fd2c (2025-11).
+Source: docs/reference/schemes.md, "NegPip"; behaviour of sd-webui-negpip dc75fd2c (2025-11).
 """
 
 from __future__ import annotations

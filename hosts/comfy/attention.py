@@ -4,7 +4,7 @@ Each entry holds what acts on its rows as a marker among its model's inputs (``m
 entry through areas, masks and time ranges. Wrappers of the host's sampler, which come along as a hook of the entry or
 sit on a MODEL, take the markers out again and hand them to ``attention_layers.py``. Nothing is replaced in the host.
 
-Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
 
 from __future__ import annotations

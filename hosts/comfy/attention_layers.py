@@ -3,7 +3,7 @@
 For one call of a model its options get one more function around the attention, which adds a bias to the logits of the
 text's keys and multiplies their values. Which keys are text is known from the model, never from a shape.
 
-Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What the host's own node does with a prompt is what can be done here: it weighs 
 reads weights as text. A prompt in another syntax is written anew in the host's, and one whose weights would be read as
 text is stripped of them. Whatever else is asked for is refused by name.
 
-Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Text encoders other than CLIP".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Text encoders other than CLIP".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A prompt is encoded by the host itself: on a throw-away clone of the CLIP, each 
 ``encode_token_weights`` is replaced for that clone, and the clone is asked to encode. So LoRA, clip skip, hooks,
 schedules and low-memory loading work as they do for the host's own node, and the CLIP that came in is never touched.
 
-Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "In ComfyUI".
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In ComfyUI".
 """
 
 from __future__ import annotations

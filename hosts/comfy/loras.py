@@ -1,6 +1,6 @@
 """LoRAs named in a prompt, loaded by ComfyUI's own LoRA loader.
 
-Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/weighting.md, "LoRA tags".
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/syntaxes.md, "LoRA tags".
 """
 
 from __future__ import annotations

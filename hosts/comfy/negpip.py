@@ -1,6 +1,6 @@
 """NegPip in ComfyUI: rows with signs on their way to the sampler, and CLIPs that ComfyUI-ppm's CLIP NegPip has patched.
 
-Source: behaviour of ComfyUI 0.29.0; of ComfyUI-ppm 200f4609 (2026-05); docs/weighting.md, "NegPip".
+Source: behaviour of ComfyUI 0.29.0; of ComfyUI-ppm 200f4609 (2026-05); docs/reference/schemes.md, "NegPip".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A prompt is parsed, its syntax stripped, and what is left encoded by the host. T
 in that text each token comes. Its ids have to be those that the host encodes, and the rows as many: tokens are never
 searched for.
 
-Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
 
 from __future__ import annotations

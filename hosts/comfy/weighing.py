@@ -3,7 +3,7 @@
 The text is encoded as if it had no weights. Its rows are those of the chunks that our parser and the host's own
 tokenizer made of it.
 
-Source: behaviour of ComfyUI 0.29.0; docs/weighting.md, "Weights in the attention".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
 
 from __future__ import annotations

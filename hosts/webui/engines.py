@@ -3,8 +3,8 @@
 Every pass is the host's own ``encode_with_transformers``, so clip skip, LoRA, precision and low-memory loading are the
 host's too. Attention masks are put into it by hooks on the attention layers, for that one pass.
 
-Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
-dfdcbab6 (2025-06).
+Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and
+stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

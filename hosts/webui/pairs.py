@@ -4,8 +4,8 @@ Whatever the host does with conditioning on its way to the U-Net, stacking, batc
 While an image is sampled, hooks on the U-Net's cross attention give its key layers the first row of each pair and its
 value layers the second. They are taken away again whatever happens.
 
-Source: docs/weighting.md, "NegPip"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6
-(2025-06).
+Source: docs/reference/schemes.md, "NegPip"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
+dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

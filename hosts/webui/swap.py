@@ -5,8 +5,8 @@ the one that cuts texts into chunks, where all texts are read and encoded at onc
 which then hands out what is there. Both are taken away again whatever happens. The host's caches of conditioning know
 nothing of our settings, so a generation of ours gets caches of its own.
 
-Source: docs/weighting.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
-dfdcbab6 (2025-06).
+Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and
+stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A1111's way of cutting a prompt: at 75 tokens or at a comma not far before, and at BREAK; embeddings by bare names.
 
-Source: docs/weighting.md, "Chunks" and "Textual inversion"; behaviour of stable-diffusion-webui-forge dfdcbab6
+Source: docs/reference/chunks.md, "Chunks" and "Textual inversion"; behaviour of stable-diffusion-webui-forge dfdcbab6
 (2025-06).
 """
 

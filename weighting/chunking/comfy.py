@@ -2,7 +2,7 @@
 
 A group is a weighted segment (``comfy segment``, since December 2024) or a word (``comfy word``, until then).
 
-Source: docs/weighting.md, "Chunks" and "Textual inversion"; behaviour of ComfyUI 0.29.0 and of its last revision
+Source: docs/reference/chunks.md, "Chunks" and "Textual inversion"; behaviour of ComfyUI 0.29.0 and of its last revision
 before 2024-12-10.
 """
 

@@ -1,6 +1,6 @@
 """compel's way of cutting a prompt: behind the last sentence, phrase or word that fits into 75 tokens, or not at all.
 
-Source: docs/weighting.md, "Chunks"; behaviour of compel 2.5.1.
+Source: docs/reference/chunks.md, "Chunks"; behaviour of compel 2.5.1.
 """
 
 from __future__ import annotations

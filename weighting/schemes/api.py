@@ -3,7 +3,7 @@
 Notation here and in every scheme: C = the encoding of a prompt's chunks, ``[chunks, 77, dim]``; w = the weights,
 ``[chunks, 77, 1]``; E = the encoding of the empty prompt, ``[77, dim]``, the same for every chunk.
 
-Source: docs/weighting.md, "Schemes".
+Source: docs/reference/schemes.md, "Schemes".
 """
 
 from __future__ import annotations

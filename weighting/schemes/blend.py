@@ -4,7 +4,7 @@ A word at weight 0.3 should be 0.3 present, in its own rows and in every row tha
 that: later rows have already attended it. So the prompt is also encoded with the word absent, and the two encodings are
 mixed. Two laws say how several faded words share the result, three methods say what absent means.
 
-Source: docs/weighting.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1.
+Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ An attention reads rows by keys and values. A row whose sign is -1 keeps its key
 and its value is multiplied by -1, so what it would add is taken away. Who carries the signs to the attention is a
 host's matter: ``hosts/comfy/negpip.py``, ``hosts/webui/pairs.py``.
 
-Source: docs/weighting.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c (2025-11).
+Source: docs/reference/schemes.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c
+(2025-11).
 """
 
 from __future__ import annotations

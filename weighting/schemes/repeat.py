@@ -3,7 +3,7 @@
 A softmax over rows gives a row that stands m times m times the share, as adding ln m to its logits would. So the model
 need not be touched: weights become whole numbers, all divided by what a row of weight 1 stands.
 
-Source: docs/weighting.md, "repeat".
+Source: docs/reference/schemes.md, "repeat".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Schemes that encode the prompt again with words replaced by the token ``+``.
 
-Source: docs/weighting.md, "Schemes"; behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
+Source: docs/reference/schemes.md, "Schemes"; behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Notation in api.py.
 
-Source: docs/weighting.md, "Schemes"; each function names the program it equals.
+Source: docs/reference/schemes.md, "Schemes"; each function names the program it equals.
 """
 
 from __future__ import annotations

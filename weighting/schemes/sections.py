@@ -1,6 +1,6 @@
 """Putting prompts together that were encoded on their own: compel's ``.blend`` and ``.and``.
 
-Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
+Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
 
 from __future__ import annotations

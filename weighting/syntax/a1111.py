@@ -13,7 +13,7 @@ The text is read left to right; at each place the first row that matches is take
 Groups that are never closed reach to the end of the text. Weights multiply, inner groups first. Neighbours of exactly
 equal weight are joined without a space.
 
-Source: docs/weighting.md, "A1111 syntax"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/syntaxes.md, "A1111 syntax"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

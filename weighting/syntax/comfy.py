@@ -9,7 +9,7 @@ A bracket that closes nothing is text, and from there on brackets only count unt
 is never closed is text to the end, unless the text ends in ``)``: then the two are taken off as if they were a pair,
 and the inside is read afresh.
 
-Source: docs/weighting.md, "ComfyUI syntax"; behaviour of ComfyUI 0.29.0.
+Source: docs/reference/syntaxes.md, "ComfyUI syntax"; behaviour of ComfyUI 0.29.0.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ r"""Prompt syntax of the compel library, as InvokeAI and diffusers users write i
 Weights multiply, outer first. Neighbours of equal weight are joined with a space. What does not fit the grammar is
 text.
 
-Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
+Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It tries its alternatives in a fixed order. Each rule remembers what it found at each place, so that trying again costs
 nothing and reading is linear in the length of the text.
 
-Source: docs/weighting.md, "compel syntax"; behaviour of compel 2.5.1.
+Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
 
 from __future__ import annotations
