@@ -159,7 +159,7 @@ def compression_of(
     """Compress the gradients of a model that an accelerator has prepared; at rank 0 None, and they are sent as is.
 
     Raises:
-        ValueError: If there is no other process to send anything to.
+        ValueError: If there is no other process to send anything to, or the model is divided.
     """
     if not rank:
         reduce_apart(model)

@@ -52,6 +52,7 @@ def test_one_process_has_nothing_to_divide(start: Start, capsys: pytest.CaptureF
         (["--precision", "fp16"], "--shard does not go with --precision fp16"),
         (["--optimizer", "adafactor"], "--shard does not go with --optimizer adafactor"),
         (["--word", "cat"], "--shard does not go with --word"),
+        (["--objective", "mlm"], "--shard does not go with --objective mlm"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(
