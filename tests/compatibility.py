@@ -44,7 +44,7 @@ LIBRARIES = (
 FOREIGN = ("transformers", "compel", "diffusers", "open_clip", "gradio", "torchvision", "PIL", "tokenizers")
 """Modules of which a host is told whether importing the pack imports them."""
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK (sharp focus"
-"""That of README.md."""
+"""That of docs/command-line.md."""
 REFERENCE = "development"
 """The row whose numbers the others' are compared with."""
 
@@ -221,14 +221,14 @@ def probe(name: str, work: Path) -> dict[str, Any]:
     code += "print(round((time.perf_counter() - began) * 1000), *(set(sys.modules) - before))"
     milliseconds, *modules = run("-c", code).split()
     shown = run("-m", "weighted_clip", "inspect", PROMPT)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     folder = work / f"{name}-encoded"
     encoded = run("-m", "weighted_clip", "encode", PROMPT, "--scheme", "masked_blend", "--out", folder)
     return {
         "versions": versions,
         "import_ms": milliseconds,
         "imports": sorted({module.split(".")[0] for module in modules} & set(FOREIGN)),
-        "inspect": "as in README.md" if shown and shown.strip() in readme else shown,
+        "inspect": "as in docs/command-line.md" if shown and shown.strip() in page else shown,
         "encode": "done" if encoded.rstrip().endswith("-masks.png") else encoded,
         "difference": _difference(folder / "prompt.safetensors", work / f"{REFERENCE}-encoded" / "prompt.safetensors"),
     }

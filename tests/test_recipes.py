@@ -54,7 +54,7 @@ def first_cells(text: str) -> list[str]:
 # ---- schemes
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/reference/schemes.md"])
+@pytest.mark.parametrize("name", ["docs/weighting.md", "docs/reference/schemes.md"])
 def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str) -> None:
     assert first_cells(section(page(name), "Schemes")) == [f"`{scheme}`" for scheme in SCHEMES]
 
@@ -99,8 +99,8 @@ def test_every_syntax_has_case_files_that_are_read_and_a_section(name: str) -> N
     assert any(heading.lower().startswith(name) for heading in headings)
 
 
-def test_every_syntax_is_in_the_lists_of_readme_and_tooltip() -> None:
-    (listed,) = re.findall(r"The syntaxes are (.*?)\. ", page("README.md"), re.DOTALL)
+def test_every_syntax_is_in_the_lists_of_guide_and_tooltip() -> None:
+    (listed,) = re.findall(r"The syntaxes are (.*?)\. ", page("docs/weighting.md"), re.DOTALL)
     assert re.findall(r"`([^`]+)`", listed) == list(SYNTAXES)
     assert re.findall(r"(\w+): ", INPUTS["syntax"][1]["tooltip"]) == list(SYNTAXES)
 
@@ -153,5 +153,5 @@ def test_the_pictures_of_the_help_pages_can_be_drawn_again() -> None:
 
 
 def test_the_table_of_nodes_is_complete() -> None:
-    rows = first_cells(section(page("README.md"), "Nodes"))
+    rows = first_cells(section(page("docs/nodes.md"), "Nodes"))
     assert sorted(rows) == sorted(NODE_DISPLAY_NAME_MAPPINGS.values())
