@@ -1,7 +1,8 @@
 """What surrounds the nodes: texts, help pages, translations, example workflows, and the links of every page.
 
 Covers: every input and output is explained; the ruler knows every prompt; locales have the keys of the nodes, and
-English their texts; the saved workflows fit the nodes; help pages have an example and a picture; no link leads nowhere.
+English their texts; the saved workflows fit the nodes; help pages have an example and a picture; no link leads nowhere;
+pages for users are short.
 That a real ComfyUI shows and runs all of it is tested in tests/hosts/test_templates.py.
 
 With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is written anew.
@@ -32,6 +33,18 @@ PAGES = [
     for folder in (ROOT, ROOT / "docs", ROOT / "docs" / "reference", ROOT / "docs" / "evidence", HELP)
     for path in sorted(folder.glob("*.md"))
 ]
+USER_PAGES = [path for path in PAGES if path.parent in (ROOT / "docs", HELP)] + [ROOT / "README.md"]
+MAX_WORDS = 1200
+LONG_PAGES = {
+    "docs/dalle.md": 2200,
+    "docs/lecture.md": 1350,
+    "docs/masks.md": 2800,
+    "docs/models.md": 1350,
+    "docs/performance.md": 1350,
+    "docs/training.md": 3100,
+    "web/comfyui/docs/WeightedCLIPTextEncode.md": 1550,
+}
+"""Pages with more words, and how many they may have: they may shrink, not grow, and no page may be added."""
 WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 
 CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]
@@ -348,6 +361,17 @@ def test_links_are_found() -> None:
     assert sum(len(list(links(page))) for page in PAGES) > 20
     assert "docs/weighting.md" in links(ROOT / "README.md")
     assert "licence" in anchors(ROOT / "README.md")
+
+
+# ---- length
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_page_for_users_is_short(page: Path) -> None:
+    name = page.relative_to(ROOT).as_posix()
+    words = sum(bool(re.search(r"\w", word)) for word in page.read_text(encoding="utf-8").split())
+    assert words <= LONG_PAGES.get(name, MAX_WORDS), "move rules and figures to docs/reference or docs/evidence"
+    assert name not in LONG_PAGES or words > MAX_WORDS, f"{name} can be taken out of LONG_PAGES"
 
 
 # ---- example workflows
