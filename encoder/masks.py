@@ -2,7 +2,8 @@
 
 A mask is a bool tensor in which True means "may be attended". Every mask here has three axes, ``[batch, query, key]``,
 where batch and query may be 1 and then hold for all: a key mask is ``[batch, 1, key]``, the causal mask
-``[1, query, key]``. So the product of masks is ``&`` and nothing else. Explained with pictures in docs/masks.md.
+``[1, query, key]``. So the product of masks is ``&`` and nothing else. Explained with pictures in
+docs/reference/masks.md.
 
 Source: docs/lecture.md Definitions 3.1, 3.2 and 5.10 (equations 59 to 61).
 """

@@ -5,7 +5,7 @@ each from left to right. All masks agree on the text. Text reads text causally a
 They differ in what an image token reads of the image, which is always itself and some of the tokens before it.
 
 Shape and polarity are those of ``masks.py``: bool, ``[1, query, key]``, True = may be attended. Explained with a
-picture in docs/masks.md.
+picture in docs/reference/dalle-masks.md.
 
 ru-DALL-E has the same row and column masks, two other convolutional ones, and another order of layers. They are here as
 variants, because weights only work with the masks that they were trained with.

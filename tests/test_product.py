@@ -38,7 +38,6 @@ MAX_WORDS = 1200
 LONG_PAGES = {
     "docs/dalle.md": 2200,
     "docs/lecture.md": 1350,
-    "docs/masks.md": 2800,
     "docs/models.md": 1350,
     "docs/performance.md": 1350,
     "docs/training.md": 3100,

@@ -3,7 +3,7 @@
 The prompt is encoded once more for each phrase, with the words of all other phrases hidden from everything, and the
 phrase's rows are taken from there. Whatever encodings a scheme asks for are bound so, one by one.
 
-Source: docs/masks.md, "Bound phrases".
+Source: docs/reference/masks.md, "Bound phrases".
 """
 
 from __future__ import annotations

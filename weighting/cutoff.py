@@ -1,6 +1,6 @@
 """Bound phrases as Cutoff has them: they are the parts of a prompt between commas, and ``_`` replaces what they hide.
 
-Source: docs/masks.md, "Cutoff"; behaviour of sd-webui-cutoff 33f102c (2023-11).
+Source: docs/reference/masks.md, "Cutoff"; behaviour of sd-webui-cutoff 33f102c (2023-11).
 """
 
 from __future__ import annotations
