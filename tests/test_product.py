@@ -36,7 +36,6 @@ PAGES = [
 USER_PAGES = [path for path in PAGES if path.parent in (ROOT / "docs", HELP)] + [ROOT / "README.md"]
 MAX_WORDS = 1200
 LONG_PAGES = {
-    "docs/dalle.md": 2200,
     "docs/lecture.md": 1350,
     "docs/models.md": 1350,
     "docs/performance.md": 1350,
