@@ -79,7 +79,7 @@ def add_part(parts: Any) -> None:
         "--compress",
         type=int,
         metavar="RANK",
-        help="of several processes: send each other gradients as narrow matrices, by PowerSGD; see docs/training.md",
+        help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
     )
     train.set_defaults(run=_train)
 

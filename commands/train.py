@@ -170,7 +170,7 @@ def add_command(commands: Any) -> None:
         type=int,
         default=0,
         metavar="RANK",
-        help="of several processes: send each other gradients as narrow matrices, by PowerSGD; see docs/training.md",
+        help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
     )
     train.set_defaults(run=_run)
 

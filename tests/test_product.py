@@ -39,7 +39,6 @@ LONG_PAGES = {
     "docs/lecture.md": 1350,
     "docs/models.md": 1350,
     "docs/performance.md": 1350,
-    "docs/training.md": 3100,
     "web/comfyui/docs/WeightedCLIPTextEncode.md": 1550,
 }
 """Pages with more words, and how many they may have: they may shrink, not grow, and no page may be added."""
