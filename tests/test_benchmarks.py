@@ -45,6 +45,7 @@ SECTIONS = [
     "images",
     "training",
     "dalle",
+    "precision",
     "hosts",
     "sampling",
     "gpu",
