@@ -157,11 +157,13 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
         if not arguments.examples.is_dir():
             raise ValueError(f"{given}: there is no such folder")
         labels = []
-        for folder in sorted(path for path in arguments.examples.iterdir() if path.is_dir()):
+        folders = (path for path in arguments.examples.iterdir() if path.is_dir())
+        for folder in sorted(folders, key=lambda path: path.parts):  # as on every system
             if folder.name.startswith("."):
                 show(f"{folder}: hidden, so it is no label", sys.stderr)
                 continue
-            images = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+            files = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+            images = sorted(files, key=lambda file: file.parts)
             if not images:
                 show(f"{folder}: no image directly in it, so it is no label", sys.stderr)
                 continue
