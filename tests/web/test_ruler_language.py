@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from weighted_clip.weighting.syntax.a1111 import TIMED_READER
 
 ROOT = Path(__file__).resolve().parents[2]
 RULER = ROOT / "web" / "comfyui" / "ruler"
@@ -18,6 +19,13 @@ MAKERS = {"Issue", "issue", "problem", "_issue"}
 # what is put together of two parts: an example of each way
 TOGETHER = {
     "“{}”{} no weight: left out.": ("“x” is no weight: left out.", "“x”, and 2 more are no weight: left out."),
+    "“{}” changes with the sampling steps in A1111. {}; here its brackets are weights and the rest of it is text.": (
+        f"“[a:b:3]” changes with the sampling steps in A1111. {TIMED_READER}; here its brackets are weights and the rest "
+        "of it is text.",
+    ),
+    "AND combines prompts in A1111. {}; here it is the word “and”.": (
+        f"AND combines prompts in A1111. {TIMED_READER}; here it is the word “and”.",
+    ),
     "The {}.": (
         "The text behind .and() is ignored, as in compel.",
         "The text behind .blend() is ignored; compel refuses it.",
