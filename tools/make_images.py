@@ -45,6 +45,7 @@ from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, Visi
 from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
 from weighted_clip.encoder.prefix import share
 from weighted_clip.encoder.remember import chunk_keys
@@ -488,10 +489,7 @@ def sorted_shapes() -> dict[str, Image.Image]:
         given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
         options = [part for option, value in given.items() for part in (option, str(folder / value))]
         commands.main(["sort", str(folder / "images"), *options])
-        return {
-            f"sort-{part}": PillowImage.open(folder / "out" / f"{part}.png").convert("RGB")
-            for part in ("confusion", "unsure")
-        }
+        return {f"sort-{part}": open_image(folder / "out" / f"{part}.png") for part in ("confusion", "unsure")}
 
 
 def compared_in_help() -> dict[str, Image.Image]:

@@ -52,9 +52,9 @@ AGAIN = "The same command with --resume goes on from the last checkpoint"
     ("launcher", "ranks", "fault", "rank", "step"),
     [
         ("torchrun", 3, "kill", 1, 6),
-        ("accelerate", 3, "kill", 0, 6),
-        ("torchrun", 2, "full", 1, 6),
-        ("torchrun", 2, "freeze", 1, 6),
+        pytest.param("accelerate", 3, "kill", 0, 6, marks=pytest.mark.long),
+        pytest.param("torchrun", 2, "full", 1, 6, marks=pytest.mark.long),
+        pytest.param("torchrun", 2, "freeze", 1, 6, marks=pytest.mark.long),
         ("torchrun", 2, "kill", 0, 1),
     ],
 )

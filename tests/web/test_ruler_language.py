@@ -20,8 +20,8 @@ MAKERS = {"Issue", "issue", "problem", "_issue"}
 TOGETHER = {
     "“{}”{} no weight: left out.": ("“x” is no weight: left out.", "“x”, and 2 more are no weight: left out."),
     "“{}” changes with the sampling steps in A1111. {}; here its brackets are weights and the rest of it is text.": (
-        f"“[a:b:3]” changes with the sampling steps in A1111. {TIMED_READER}; here its brackets are weights and the rest "
-        "of it is text.",
+        f"“[a:b:3]” changes with the sampling steps in A1111. {TIMED_READER}; here its brackets are weights and the "
+        "rest of it is text.",
     ),
     "AND combines prompts in A1111. {}; here it is the word “and”.": (
         f"AND combines prompts in A1111. {TIMED_READER}; here it is the word “and”.",

@@ -58,7 +58,9 @@ def test_brackets_as_text_in_the_webui_are_cleaned_too() -> None:
 def test_tokens_stand_where_they_were_typed() -> None:
     found = read("# intro\na (“red”:1.2) <lora:ink:1>oﬃce # end")
     assert typed(found) == ["a", "“", "red", "”", "oﬃce"]
-    assert [chip["text"] for chip in view(found)["chunks"][0]["chips"]] == ["a", "“", "red", "”", "oﬃce"]
+    chips = view(found)["chunks"][0]["chips"]
+    assert [chip["text"] for chip in chips] == ["a", "“", "red", "”", "<lora:ink:1>", "oﬃce"]
+    assert [chip["text"] for chip in chips if not chip["ids"]] == ["<lora:ink:1>"]
 
 
 def test_comments_are_marks_and_named_at_their_place() -> None:

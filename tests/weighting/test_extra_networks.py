@@ -74,7 +74,9 @@ def test_places_count_the_tags() -> None:
     text = "<lora:ink:0.8> a (red:1.2) cat"
     read = read_prompt(text, A1111, default_tokenizer())
     shown = view(read)
-    assert [chip["text"] for chip in shown["chunks"][0]["chips"]] == ["a", "red", "cat"]
+    chips = shown["chunks"][0]["chips"]
+    assert [chip["text"] for chip in chips] == ["<lora:ink:0.8>", "a", "red", "cat"]
+    assert [chip["hidden"] for chip in chips] == [True, False, False, False]
     assert shown["text"] == text
     assert (0, 14) in read.prompt.marks
     assert [lora.name for lora in read.prompt.loras] == ["ink"]
