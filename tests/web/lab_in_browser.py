@@ -86,14 +86,26 @@ class LabPage:
             time.sleep(0.2)
 
     def check(self, name: str, *values: str) -> None:
-        """Click the boxes of these names in a group."""
-        self.tab.wait(
+        """Click the boxes of these names in a group; again where gradio, which fills a new tab twice, forgets it."""
+        labels = (
             "const labels = [...document.querySelectorAll(`#weighted_clip_${args[0]} label`)]"
             "  .filter((label) => args[1].includes(label.textContent.trim()));"
-            "if (labels.length < args[1].length) return false;"
-            "for (const label of labels) label.querySelector('input').click(); return true",
+        )
+        wanted: list[bool] = self.tab.wait(
+            f"{labels} return labels.length === args[1].length"
+            "  && labels.map((label) => !label.querySelector('input').checked)",
             *(name, list(values)),
         )
+        settled = 0
+        while settled < 5:
+            time.sleep(0.1)
+            num_clicked: int = self.tab.run(
+                f"{labels} const boxes = labels.map((label) => label.querySelector('input'));"
+                "const wrong = boxes.filter((box, index) => box.checked !== args[2][index]);"
+                "for (const box of wrong) box.click(); return wrong.length",
+                *(name, list(values), wanted),
+            )
+            settled = 0 if num_clicked else settled + 1
 
     def click(self, name: str) -> None:
         """Click a button, as soon as it can be."""
