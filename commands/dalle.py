@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import dalle_demo, dalle_sample, dalle_train
 from .console import show
 from .loading import DTYPES
-from .stopping import stopping
+from .stopping import stopping, voice
 
 if TYPE_CHECKING:
     from ..training.dvae_options import DVAEOptions
@@ -102,11 +102,7 @@ def _train(arguments: argparse.Namespace) -> int:
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
-
-    def say(line: str) -> None:
-        if accelerator.is_main_process:
-            show(line, flush=True)
-
+    say = voice(accelerator)
     data = read_data(arguments.data, is_captioned=False)
     folder.mkdir(parents=True, exist_ok=True)
     run = DVAERun(data, folder, options, accelerator, say)

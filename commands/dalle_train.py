@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import show
 from .loading import DTYPES
-from .stopping import stopping
+from .stopping import stopping, voice
 
 if TYPE_CHECKING:
     from ..training.prior_options import PriorOptions
@@ -98,11 +97,7 @@ def _train(arguments: argparse.Namespace) -> int:
     if not arguments.resume:
         check_new(folder, (LOG_NAME, NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
-
-    def say(line: str) -> None:
-        if accelerator.is_main_process:
-            show(line, flush=True)
-
+    say = voice(accelerator)
     dvae = load_dvae(arguments.dvae)
     data = read_data(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)

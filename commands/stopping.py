@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from .console import show
 from .processes import Place, heartbeat, is_of_another, leave
 
 
@@ -19,6 +20,16 @@ class Stoppable(Protocol):
     step: int
     accelerator: Any
     """As of accelerate, which is imported in training alone."""
+
+
+def voice(accelerator: Any) -> Callable[[str], None]:
+    """What shows lines for people: of several processes the first one speaks for all."""
+
+    def say(line: str) -> None:
+        if accelerator.is_main_process:
+            show(line, flush=True)
+
+    return say
 
 
 @contextmanager

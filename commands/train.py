@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import show
 from .loading import DTYPES
-from .stopping import stopping
+from .stopping import stopping, voice
 from .train_mlm import run_mlm
 from .train_report import write_report
 
@@ -194,11 +193,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
-
-    def say(line: str) -> None:
-        if accelerator.is_main_process:
-            show(line, flush=True)
-
+    say = voice(accelerator)
     if options.lora:
         declare_missing_operators()  # in the development set, where peft would import a torchvision for CUDA
     data = read_data(arguments.data)

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .console import show
 from .dalle_report import Curves, write_report
-from .stopping import stopping
+from .stopping import stopping, voice
 
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
@@ -50,11 +49,7 @@ def run_mlm(arguments: argparse.Namespace, options: TrainOptions) -> int:
     if not arguments.resume:
         check_new(folder, (LOG_NAME, TEXT_NAME))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
-
-    def say(line: str) -> None:
-        if accelerator.is_main_process:
-            show(line, flush=True)
-
+    say = voice(accelerator)
     data = read_captions(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..output.files import WriteError, written_whole
-from .log import LOG_NAME
+from . import log
 
 NAME = "checkpoint.pt"
 """Of the file in a run's folder."""
@@ -50,9 +50,31 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def is_missing(folder: Path) -> bool:
-    """Whether a run has ended before its first checkpoint: it can be begun again, though something is in its folder."""
-    return not (folder / NAME).is_file() and (folder / LOG_NAME).is_file()
+def load_same(
+    folder: Path, about: Mapping[str, Any], say: Callable[[str], None], *, is_main_process: bool
+) -> dict[str, Any] | None:
+    """Read what a run goes on with.
+
+    Args:
+        folder: Of the run.
+        about: What the run is now, for `check_same`.
+        say: Called with a line where the run begins again.
+        is_main_process: Whether this one of the processes writes the log.
+
+    Returns:
+        The last state; None if the run has ended before its first checkpoint, and begins again.
+
+    Raises:
+        ValueError: If there is no run, or it is one of something else.
+    """
+    if not (folder / NAME).is_file() and (folder / log.LOG_NAME).is_file():
+        if is_main_process:
+            log.cut_after(folder, -1)
+        say("begins again, as the run had no checkpoint yet")
+        return None
+    state = load(folder)
+    check_same(folder, state["about"], about)
+    return state
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:

@@ -303,13 +303,10 @@ class Loop(ABC):
         Raises:
             ValueError: If there is none, or it is of other data or options.
         """
-        if checkpoint.is_missing(self.folder):
-            if self.accelerator.is_main_process:
-                log.cut_after(self.folder, -1)
-            self.say("begins again, as the run had no checkpoint yet")
+        is_main = self.accelerator.is_main_process
+        state = checkpoint.load_same(self.folder, self.about(), self.say, is_main_process=is_main)
+        if state is None:
             return
-        state = checkpoint.load(self.folder)
-        checkpoint.check_same(self.folder, state["about"], self.about())
         self.step = state["step"]
         if self._sharding:
             self._sharding.divide_state(state, self.trained, self.optimizer, self.average)

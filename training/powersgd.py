@@ -69,8 +69,8 @@ class Compression:
         self._matrices: dict[Tensor, int] = {one: number for number, one in enumerate(matrices)}
         if not self._matrices:
             raise ValueError("there is no block in this model to compress the gradients of")
-        blocks_of = {one: block for block in scales.blocks for one in block.parameters} if scales else {}
-        self._scales: dict[Tensor, Resblock] = {**blocks_of}
+        scaled = scales.blocks if scales else []
+        self._scales: dict[Tensor, Resblock] = {one: block for block in scaled for one in block.parameters}
         self.state: Any = PowerSGDState(
             process_group=None,
             matrix_approximation_rank=rank,
