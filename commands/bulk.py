@@ -1,4 +1,4 @@
-"""The command ``encode --batch``: a file of prompts, one a line, into a folder of shards.
+"""The command ``encode --batch``: a file of prompts, one per line, into a folder of shards.
 
 Lines are read, encoded and written shard by shard, so that memory does not grow with the file. A shard that is there
 and was made by the same options, weights and texts is not made again. Several processes, as torchrun starts them,

@@ -57,7 +57,7 @@ class Swap:
 
 
 def write_tokens(ids: Tensor) -> str:
-    r"""Tokens as text: a row of the grid a line, an empty line between images.
+    r"""Tokens as text: one row of the grid per line, an empty line between images.
 
     >>> write_tokens(torch.tensor([[[3, 1], [0, 12]], [[5, 5], [5, 5]]]))
     '3 1\n0 12\n\n5 5\n5 5'
@@ -96,13 +96,13 @@ def read_tokens(text: str, vocab_size: int) -> Tensor:
         row = [int(word) for word in words]
         if images[-1] and len(row) != len(images[-1][0]):
             raise ValueError(
-                f"{where}: {len(row)} numbers, but the rows above have {len(images[-1][0])}. Write a row of the grid a "
-                "line, and an empty line between images"
+                f"{where}: {len(row)} numbers, but the rows above have {len(images[-1][0])}. Write one row of the "
+                "grid per line, and an empty line between images"
             )
         images[-1].append(row)
     images = [image for image in images if image]
     if not images:
-        raise ValueError("numbers: there are none; write a row of the grid a line")
+        raise ValueError("numbers: there are none; write one row of the grid per line")
     sizes = [(len(image), len(image[0])) for image in images]
     for index, (rows, columns) in enumerate(sizes, 1):
         if (rows, columns) != sizes[0]:

@@ -49,7 +49,8 @@ SIGMAS_INPUT = common.make_input(
     counts=True,
 )
 MODEL_INPUT = common.make_input(
-    "MODEL", "Beside sigmas, for a model other than Stable Diffusion 1, 2 or XL or with changed noise levels."
+    "MODEL",
+    "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise levels.",
 )
 
 

@@ -33,7 +33,7 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
                 **common.inputs("clip", "text"),
                 "phrases": common.make_input(
                     "STRING",
-                    "Phrases of the prompt to keep apart, one a line, in any case and whatever their weight.",
+                    "Phrases of the prompt to keep apart, one per line, in any case and whatever their weight.",
                     {"multiline": True, "default": ""},
                     counts=True,
                 ),
@@ -52,12 +52,13 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
                     BIND_HIDES,
                     "What phrases hide from each other. whole phrases: all of their words. these words: only those of "
                     "the words below that are in them. cutoff: as the extension Cutoff; phrases are then the parts "
-                    "between commas, and _ stands in the place of the words below. Its own strength is 0.5.",
+                    "between commas, and _ replaces the words below. Its own strength is 0.5.",
                     counts=True,
                 ),
                 "words": common.make_input(
                     "STRING",
-                    "With hide at these words or cutoff: the words to hide, one a line or between commas, such as red.",
+                    "With hide at these words or cutoff: the words to hide, one per line or between commas, such as "
+                    "red.",
                     {"multiline": True, "default": ""},
                     counts=True,
                 ),

@@ -70,7 +70,8 @@ def checked(name: str, value: Any, choices: Collection[str]) -> Any:
 
 
 COMMENTS_AND_CHOICES = (
-    "As in the stock node, // starts a comment, and of alternatives in curly brackets, divided by bars, one is picked "
+    "As in the stock node, // starts a comment, and of alternatives in curly brackets, separated by bars, one is "
+    "picked "
     "at random."
 )
 
@@ -103,10 +104,10 @@ INPUTS: dict[str, Input] = {
     ),
     "padding": menu(
         PADDINGS,
-        "What the text encoder may see of the padding behind a short prompt. attend: all of it, as Stable Diffusion "
-        "was trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are left "
-        "out, so that the U-Net does not see them either. clean: its rows are those of the empty prompt, which tell of "
-        "no words. clean EOS too: so is the end token's row.",
+        "What the text encoder may see of the padding after a short prompt. attend: all of it, as Stable Diffusion "
+        "was trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are left out, so the "
+        "U-Net does not see them either. clean: its rows are those of the empty prompt, which carry nothing of your "
+        "words. clean EOS too: so is the end token's row.",
         counts=True,
     ),
     "pooled": menu(
@@ -135,8 +136,9 @@ INPUTS: dict[str, Input] = {
     ),
     "finest_step": menu(
         FINEST_STEPS,
-        "With scheme repeat: in how many steps a weight may go from 0 to 1, as rows stand whole numbers of times. "
-        "auto: the fewest that fit the weights. 1: whole weights only. More steps make more rows, and sampling slower.",
+        "With scheme repeat: how many steps there are from weight 0 to 1, because a row can only be repeated a "
+        "whole number of times. auto: the fewest that fit the weights. 1: whole weights only. More steps mean more "
+        "rows and slower sampling.",
         counts=True,
     ),
     "comma_backtrack": make_input(
@@ -153,7 +155,7 @@ INPUTS: dict[str, Input] = {
     ),
     "remember": make_input(
         "INT",
-        "MiB of encodings that are remembered, so that what comes again is not encoded again: the empty prompt, "
+        "MiB of encodings to remember, so that nothing is encoded twice: the empty prompt, "
         "unchanged chunks, the beginning of an edited one. 0: none.",
         {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
     ),
@@ -171,7 +173,7 @@ def rare_inputs(*names: str) -> dict[str, Input]:
     return {name: (kind, {**options, "advanced": True}) for name, (kind, options) in inputs(*names).items()}
 
 
-REPORT_TOOLTIP = "What became of each token: its id, text and weight, by chunk, and every problem."
+REPORT_TOOLTIP = "The id, text and weight of each token, by chunk, and every problem."
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
 
 

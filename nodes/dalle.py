@@ -77,8 +77,8 @@ class WeightedCLIPDalleSample:
     RETURN_NAMES = ("images", "tokens", "report")
     OUTPUT_TOOLTIPS = (
         "The images, in the order of their seeds.",
-        "The tokens that they are made of, for Tokens to Image.",
-        "The seeds, how tokens were drawn, and the pieces that the caption was divided into.",
+        "The tokens they are made of, for Tokens to Image.",
+        "The seeds, how tokens were drawn, and the pieces the caption was split into.",
     )
     FUNCTION = "sample"
     CATEGORY = common.CATEGORY
@@ -100,7 +100,8 @@ class WeightedCLIPDalleSample:
                 ),
                 "seed": common.make_input(
                     "INT",
-                    "Of the first image; each further one has the next number. The same seed draws the same image, "
+                    "The seed of the first image; each one after it has the next number. The same seed draws the "
+                    "same image, "
                     "however many are drawn with it.",
                     {"default": 0, "min": 0, "max": MAX_SEED, "control_after_generate": True},
                 ),
@@ -124,8 +125,8 @@ class WeightedCLIPDalleSample:
             "optional": {
                 "prefix_image": common.make_input(
                     "IMAGE",
-                    "An image whose top all of them begin with, of the size that the model draws. Of a batch, the "
-                    "first one.",
+                    "An image of the size that the model draws; every image begins with its top. Of a batch, the "
+                    "first.",
                 ),
                 "prefix_rows": common.make_input(
                     "INT",

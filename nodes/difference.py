@@ -38,8 +38,8 @@ class WeightedCLIPDifference:
                 "clip": common.make_input(common.EITHER_CLIP, "The original text encoder."),
                 "clip_changed": common.make_input(
                     common.EITHER_CLIP,
-                    "The changed one: with a LoRA, or trained. Of the same family, and with the same clip skip, as "
-                    "otherwise different layers are compared.",
+                    "The changed one: with a LoRA, or trained. It must be of the same family and have the same clip "
+                    "skip, or different layers would be compared.",
                 ),
                 **common.inputs("text", "syntax"),
             }

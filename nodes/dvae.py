@@ -30,8 +30,8 @@ class WeightedCLIPLoadDVAE:
     """Load a discrete VAE from a file."""
 
     DESCRIPTION = (
-        "Loads a discrete VAE (dVAE), as DALL-E has: it makes an image a grid of tokens, numbers from a fixed list, "
-        "and a grid of tokens an image. The VAEs of Stable Diffusion and Flux are of another kind."
+        "Loads a discrete VAE (dVAE), as DALL-E uses: it turns an image into a grid of tokens (numbers from a fixed "
+        "list) and such a grid into an image. The VAEs of Stable Diffusion and Flux are of another kind."
     )
     SEARCH_ALIASES = ["dall-e", "dvae", "discrete vae", "vq", "codebook", "image tokenizer"]  # noqa: RUF012
     RETURN_TYPES = (DVAE_TYPE,)
@@ -47,8 +47,8 @@ class WeightedCLIPLoadDVAE:
             "required": {
                 "file": common.make_input(
                     files_in(FOLDERS),
-                    "A .safetensors file of a dVAE in the vae folder. OpenAI's encoder.pkl and decoder.pkl are first "
-                    "made one: python run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors",
+                    "A .safetensors file of a dVAE in the vae folder. Convert OpenAI's encoder.pkl and decoder.pkl "
+                    "first: python run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors",
                 ),
                 "dtype": common.menu(
                     DTYPES, "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
@@ -67,8 +67,8 @@ class WeightedCLIPImageToTokens:
     """An image as a grid of tokens."""
 
     DESCRIPTION = (
-        "Makes images grids of tokens, each the number of what a small square of the image looks most like, and draws "
-        "the grid with its numbers over the image."
+        "Turns images into grids of tokens, each the number of the pattern that a small square of the image "
+        "resembles most, and draws the grid with its numbers over the image."
     )
     SEARCH_ALIASES = ["dvae encode", "tokenize image", "image tokens", "vq encode", "dall-e"]  # noqa: RUF012
     RETURN_TYPES = (TOKENS_TYPE, "IMAGE", "STRING", "STRING")
@@ -76,7 +76,7 @@ class WeightedCLIPImageToTokens:
     OUTPUT_TOOLTIPS = (
         "The tokens, for Tokens to Image.",
         "Each image with its grid, the numbers of its tokens, and rows and columns counted from 1.",
-        "The tokens as text, a row of the grid a line: to be edited, and given to numbers of Tokens to Image.",
+        "The tokens as text, one row of the grid per line: edit them and connect them to numbers of Tokens to Image.",
         "How many tokens there are, how many of them are different, and what was cut off.",
     )
     FUNCTION = "encode"
@@ -91,8 +91,8 @@ class WeightedCLIPImageToTokens:
                 "dvae": DVAE_INPUT,
                 "image": common.make_input(
                     "IMAGE",
-                    "The images. Sides that are no multiple of a token's, 8 pixels in DALL-E, are cut at both ends, as "
-                    "by VAE Encode; the report says so.",
+                    "The images. Sides that are not a multiple of a token's (8 pixels in DALL-E) are cropped at "
+                    "both ends, as VAE Encode does; the report says so.",
                 ),
             }
         }
@@ -131,15 +131,14 @@ class WeightedCLIPTokensToImage:
     """An image of tokens, some of them swapped before."""
 
     DESCRIPTION = (
-        "Makes images of tokens, those of Image to Tokens or numbers that you type. Tokens can be swapped for others "
-        "before."
+        "Turns tokens into images: those from Image to Tokens, or numbers that you type. Tokens can be swapped first."
     )
     SEARCH_ALIASES = ["dvae decode", "image tokens", "swap tokens", "vq decode", "dall-e"]  # noqa: RUF012
     RETURN_TYPES = ("IMAGE", TOKENS_TYPE, "STRING")
     RETURN_NAMES = ("image", "tokens", "report")
     OUTPUT_TOOLTIPS = (
         "The images.",
-        "The tokens that they were made of, swapped ones in their places.",
+        "The tokens they were made from, including the swapped ones.",
         "What was swapped, with the numbers that were there before.",
     )
     FUNCTION = "decode"
@@ -153,9 +152,9 @@ class WeightedCLIPTokensToImage:
                 "dvae": DVAE_INPUT,
                 "swap": common.make_input(
                     "STRING",
-                    "Tokens to put in the place of others, one a line: row, column = number, such as 3, 5 = 12. "
-                    "Several rows or columns: 2-4, 7-9 = 12. Rows and columns are counted from 1, as in the grid. In a "
-                    "batch it is done in every image.",
+                    "Tokens to replace, one per line: row, column = number, such as 3, 5 = 12. "
+                    "Several rows or columns: 2-4, 7-9 = 12. Rows and columns are counted from 1, as in the grid. "
+                    "In a batch, this applies to every image.",
                     {"multiline": True, "default": ""},
                 ),
             },
@@ -163,8 +162,8 @@ class WeightedCLIPTokensToImage:
                 "tokens": common.make_input(TOKENS_TYPE, "The tokens, from Image to Tokens."),
                 "numbers": common.make_input(
                     "STRING",
-                    "Tokens as text, instead of the input tokens: a row of the grid a line, an empty line between "
-                    "images, as Image to Tokens gives them. Empty: none.",
+                    "Tokens as text, instead of the input tokens: one row of the grid per line, with an empty line "
+                    "between images, as Image to Tokens gives them.",
                     {"multiline": True, "default": ""},
                 ),
             },

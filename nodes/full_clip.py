@@ -37,7 +37,8 @@ CROP_INPUT = common.menu(
 )
 SYNTAX_INPUT = common.menu(
     SYNTAXES,
-    "How weights are written in the text. CLIP knows no weights: they are read and left out. none: every character is "
+    "How weights are written in the text. CLIP itself has no weights: they are read and ignored. none: every "
+    "character is "
     "text.",
     counts=True,
 )
@@ -71,7 +72,7 @@ class WeightedCLIPLoadFull:
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
                 "activation": common.menu(
                     ACTIVATIONS,
-                    "The model's non-linearity, which no file tells. as released: quick_gelu for B and L, gelu for H "
+                    "The model's non-linearity, which no file records. as released: quick_gelu for B and L, gelu for H "
                     "and bigG. OpenCLIP's own B and L mostly want gelu.",
                 ),
             }
@@ -89,8 +90,8 @@ class WeightedCLIPRerank:
     """Keep the images of a batch that fit a text best."""
 
     DESCRIPTION = (
-        "Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: only "
-        "their order for one text means something, not their size."
+        "Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: "
+        "only their order for one text is meaningful, not their size."
     )
     SEARCH_ALIASES = ["best of", "pick best", "clip score", "sort images", "select images"]  # noqa: RUF012
     RETURN_TYPES = ("IMAGE", "STRING", "IMAGE")
@@ -147,8 +148,8 @@ class WeightedCLIPSimilarity:
     RETURN_TYPES = ("IMAGE", "STRING")
     RETURN_NAMES = ("matrix", "scores")
     OUTPUT_TOOLTIPS = (
-        "The matrix: a row for each text, a column for each image.",
-        "The same as text: a line for each text, values divided by tabs.",
+        "The matrix: one row per text, one column per image.",
+        "The same as text: one line per text, values separated by tabs.",
     )
     FUNCTION = "compare"
     CATEGORY = common.CATEGORY
@@ -162,7 +163,7 @@ class WeightedCLIPSimilarity:
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
                 "texts": common.make_input(
-                    "STRING", "What to compare them with, one text a line.", {"multiline": True}
+                    "STRING", "What to compare them with, one text per line.", {"multiline": True}
                 ),
                 "softmax": common.menu(
                     SOFTMAX,

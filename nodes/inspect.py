@@ -19,7 +19,7 @@ class WeightedCLIPInspect:
     RETURN_TYPES = ("IMAGE", "INT", "STRING")
     RETURN_NAMES = ("image", "count", "report")
     OUTPUT_TOOLTIPS = (
-        "The tokens as coloured chips.",
+        "The tokens, as coloured chips.",
         "Number of tokens, without start, end and padding.",
         common.REPORT_TOOLTIP,
     )

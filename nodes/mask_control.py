@@ -35,25 +35,25 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
                 **common.inputs("clip", "text"),
                 "hide": common.make_input(
                     "STRING",
-                    "Phrases of the prompt to hide, one a line, in any case and whatever their weight.",
+                    "Phrases of the prompt to hide, one per line, in any case and whatever their weight.",
                     PHRASES,
                     counts=True,
                 ),
                 "hidden_from": common.menu(
                     HIDDEN_FROM,
-                    "Who shall not see them. everything: no token, not even themselves. the phrases below: only those. "
+                    "Who may not see them. everything: no token, not even themselves. the phrases below: only those. "
                     "padding rows only: the rows behind the prompt, which the U-Net reads too.",
                     counts=True,
                 ),
                 "from_phrases": common.make_input(
                     "STRING",
-                    "With the phrases below: those that shall not see the hidden ones, one a line.",
+                    "With the phrases below: the ones that may not see the hidden phrases, one per line.",
                     PHRASES,
                     counts=True,
                 ),
                 "causal": common.make_input(
                     "BOOLEAN",
-                    "On: a token sees only what stands before it, as CLIP was trained. Off: all of its chunk. CLIP "
+                    "On: a token sees only what comes before it, as CLIP was trained. Off: all of its chunk. CLIP "
                     "never learned that, so expect odd pictures.",
                     {"default": True, "label_on": "on, as trained", "label_off": "off"},
                     counts=True,

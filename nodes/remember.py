@@ -15,8 +15,8 @@ class WeightedCLIPRemember:
 
     DESCRIPTION = (
         "Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts "
-        "need, and chunks that have not changed. Encodings may then differ in their last digits, as other batches are "
-        "rounded otherwise. Stock nodes go on as ever."
+        "need, and chunks that have not changed. Encodings may then differ in their last digits, because batches of "
+        "another size round differently. Stock nodes are not affected."
     )
     SEARCH_ALIASES = ["cache", "memory", "speed", "fast", "remember"]  # noqa: RUF012
     RETURN_TYPES = ("CLIP",)

@@ -39,7 +39,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                     "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."
                 ),
                 "text_l": common.prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
-                "width": size_input("Width of the original picture that SDXL shall imagine, in pixels."),
+                "width": size_input("Width that SDXL should take the original picture to have had, in pixels."),
                 "height": size_input("Its height."),
                 "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
                 "crop_h": size_input("How many at its top.", 0),

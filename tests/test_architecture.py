@@ -48,16 +48,16 @@ def test_the_steps_of_the_drawings_are_where_they_are_drawn() -> None:
         assert re.search(rf"^(?:def|class) {definition}\b", sources, re.MULTILINE), f"{definition} in {path}"
 
 
-def test_the_floors_are_those_of_the_contract() -> None:
+def test_the_layers_are_those_of_the_contract() -> None:
     tomllib = pytest.importorskip("tomllib")
     (layers,) = (
         contract["layers"]
         for contract in tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
         if contract["type"] == "layers"
     )
-    floors = text_of("docs/architecture.md").split("\n## Floors\n")[1].split("\n## ")[0]
+    table = text_of("docs/architecture.md").split("\n## Layers\n")[1].split("\n## ")[0]
     named = [
-        name for line in re.findall(r"^\| (`.*?) \|", floors, re.MULTILINE) for name in re.findall(r"`(\w+)/`", line)
+        name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)/`", line)
     ]
     assert named == [name for layer in layers for name in re.findall(r"weighted_clip\.(\w+)", layer)]
 

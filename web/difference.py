@@ -122,7 +122,7 @@ def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> T
 
 
 def draw_differences(differences: Sequence[TowerDifference], *, width: int = 1100) -> Image.Image:
-    """Draw the changes of tokens' rows, a line for each text encoder, as a chart.
+    """Draw the changes of tokens' rows, one line per text encoder, as a chart.
 
     Args:
         differences: Of each encoder, at least one. Encoders that read other tokens get a chart of their own below.

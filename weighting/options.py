@@ -76,15 +76,15 @@ class EncodeOptions:
     quirks: bool = False
     """Chunk rule a1111: do as the program does also where that loses an embedding's vectors."""
     hide: str = ""
-    """Phrases that tokens shall not see, one a line."""
+    """Phrases that tokens shall not see, one per line."""
     hidden_from: HiddenFrom = "everything"
     """Who shall not see them; one of `HIDDEN_FROM`."""
     from_phrases: str = ""
-    """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one a line."""
+    """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one per line."""
     is_causal: bool = True
     """Whether a token is kept from seeing later ones, as CLIP was trained."""
     bind: str = ""
-    """Phrases that cannot see each other, one a line."""
+    """Phrases that cannot see each other, one per line."""
     bind_rest: BindRest = "full"
     """Where the rows of all other tokens come from; one of `BIND_RESTS`."""
     bind_strength: float = 1.0
@@ -92,7 +92,7 @@ class EncodeOptions:
     bind_hide: BindHide = "whole phrases"
     """What they hide from each other; one of `BIND_HIDES`."""
     bind_words: str = ""
-    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one a line or between commas."""
+    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one per line or between commas."""
     binds_some: bool = False
     """Bind those phrases that are in the text, and say which are not, instead of refusing it."""
     cleaning: str = "as Forge"

@@ -1,4 +1,4 @@
-"""What an encoder, and the diffusion model behind it, may see of the padding behind a short prompt.
+"""What an encoder, and the diffusion model behind it, may see of the padding after a short prompt.
 
 Source: docs/masks.md; docs/lecture.md Definition 3.2.
 """

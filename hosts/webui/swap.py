@@ -282,7 +282,7 @@ class Run:
         return set.intersection(*said) if said else set()
 
     def passes(self) -> list[str]:
-        """In how many passes phrases are kept apart, a line for each text in which some are."""
+        """In how many passes phrases are kept apart, one line per text in which some are."""
         prompts = [prompt for prompts in self.encoded.values() for prompt in prompts]
         return [
             f"{bound_text(prompt.read)}, {counted(prompt.num_encodings, 'encoding')}"

@@ -41,7 +41,7 @@ def test_tokens_are_read_however_they_are_spaced() -> None:
         ("1 " + "9" * 5000, "is no token"),
         ("1 2\n3", "numbers, line 2, “3”: 1 numbers, but the rows above have 2"),
         ("1 2\n\n3 4\n5 6", "numbers: image 2 has 2 x 2 tokens, but the first has 1 x 2"),
-        (" \n", "numbers: there are none; write a row of the grid a line"),
+        (" \n", "numbers: there are none; write one row of the grid per line"),
     ],
 )
 def test_text_that_is_no_grid_is_refused_by_its_line(text: str, told: str) -> None:

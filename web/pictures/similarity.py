@@ -92,7 +92,7 @@ def draw_similarity(
     title: str = "",
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw a matrix of texts and images: a row for each text, a column for each image, a number in each cell.
+    """Draw a matrix of texts and images: one row per text, one column per image, a number in each cell.
 
     The largest value of each row is framed; where the probabilities are over texts, that of each column. Texts are
     wrapped, and cut with an ellipsis. Up to 32 of each are drawn; the others are counted, and a largest value among
