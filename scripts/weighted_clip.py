@@ -48,6 +48,10 @@ class WeightedCLIPScript(scripts.Script):
         """Before a generation."""
         swap.arm(p, values)
 
+    def postprocess(self, p, processed, *values):
+        """After a generation that went well."""
+        swap.report(p, processed)
+
 
 def _tabs():
     blocks = page.build_page(lab.loaded_model, run=lab.run_in_queue, options=lab.base_options())

