@@ -9,10 +9,12 @@ stable-diffusion-webui-forge dfdcbab6 (2025-06).
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +32,12 @@ from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Mode
 
 METHODS = ("process_texts", "process_tokens")
 """What is replaced on an engine for one generation."""
+COMMA_SETTING = "comma_padding_backtrack"
+ENGINE_CLASSES = (
+    ("backend.text_processing.classic_engine", "ClassicTextProcessingEngine"),
+    ("modules.sd_hijack_clip", "FrozenCLIPEmbedderWithCustomWordsBase"),
+)
+"""Modules and names of the classes of text encoders: of Forge and its kin, and of A1111."""
 FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
 
 
@@ -162,7 +170,7 @@ def _forge_engine(owner: ForgeEngine) -> Engine:
     return Engine(
         owner,
         owner.embedding_key,
-        comma_backtrack(is_forge=True),
+        comma_backtrack(type(owner)),
         fixes_owner=owner.embeddings,
         database=owner.embeddings,
         text_model=_inner_text_model(owner.text_encoder.transformer),
@@ -192,7 +200,7 @@ def _a1111_engine(owner: A1111Engine) -> Engine:
     return Engine(
         owner,
         getattr(token_embedding, "textual_inversion_key", "clip_l"),
-        comma_backtrack(is_forge=False),
+        comma_backtrack(type(owner)),
         fixes_owner=owner.hijack,
         database=owner.hijack.embedding_db,
         text_model=text_model,
@@ -275,9 +283,28 @@ def _refuse_replaced(owner: TextEngine) -> None:
             )
 
 
-def comma_backtrack(*, is_forge: bool) -> int:
-    """How many tokens back a comma may be: the host's setting, which Forge does not read."""
-    return 20 if is_forge else int(host_option("comma_padding_backtrack", default=20))
+def comma_backtrack(engine: type | None) -> int:
+    """The largest distance, in tokens, of a comma at which a full chunk is cut.
+
+    Args:
+        engine: The class of the host's text encoder; None if it is not known.
+
+    Returns:
+        The host's setting if the class reads it, as in A1111 and Forge Neo; otherwise 20, which Forge has built in
+        although its page shows the setting.
+    """
+    methods = [method for parent in getattr(engine, "__mro__", ()) for method in vars(parent).values()]
+    codes = [code for method in methods if (code := getattr(inspect.unwrap(method), "__code__", None)) is not None]
+    reads = any(COMMA_SETTING in (*code.co_names, *code.co_consts) for code in codes)
+    return int(host_option(COMMA_SETTING, default=20)) if reads else 20
+
+
+def text_engine_class() -> type | None:
+    """The class of the host's text encoders, before any model is loaded; None if it is not known."""
+    for module, name in ENGINE_CLASSES:
+        with suppress(ImportError, AttributeError):
+            return getattr(import_module(module), name)
+    return None
 
 
 def host_option(name: str, *, default: Any) -> Any:

@@ -6,7 +6,6 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.asking import Check
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.towers import Reader
-from .engines import WebUIError, comma_backtrack, engines_of, host_option
+from .engines import WebUIError, comma_backtrack, engines_of, host_option, text_engine_class
 from .swap import swapped
 from .types import Model
 
@@ -64,7 +63,7 @@ class LoadedModel:
 
 def base_options() -> EncodeOptions:
     """What the page starts with, and reads by where it has no choice: as the script reads, with the host's settings."""
-    backtrack = comma_backtrack(is_forge=find_spec("modules_forge") is not None)
+    backtrack = comma_backtrack(text_engine_class())
     cleaning = "as Forge" if host_option("enable_prompt_comments", default=False) else "none"
     return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack, cleaning=cleaning)
 

@@ -121,9 +121,24 @@ class ForgeEngine(Engine):
             hidden.pooled = model.text_projection(output.pooler_output)
         return hidden
 
+    def tokenize_line(self, line: str) -> int:
+        del line
+        comma_padding_backtrack = 20
+        return comma_padding_backtrack
+
     def __call__(self, texts: list[str]) -> Any:
         hidden, pooled = self.encode(texts, self.embeddings)
         return (hidden, pooled) if self.return_pooled else hidden
+
+
+class ReadingForgeEngine(ForgeEngine):
+    """Forge Neo's, which reads the host's setting of commas."""
+
+    def tokenize_line(self, line: str) -> int:
+        del line
+        from modules.shared import opts  # pyright: ignore[reportMissingImports]
+
+        return opts.comma_padding_backtrack
 
 
 class A1111Engine(Engine, nn.Module):
@@ -142,6 +157,13 @@ class A1111Engine(Engine, nn.Module):
 
     def forward(self, texts: list[str]) -> Tensor:
         return self.encode(texts, self.hijack)[0]
+
+    def tokenize_line(self, line: str) -> int:
+        """As the host's, it reads this setting; ours looks for that."""
+        del line
+        from modules.shared import opts  # pyright: ignore[reportMissingImports]
+
+        return opts.comma_padding_backtrack
 
 
 class OpenClipEngine(A1111Engine):

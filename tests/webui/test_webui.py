@@ -382,12 +382,13 @@ def test_setting_emphasis_none_makes_brackets_text(
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
 
 
-def test_comma_setting_counts_in_a1111_and_not_in_forge(
+def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
     a1111: fake.A1111Model, forge: fake.ForgeModel, host_options: SimpleNamespace, tmp_path: Path
 ) -> None:
     host_options.comma_padding_backtrack = 0
     text = "word " * 70 + ", " + "other " * 20
-    for model, backtrack in ((a1111, 0), (forge, 20)):
+    neo = fake.ForgeModel(fake.ReadingForgeEngine(fake.text_model()))
+    for model, backtrack in ((a1111, 0), (forge, 20), (neo, 0)):
         [ours] = conditioning(model, text)
         theirs = expected(native(tmp_path), text, comma_backtrack=backtrack)
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)

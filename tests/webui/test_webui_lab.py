@@ -98,11 +98,19 @@ def test_a1111_without_that_thread_uses_its_queue_alone() -> None:
 
 
 def test_page_reads_as_the_script_does(host_options: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a model is loaded, too: the class of the host's text encoder says whether the setting counts."""
     host_options.comma_padding_backtrack = 5
     options = base_options()
-    assert (options.syntax, options.scheme, options.quirks, options.comma_backtrack) == ("a1111", "a1111", True, 5)
-    monkeypatch.setattr("weighted_clip.hosts.webui.lab.find_spec", lambda name: object())
-    assert base_options().comma_backtrack == 20
+    assert (options.syntax, options.scheme, options.quirks, options.comma_backtrack) == ("a1111", "a1111", True, 20)
+    for name, class_name, engine, backtrack in (
+        ("modules.sd_hijack_clip", "FrozenCLIPEmbedderWithCustomWordsBase", fake.A1111Engine, 5),
+        ("backend.text_processing.classic_engine", "ClassicTextProcessingEngine", fake.ForgeEngine, 20),
+        ("backend.text_processing.classic_engine", "ClassicTextProcessingEngine", fake.ReadingForgeEngine, 5),
+    ):
+        module = ModuleType(name)
+        module.__dict__[class_name] = engine
+        monkeypatch.setitem(sys.modules, name, module)
+        assert base_options().comma_backtrack == backtrack, engine
 
 
 def test_the_hosts_setting_says_whether_there_are_comments(host_options: SimpleNamespace) -> None:
