@@ -1,0 +1,108 @@
+"""The attention weights of one layer of the text tower, to be looked at.
+
+No pass that encodes goes through here: PyTorch's fused attention never gives the weights. This is a pass of its own, in
+which queries, keys, softmax and the sum of values are worked out one after another, up to the layer that is asked for.
+
+Source: docs/lecture.md Definition 5.5, equations 35 to 37; transformers' ``output_attentions`` with
+``attn_implementation="eager"``, to which the weights are equal within 1e-6.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from .layers import Block
+from .linear import widened
+from .masks import causal_mask, check_mask, combine
+from .rotary import Rotation
+from .text_model import TextModel, Vectors, check_ids
+
+
+def allowed_keys(batch: int, length: int, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+    """Which positions each position may attend: the caller's mask and causality together.
+
+    Args:
+        batch: Number of chunks.
+        length: Positions in a chunk.
+        mask: As in `TextModel.forward`.
+        is_causal: As in `TextModel.forward`.
+
+    Returns:
+        ``[batch, length, length]``, bool, query by key, True = may be attended.
+
+    Raises:
+        MaskError: If the mask does not fit or hides BOS.
+    """
+    given = None if mask is None else check_mask(mask, batch, length)
+    causal = None
+    if is_causal:
+        causal = causal_mask(length) if given is None else causal_mask(length).to(given.device)
+    product = combine(given, causal)
+    everything = torch.ones(1, 1, length, dtype=torch.bool)
+    return (everything if product is None else product).expand(batch, length, length)
+
+
+@torch.no_grad()
+def attention_weights(
+    model: TextModel,
+    ids: Tensor,
+    mask: Tensor | None = None,
+    *,
+    layer: int,
+    vectors: Vectors | None = None,
+    is_causal: bool = True,
+) -> Tensor:
+    """What share of its attention each position gives to each, in one layer.
+
+    Args:
+        model: The tower.
+        ids: ``[batch, positions]``, int64, token ids.
+        mask: As in `TextModel.forward`.
+        layer: 1 is the first, ``num_layers`` the last.
+        vectors: As in `TextModel.forward`.
+        is_causal: As in `TextModel.forward`.
+
+    Returns:
+        ``[batch, heads, positions, positions]``, query by key, float32 (float64 for a float64 model): rows add up to 1,
+        and what a position may not attend has 0.
+
+    Raises:
+        MaskError: If the mask does not fit or hides BOS.
+        ValueError: If there is no such layer, or as `TextModel.forward` does.
+
+    >>> from .config import TextConfig
+    >>> from .files.checkpoint import seeded_text_model
+    >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
+    >>> weights = attention_weights(model, torch.full((1, 77), 49407), layer=2)
+    >>> tuple(weights.shape), weights[0, 0, 0, 0].item()
+    ((1, 2, 77, 77), 1.0)
+    """
+    blocks = cast("list[Block]", list(model.encoder.layers))
+    if not 1 <= layer <= len(blocks):
+        raise ValueError(f"layer {layer} is out of range: this encoder has layers 1 to {len(blocks)}")
+    check_ids(ids, model.config)
+    allowed = allowed_keys(*ids.shape, mask, is_causal=is_causal).to(ids.device).unsqueeze(1)  # [b, 1, s, s]
+    rotate = model.rotation(torch.arange(ids.shape[1]))
+    hidden: Tensor = model.embeddings(ids, vectors)
+    for block in blocks[: layer - 1]:
+        weights, values = _attended(block, hidden, allowed, rotate)
+        mixed = (weights.to(values.dtype) @ values).transpose(1, 2).flatten(2)  # [b, h, s, e] -> [b, s, d]
+        hidden = hidden + block.self_attn.out_proj(mixed)
+        hidden = hidden + block.mlp(block.layer_norm2(hidden))
+    return _attended(blocks[layer - 1], hidden, allowed, rotate)[0]
+
+
+def _attended(block: Block, hidden: Tensor, allowed: Tensor, rotate: Rotation | None) -> tuple[Tensor, Tensor]:
+    """A layer's weights ``[b, h, s, s]``, and the values ``[b, h, s, e]`` that they are for (equations 35 to 37)."""
+    attention, normed = block.self_attn, block.layer_norm1(hidden)
+    q, k, v = (
+        project(normed).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    if rotate is not None:
+        q, k = rotate(q), rotate(k)
+    scores = widened(q) @ widened(k).transpose(-1, -2) * q.shape[-1] ** -0.5  # [b, h, s, s]
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1), v
