@@ -1,4 +1,4 @@
-r"""What became of a caption: its pieces as lines for people.
+r"""How a caption is divided: its pieces as readable lines.
 
 >>> print("\n".join(piece_lines(Pieces([("r", "e"), ("re", "d</w>")]), "Red bé")))
     1     513  'red'
@@ -16,14 +16,14 @@ from .pieces import Pieces
 
 
 def piece_lines(pieces: Pieces, caption: str) -> list[str]:
-    """The pieces of a caption: place, number and text of each; with a plus where its word goes on in the next one.
+    """List the pieces of a caption: place, number and text, with a plus if the word goes on in the next piece.
 
     Args:
-        pieces: What divides it.
+        pieces: Merges to divide it by.
         caption: Any string.
 
     Returns:
-        A line each, texts in quotation marks; parts of a character as bytes.
+        One line per piece, texts in quotation marks; parts of a character as bytes.
     """
     lines: list[str] = []
     for place, piece in enumerate(pieces(caption), 1):
@@ -35,7 +35,7 @@ def piece_lines(pieces: Pieces, caption: str) -> list[str]:
 
 
 def bytes_of(symbol: str) -> bytes:
-    """What a symbol of `Pieces` stands for, in UTF-8; that may be a part of a character.
+    """UTF-8 bytes of a symbol of `Pieces`, possibly only part of a character.
 
     >>> bytes_of("crÃ¨me</w>").decode()
     'crème'
@@ -52,7 +52,7 @@ def _text(part: bytes) -> str | bytes:
 
 @cache
 def _bytes() -> dict[str, int]:
-    """The byte that each printable character stands for."""
+    """Map from each printable character to the byte it represents."""
     symbols = byte_symbols()
     others = iter(sorted(set(range(256)) - set(map(ord, symbols))))
     return {symbol: ord(symbol) if ord(symbol) < 256 else next(others) for symbol in symbols}

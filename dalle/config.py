@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 Architecture = Literal["dall-e", "small"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
-"""Published by OpenAI; of the small recipe, which learns coloured shapes on a laptop (docs/dalle.md)."""
+"""OpenAI's published one, and the small recipe, which learns coloured shapes on a laptop (docs/dalle.md)."""
 
 MAX_VOCAB_SIZE = 65536
 MAX_WIDTH = 4096
@@ -20,7 +20,7 @@ MAX_BLOCKS = 16
 
 @dataclass(frozen=True)
 class DVAEConfig:
-    """Sizes of a discrete VAE. The defaults are the published one's.
+    """Sizes of a discrete VAE. The defaults are those of the published model.
 
     Raises:
         ValueError: If the architecture is unknown, or a size is out of range.
@@ -28,12 +28,12 @@ class DVAEConfig:
 
     architecture: Architecture = "dall-e"
     vocab_size: int = 8192
-    """K: how many values a token can have."""
+    """K: number of values a token can have."""
     hidden_dim: int = 256
-    """Feature maps at the image's own resolution; there are eight times as many at that of the tokens. Of the small
-    architecture: at the resolution of the tokens."""
+    """Feature maps at the resolution of the image, and eight times as many at that of the tokens; in the small
+    architecture, at that of the tokens."""
     num_blocks: int = 2
-    """Residual blocks at each resolution; of the small architecture, at that of the tokens."""
+    """Residual blocks at each resolution; in the small architecture, at that of the tokens only."""
     init_dim: int = 128
     """Width of a token's vector in the decoder; the small architecture has ``hidden_dim``."""
 
@@ -53,16 +53,16 @@ class DVAEConfig:
 
     @property
     def downsampling(self) -> int:
-        """Pixels along each side of a token: 8; 4 in the small architecture."""
+        """Pixels along each side of a token: 8, or 4 in the small architecture."""
         return 8 if self.architecture == "dall-e" else 4
 
     @property
     def has_scale(self) -> bool:
-        """Whether the decoder says how sure it is of each pixel, ln b, beside the pixel itself."""
+        """Whether the decoder also predicts ln b, its uncertainty about each pixel."""
         return self.architecture == "dall-e"
 
 
 PUBLISHED = DVAEConfig()
-"""OpenAI's: 53.8 million parameters in the encoder, 43.8 million in the decoder."""
+"""OpenAI's model: 53.8 million parameters in the encoder, 43.8 million in the decoder."""
 SMALL = DVAEConfig("small", vocab_size=128, hidden_dim=64)
-"""Of the small recipe: 0.23 million."""
+"""Model of the small recipe: 0.23 million parameters."""

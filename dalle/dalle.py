@@ -1,7 +1,7 @@
-"""DALL·E whole: captions to pieces, the prior, and the discrete VAE; and its file.
+"""A complete DALL·E: pieces of captions, the prior and the discrete VAE; and its file format.
 
-A file is one safetensors file with the keys of `DALLE`: ``prior.`` and ``dvae.`` before those of the two. Sizes and
-merges stand in its metadata.
+A file is one safetensors file with the keys of `DALLE`: those of the two parts prefixed with ``prior.`` and ``dvae.``.
+Sizes and merges are in its metadata.
 
 >>> from .config import DVAEConfig
 >>> prior = PriorConfig(
@@ -33,9 +33,9 @@ from .prior_config import PriorConfig
 from .sampling import OnToken, SampleOptions, sample
 
 FORMAT = "dalle"
-"""What the entry ``format`` of the metadata says."""
+"""Value of the metadata entry ``format``."""
 CLIPS = "clip"
-"""In the place of merges: CLIP's own."""
+"""Metadata value for CLIP's own merges."""
 
 
 class DALLE(nn.Module):
@@ -60,12 +60,12 @@ class DALLE(nn.Module):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of its images, in pixels."""
+        """Height and width of the images, in pixels."""
         f, config = self.dvae.config.downsampling, self.prior.config
         return config.rows * f, config.columns * f
 
     def text(self, caption: str) -> Tensor:
-        """A caption as the prior reads it, ``[T]``, int64.
+        """Encode a caption for the prior, ``[T]``, int64.
 
         Raises:
             ValueError: If it has more pieces than the prior has positions.
@@ -86,16 +86,16 @@ class DALLE(nn.Module):
         prefix: Tensor | None = None,
         on_token: OnToken | None = None,
     ) -> Tensor:
-        """Draw tokens of images, ``[n, rows, columns]``, int64; arguments as of `sample`."""
+        """Draw tokens of images, ``[n, rows, columns]``, int64; arguments as in `sample`."""
         return sample(self.prior, self.text(caption), seeds, options, prefix=prefix, on_token=on_token)
 
     def prefix(self, image: Tensor, rows: int, check: Check | None = None) -> Tensor:
-        """The tokens of the top of an image, to be completed.
+        """Tokens of the top of an image that is to be completed.
 
         Args:
             image: ``[3, h, w]``, in 0..1, of the size of the model's images.
-            rows: How many rows of tokens are given, from the top.
-            check: As of `DVAE.tokens`.
+            rows: Number of rows of tokens to take, from the top.
+            check: As in `DVAE.tokens`.
 
         Returns:
             ``[rows * columns]``, int64.
@@ -114,20 +114,20 @@ class DALLE(nn.Module):
         return self.dvae.tokens(image[None], check)[0, :rows].flatten()
 
     def images(self, tokens: Tensor, check: Check | None = None) -> Tensor:
-        """Images of tokens, as `DVAE.images` gives them."""
+        """Decode tokens to images, as `DVAE.images` does."""
         return self.dvae.images(tokens, check)
 
 
 def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a model, whole or not at all.
+    """Write a model atomically.
 
     Args:
-        model: What to write.
-        path: Of the file; one that is there is replaced.
-        about: Further entries of the metadata, such as where it comes from.
+        model: Model to write.
+        path: Output file; an existing one is replaced.
+        about: Further metadata entries, such as the origin of the model.
 
     Raises:
-        OSError: If it cannot be written; what was there before still is.
+        OSError: If it cannot be written; an existing file is left as it was.
     """
     merges = model.pieces.merges
     metadata = {
@@ -146,7 +146,7 @@ def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
     Args:
         path: A file of `save_dalle`, as the command ``dalle train`` writes it.
         dtype: Type of the weights and of the arithmetic.
-        device: Where the model shall be.
+        device: Device of the model.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -159,7 +159,7 @@ def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
 
 
 def _built(path: Path, metadata: Mapping[str, str]) -> DALLE:
-    """The model that the metadata names, without its weights."""
+    """Build the model described by the metadata, without its weights."""
     if metadata.get("format") != FORMAT or not {"prior", "dvae", "merges"} <= set(metadata):
         raise DVAEFileError(
             f"{path}: this is no DALL·E of ours: its metadata has no sizes of one. The command dalle train writes them"
@@ -173,7 +173,7 @@ def _built(path: Path, metadata: Mapping[str, str]) -> DALLE:
 
 
 def _pieces(text: str) -> Pieces:
-    """The pieces that the metadata names."""
+    """Read the pieces from the metadata."""
     if text == CLIPS:
         return clip_pieces()
     pairs = [line.split(" ") for line in text.split("\n") if line]

@@ -1,4 +1,4 @@
-"""The discrete VAE as its users want it: images to tokens, tokens to images, in bounded memory.
+"""The discrete VAE for its users: images to tokens and tokens to images, in bounded memory.
 
 Notation: b images, h and w pixels along the sides, f pixels along each side of a token, K token values.
 
@@ -22,8 +22,8 @@ from .pixels import map_pixels, unmap_pixels
 from .small import SmallDecoder, SmallEncoder
 
 MAX_PIXELS = 512 * 512
-"""Pixels that the published encoder and decoder compute at once: some 2 GiB in float32. A narrower one takes more."""
-_CORE = 384  # pixels of a tile without what is computed around it
+"""Pixels the published encoder and decoder process at once: some 2 GiB in float32. Narrower models process more."""
+_CORE = 384  # pixels of a tile without its halo
 
 Check = Callable[[], None]
 
@@ -40,10 +40,10 @@ class DVAE(nn.Module):
 
     @property
     def halo(self) -> int:
-        """Tokens around one that count for it, on each side: the reach of encoder and decoder."""
+        """Receptive field of encoder and decoder: tokens on each side that affect a token."""
         config = self.config
         if config.architecture == "small":
-            return 2 * config.num_blocks + 1  # blocks of two convolutions; those that halve reach into the next token
+            return 2 * config.num_blocks + 1  # two convolutions a block; halving ones reach into the next token
         reach = 3 + 3 * config.num_blocks * (2**GROUPS - 1)  # pixels: the first convolution, three in each block
         return -(-reach // config.downsampling)
 
@@ -51,17 +51,17 @@ class DVAE(nn.Module):
     def tokens(self, images: Tensor, check: Check | None = None) -> Tensor:
         """Tokens of images: at each position the likeliest one, without noise.
 
-        Large images are computed in overlapping tiles, each with all that counts for it.
+        Large images are computed in overlapping tiles, each with everything that affects it.
 
         Args:
             images: ``[b, 3, h, w]``, float in 0..1, on any device; h and w multiples of f. Values outside are cut off.
-            check: Called before each part; what it raises ends the work, as where a user cancels.
+            check: Called before each part. An exception it raises ends the work, e.g. when a user cancels.
 
         Returns:
-            ``[b, h / f, w / f]``, int64, 0 to K - 1, on the device of the images.
+            ``[b, h / f, w / f]``, int64, 0 to K - 1, on the images' device.
 
         Raises:
-            ValueError: If the images have another form.
+            ValueError: If the images have another shape or type.
         """
         self._check_images(images)
         f = self.config.downsampling
@@ -74,17 +74,17 @@ class DVAE(nn.Module):
 
     @torch.no_grad()
     def images(self, tokens: Tensor, check: Check | None = None) -> Tensor:
-        """Images of tokens.
+        """Decode tokens to images.
 
         Args:
             tokens: ``[b, h / f, w / f]``, whole numbers from 0 to K - 1, on any device.
             check: As in `tokens`.
 
         Returns:
-            ``[b, 3, h, w]``, in 0..1, in the type of the weights, on the device of the tokens.
+            ``[b, 3, h, w]``, in 0..1, in the dtype of the weights, on the device of the tokens.
 
         Raises:
-            ValueError: If the tokens have another form, or one is out of range.
+            ValueError: If the tokens have another shape or type, or one is out of range.
         """
         self._check_tokens(tokens)
         f, size = self.config.downsampling, self.config.vocab_size
@@ -97,7 +97,7 @@ class DVAE(nn.Module):
         return self._in_parts(tokens, run, 1, f, check)
 
     def num_parts(self, count: int, rows: int, columns: int) -> int:
-        """How many parts some images are computed in, which is how often ``check`` is called.
+        """Number of parts images are processed in, i.e. how often ``check`` is called.
 
         Args:
             count: Images.
@@ -122,13 +122,13 @@ class DVAE(nn.Module):
     def _in_parts(
         self, given: Tensor, run: Callable[[Tensor], Tensor], unit: int, result_unit: int, check: Check | None
     ) -> Tensor:
-        """Run a part of some images, or a tile of one, after the other.
+        """Process images part by part, or an image tile by tile.
 
         Args:
             given: ``[b, ..., rows * unit, columns * unit]``.
-            run: From a part of it to ``[b, ..., rows * result_unit, columns * result_unit]``.
-            unit: What a token has along each side of what is given.
-            result_unit: What it has along each side of the result.
+            run: Function from a part of it to ``[b, ..., rows * result_unit, columns * result_unit]``.
+            unit: Size of a token in ``given``, along each side.
+            result_unit: Size of a token in the result, along each side.
             check: Called before each part.
         """
         f, halo = self.config.downsampling, self.halo
@@ -184,7 +184,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def _spans(count: int, most: int) -> Iterator[tuple[int, int]]:
-    """Divide a length into parts of about the same size.
+    """Divide a length into parts of about equal size.
 
     >>> list(_spans(10, 4))
     [(0, 3), (3, 6), (6, 10)]

@@ -1,7 +1,7 @@
 """Discrete VAEs as safetensors files: sizes in the metadata, keys as OpenAI names them.
 
-A key is ``encoder.`` or ``decoder.`` before the name in OpenAI's own state dict. Nothing here reads a pickle;
-``pickled.py`` does, for one command.
+Keys are OpenAI's own, prefixed with ``encoder.`` or ``decoder.``. Nothing here reads a pickle; ``pickled.py`` does, for
+one command.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .config import DVAEConfig
 from .dvae import DVAE
 
 FORMAT = "dvae"
-"""What the entry ``format`` of the metadata says."""
+"""Value of the metadata entry ``format``."""
 CONVERT = "python run.py convert-dvae ENCODER DECODER OUT"
-"""The command that makes a file of OpenAI's pickles."""
+"""Command that converts OpenAI's pickles."""
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 MAX_HEADER_BYTES = 2**20
 
@@ -37,28 +37,28 @@ Sizes = TypeVar("Sizes", bound="DataclassInstance")
 
 
 class DVAEFileError(ValueError):
-    """A file that no discrete VAE can be read from; the message names the file."""
+    """Raised for a file that cannot be read as a discrete VAE; the message names the file."""
 
 
 def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a discrete VAE, whole or not at all.
+    """Write a discrete VAE atomically.
 
     Args:
-        model: What to write.
-        path: Of the file; one that is there is replaced.
-        about: Further entries of the metadata, such as where it comes from.
+        model: Model to write.
+        path: Output file; an existing one is replaced.
+        about: Further metadata entries, such as the origin of the model.
 
     Raises:
-        OSError: If it cannot be written; what was there before still is.
+        OSError: If it cannot be written; an existing file is left as it was.
     """
     save_model(model, path, {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))})
 
 
 def save_model(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write the tensors of a model, and what the metadata shall say, whole or not at all.
+    """Write the tensors of a model and its metadata atomically.
 
     Raises:
-        OSError: If it cannot be written; what was there before still is.
+        OSError: If it cannot be written; an existing file is left as it was.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with written_whole(path) as place:
@@ -71,7 +71,7 @@ def load_dvae(path: str | Path, *, dtype: torch.dtype = torch.float32, device: t
     Args:
         path: A file of `save_dvae`, or of the command ``convert-dvae``.
         dtype: Type of the weights and of the arithmetic.
-        device: Where the model shall be.
+        device: Device of the model.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -91,15 +91,15 @@ def load_model(
     device: torch.device | str,
     advice: str = "",
 ) -> Model:
-    """Read a model whose sizes stand in the metadata.
+    """Read a model whose sizes are in the metadata.
 
     Args:
-        path: Of a safetensors file.
-        build: Makes the model of the metadata; its parameters need no memory (device ``meta``).
-        what: What the file has to be, with its article.
+        path: Safetensors file.
+        build: Makes the model from the metadata, with parameters that take no memory (device ``meta``).
+        what: Expected content of the file, with its article.
         dtype: Type of the weights and of the arithmetic.
-        device: Where the model shall be.
-        advice: What the message about a pickled file ends with.
+        device: Device of the model.
+        advice: End of the message about a pickled file.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -122,7 +122,7 @@ def load_model(
 
 
 def _read(path: Path, file: Any, model: nn.Module, what: str, dtype: torch.dtype, device: torch.device | str) -> None:
-    """Put the tensors of an open file into a model."""
+    """Load the tensors of an open file into a model."""
     shapes = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     expected = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     for name, shape in expected.items():
@@ -142,18 +142,18 @@ def _read(path: Path, file: Any, model: nn.Module, what: str, dtype: torch.dtype
         tensor = file.get_tensor(name)
         if not bool(torch.isfinite(tensor.float()).all()):
             raise DVAEFileError(f"{path}: key {name!r} holds values that are NaN or infinite")
-        # a copy: what safetensors gives is the file itself, which may change
+        # a copy: safetensors returns a view of the file, which may change
         state[name] = tensor.to(device=device, dtype=dtype, copy=True)
     model.load_state_dict(state, assign=True)
 
 
 def read_sizes(path: Path, text: str, kind: type[Sizes]) -> Sizes:
-    """Sizes as the metadata has them.
+    """Parse sizes from the metadata.
 
     Args:
-        path: Of the file, for messages.
+        path: File named in messages.
         text: JSON.
-        kind: Their dataclass.
+        kind: Dataclass of the sizes.
 
     Raises:
         DVAEFileError: If they cannot be used.
@@ -169,7 +169,7 @@ def read_sizes(path: Path, text: str, kind: type[Sizes]) -> Sizes:
 
 
 def _config(path: Path, metadata: Mapping[str, str]) -> DVAEConfig:
-    """The sizes that the metadata names."""
+    """Sizes named by the metadata."""
     if metadata.get("format") != FORMAT or "config" not in metadata:
         raise DVAEFileError(
             f"{path}: this is no dVAE of ours: its metadata has no sizes of one. OpenAI's encoder.pkl and decoder.pkl "

@@ -1,7 +1,7 @@
-"""Says what a picture of a shape shows, by its pixels alone: no model takes part.
+"""Recognise the shape in a picture by its pixels alone, without a model.
 
 The background is the median of each channel, the colour that of the 4 % of the pixels farthest from it. Size, kind and
-place are those of the drawing, among all of them a little moved and scaled, that covers most nearly the same pixels.
+place are those of the best matching drawing, among all drawings slightly moved and scaled.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ SIDE = 48
 
 
 class _Fixed(random.Random):
-    """No chance: black background, the colour as it is, and chosen places and scale."""
+    """Random source without chance: black background, the exact colour, and given places and scale."""
 
     def __init__(self, *values: float) -> None:
         super().__init__()
         self.values = list(values)
 
     def randint(self, a: int, b: int) -> int:
-        """0, whatever the bounds."""
+        """Return 0, whatever the bounds."""
         return 0
 
     def uniform(self, a: float, b: float) -> float:
-        """The next value."""
+        """Return the next value."""
         return self.values.pop(0)
 
 
 class Judge:
-    """Knows all drawings, and finds the nearest."""
+    """Recogniser that compares a picture with every possible drawing."""
 
     def __init__(self) -> None:
         """Draw them all."""
         drawings: list[np.ndarray] = []
         self.shapes: list[Shape] = []
-        """Of each drawing, in white."""
+        """Shape of each drawing, in white."""
         for size, kind, place in product(("small", "large"), KINDS, PLACES):
             shape = Shape(size, "white", kind, place)
             for jitter in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
@@ -54,7 +54,7 @@ class Judge:
         self.drawings = torch.from_numpy(np.stack(drawings)).flatten(1)
 
     def __call__(self, pictures: Tensor) -> list[Shape]:
-        """What pictures ``[n, 3, 48, 48]`` in 0..1 show."""
+        """Shapes shown by pictures ``[n, 3, 48, 48]`` in 0..1."""
         x = 255 * pictures.float().flatten(2)
         background = x.median(2, keepdim=True).values
         farthest = (x - background).norm(dim=1).topk(SIDE * SIDE // 25, 1).indices
@@ -71,6 +71,6 @@ class Judge:
 
 
 def right(said: Sequence[Shape], meant: Sequence[Shape]) -> dict[str, float]:
-    """Shares that are right, of each part of a caption."""
+    """Share of correct answers for each part of a caption."""
     pairs = list(zip(said, meant, strict=True))
     return {part: sum(getattr(a, part) == getattr(b, part) for a, b in pairs) / len(pairs) for part in Shape._fields}

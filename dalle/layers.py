@@ -1,8 +1,8 @@
-"""Encoder and decoder of the published discrete VAE, their parameters named as OpenAI's are.
+"""Encoder and decoder of the published discrete VAE, with OpenAI's parameter names.
 
 Notation: b images, h and w pixels along the sides, K token values, n ``hidden_dim``.
 
-Source: A. Ramesh et al., 2021, appendix A.1; ``dall-e`` 0.1, which these equal to the bit in float32.
+Source: A. Ramesh et al., 2021, appendix A.1; ``dall-e`` 0.1, bit-identical in float32.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn import functional
 from .config import DVAEConfig
 
 GROUPS = 4
-"""Resolutions: the image's, and three halvings of it."""
+"""Number of resolutions: the image's, and three halvings of it."""
 
 
 class Conv(nn.Module):
-    """A convolution that keeps the size. Its parameters are called ``w`` and ``b``, as OpenAI's are."""
+    """A convolution that keeps the size. Its parameters are called ``w`` and ``b``, as in OpenAI's code."""
 
     def __init__(self, num_in: int, num_out: int, size: int) -> None:
         super().__init__()
@@ -35,16 +35,16 @@ class Conv(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block with a bottleneck. It adds 1 / num_layers² of what it computes, for a calm beginning."""
+    """A residual block with a bottleneck. Its branch is scaled by 1 / num_layers², for a stable start."""
 
     def __init__(self, num_in: int, num_out: int, num_layers: int, sizes: tuple[int, int, int, int]) -> None:
-        """Make it.
+        """Initialise the block.
 
         Args:
-            num_in: Feature maps that it is given.
-            num_out: Feature maps that it gives; the bottleneck has a quarter of them.
+            num_in: Input feature maps.
+            num_out: Output feature maps; the bottleneck has a quarter of them.
             num_layers: Blocks in the whole encoder or decoder.
-            sizes: Of its convolutions, in pixels.
+            sizes: Kernel sizes of its convolutions, in pixels.
         """
         super().__init__()
         self.gain = 1 / num_layers**2
@@ -62,12 +62,12 @@ class Block(nn.Module):
 
 
 def _blocks(widths: tuple[int, int], num_layers: int, count: int, sizes: tuple[int, int, int, int]) -> dict[str, Block]:
-    """The blocks of one resolution; the first of them changes the width."""
+    """Blocks of one resolution; the first of them changes the width."""
     return {f"block_{number + 1}": Block(widths[number > 0], widths[1], num_layers, sizes) for number in range(count)}
 
 
 def _output(num_in: int, num_out: int) -> nn.Sequential:
-    """The last layer, of each position by itself."""
+    """Output layer, applied to each position separately."""
     parts: OrderedDict[str, nn.Module] = OrderedDict(relu=nn.ReLU(), conv=Conv(num_in, num_out, 1))
     return nn.Sequential(parts)
 

@@ -1,4 +1,4 @@
-"""What the discrete VAE is trained by: relaxed tokens, the logit-Laplace likelihood, and the divergence from uniform.
+"""Losses of the discrete VAE: relaxed tokens, the logit-Laplace likelihood, and the divergence from uniform.
 
 Notation: b images, h and w pixels along the sides, r x c tokens, K token values, f pixels along each side of a token.
 
@@ -15,23 +15,23 @@ from torch import Tensor
 
 
 def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Noise that, added to logits, makes their maximum a sample.
+    """Gumbel noise; the argmax of logits plus noise is a sample.
 
     Args:
-        logits: Of any shape; of what shape and type the noise is.
-        generator: On the device of the logits.
+        logits: Any shape; the noise has the same shape and type.
+        generator: Generator on the device of the logits.
     """
-    # that of an exponential distribution is never 0 here, so its logarithm is finite
+    # exponential samples are never 0 here, so the logarithm is finite
     return -torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator).log()
 
 
 def relaxed_tokens(logits: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
-    """Samples of tokens by the Gumbel-softmax relaxation: softmax((logits + noise) / temperature).
+    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature).
 
     Args:
         logits: ``[b, K, r, c]``.
-        temperature: τ, above 0; the lower, the nearer to one token.
-        noise: As `gumbel_noise` gives it; None for none.
+        temperature: τ, above 0; the lower, the closer to one-hot.
+        noise: Result of `gumbel_noise`, or None.
 
     Returns:
         Shares of each token, ``[b, K, r, c]``, which sum to 1 over K.
@@ -40,7 +40,7 @@ def relaxed_tokens(logits: Tensor, temperature: float, noise: Tensor | None) -> 
 
 
 def hard_tokens(logits: Tensor, noise: Tensor | None) -> Tensor:
-    """Samples of tokens that are not relaxed, by the same noise: one-hot, ``[b, K, r, c]``."""
+    """Sample tokens by the same noise without relaxation: one-hot, ``[b, K, r, c]``."""
     best = (logits if noise is None else logits + noise).argmax(1, keepdim=True)
     return torch.zeros_like(logits).scatter_(1, best, 1.0)
 
@@ -54,7 +54,7 @@ def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> 
         log_scale: ln b, likewise, or one number for all.
 
     Returns:
-        In nats, of the same shape.
+        Nats, in the same shape.
     """
     if not isinstance(log_scale, Tensor):
         log_scale = torch.as_tensor(log_scale, dtype=mu.dtype, device=mu.device)
@@ -69,7 +69,7 @@ def kl_to_uniform(logits: Tensor) -> Tensor:
         logits: ``[b, K, r, c]``.
 
     Returns:
-        In nats, 0 to ln K, ``[b, r, c]``.
+        Nats from 0 to ln K, ``[b, r, c]``.
     """
     log_shares = logits.log_softmax(1)
     return (log_shares.exp() * (log_shares + math.log(logits.shape[1]))).sum(1)
@@ -78,26 +78,26 @@ def kl_to_uniform(logits: Tensor) -> Tensor:
 def negative_elb(nll: Tensor, kl: Tensor, kl_weight: float, downsampling: int) -> Tensor:
     """The loss: the negative evidence lower bound, divided by the number of values in an image.
 
-    The likelihood is that of all 3·h·w values, the divergence that of all positions; of these there is one to f²
-    pixels, so that its weight becomes β / (3·f²): at 8 pixels to a token β / 192.
+    The likelihood covers all 3·h·w values, the divergence all positions. There is one position per f² pixels, so its
+    weight becomes β / (3·f²): β / 192 at 8 pixels per token.
 
     Args:
-        nll: ``[b, 3, h, w]``, as `logit_laplace_nll` gives it.
-        kl: ``[b, r, c]``, as `kl_to_uniform` gives it.
+        nll: ``[b, 3, h, w]``, from `logit_laplace_nll`.
+        kl: ``[b, r, c]``, from `kl_to_uniform`.
         kl_weight: β.
         downsampling: f.
 
     Returns:
-        Nats for one value, shape ``[]``.
+        Nats per value, shape ``[]``.
     """
     return nll.mean() + kl_weight / (3 * downsampling**2) * kl.mean()
 
 
 def perplexity(counts: Tensor) -> float:
-    """How many tokens are in use, counted by their shares: exp of the entropy.
+    """Effective number of tokens in use: exp of the entropy of their frequencies.
 
     Args:
-        counts: How often each token was met, ``[K]``.
+        counts: Occurrences of each token, ``[K]``.
 
     >>> perplexity(torch.tensor([5, 5, 0, 5, 5]))
     4.0

@@ -1,12 +1,12 @@
-"""OpenAI's discrete VAE as it was published: two pickled modules, read without running any code of theirs.
+"""OpenAI's discrete VAE as published: two pickled modules, read without running any of their code.
 
 OpenAI published ``encoder.pkl`` and ``decoder.pkl``: not tensors by name but whole modules, and unpickling a module
 imports and calls whatever the file names. So they are read by PyTorch's ``weights_only`` unpickler, which refuses every
-global that is not on a list, and the list below has no code on it: in the place of each class stands an empty one of
-the same name, which only holds the attributes that the file gives it. Neither the package ``dall_e`` nor a class of
-``torch.nn`` takes part. From the empty shells only tensors are taken, by name.
+global that is not on a list, and the list below has no code on it: each class is replaced by an empty one of the same
+name, which only holds the attributes that the file assigns. Neither the package ``dall_e`` nor any class of
+``torch.nn`` is used. Only tensors are taken from the empty shells, by name.
 
-No host imports this module (a contract in ``pyproject.toml`` holds that); the command ``convert-dvae`` does.
+No host imports this module (a contract in ``pyproject.toml`` enforces that); the command ``convert-dvae`` does.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .dvae import DVAE
 from .files import DVAEFileError
 
 MAX_BYTES = 4 * 2**30
-"""Longest file that is read; OpenAI's have 0.2 GiB each."""
+"""Maximum file size; OpenAI's files have 0.2 GiB each."""
 ZIP = b"PK\x03\x04"
-"""What a file begins with."""
+"""First bytes of a zip file."""
 MAX_DEPTH = 16
-"""Modules within modules; OpenAI's have 6."""
+"""Maximum nesting depth of modules; OpenAI's have 6."""
 
 
 class _Shell:
-    """What stands in the place of a pickled module: attributes, and nothing that acts on them."""
+    """Replacement for a pickled module: attributes without any behaviour."""
 
 
 def _shell(module: str, name: str) -> type[_Shell]:
-    """An empty class under the name of another one, by which the unpickler finds it."""
+    """Create an empty class with the name of another one, so that the unpickler finds it."""
     return type(name, (_Shell,), {"__module__": module, "__qualname__": name})
 
 
@@ -55,17 +55,17 @@ SHELLS: tuple[type[_Shell], ...] = (
     _shell("torch.nn.modules.upsampling", "Upsample"),
     _shell("torch.nn.modules.linear", "Identity"),
 )
-"""Modules that the two files are made of; no method of the real ones is there to be called."""
+"""Replacements for the modules in the two files; none of the real methods can be called."""
 ALLOWED: tuple[Any, ...] = (
     *SHELLS,
-    torch.device,  # a module of dall_e remembers where it was made
-    set,  # a module of torch remembers which of its buffers are not saved
+    torch.device,  # a module of dall_e stores the device it was made on
+    set,  # a module of torch stores which of its buffers are not saved
 )
-"""All that may be named in a file beside what PyTorch's unpickler always allows: tensors, parameters, ordered dicts."""
+"""Globals a file may name besides those PyTorch's unpickler always allows: tensors, parameters, ordered dicts."""
 
 
 def read_published(encoder: Path, decoder: Path) -> DVAE:
-    """Make a discrete VAE of OpenAI's two files.
+    """Build a discrete VAE from OpenAI's two files.
 
     Args:
         encoder: ``encoder.pkl``.
@@ -75,8 +75,8 @@ def read_published(encoder: Path, decoder: Path) -> DVAE:
         The model, float32, in evaluation mode without gradients.
 
     Raises:
-        DVAEFileError: If a file cannot be used: one that names anything but `ALLOWED`, is no whole pickle, or holds
-            another module or other shapes.
+        DVAEFileError: If a file names anything but `ALLOWED`, is not a complete pickle, or holds another module or
+            other shapes.
     """
     tensors = {
         **{f"encoder.{name}": tensor for name, tensor in _tensors(encoder, ENCODER).items()},
@@ -93,7 +93,7 @@ def read_published(encoder: Path, decoder: Path) -> DVAE:
 
 
 def _config(tensors: Mapping[str, Tensor]) -> DVAEConfig:
-    """The sizes, from the shapes."""
+    """Infer the sizes from the shapes."""
 
     def size(name: str, axis: int) -> int:
         if name not in tensors or tensors[name].ndim != 4:
@@ -122,7 +122,7 @@ def _tensors(path: Path, kind: type[_Shell]) -> dict[str, Tensor]:
     if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
         raise DVAEFileError(f"{path}: this is no file of at most {MAX_BYTES:,} bytes")
     with path.open("rb") as file:
-        if file.read(4) != ZIP:  # the unpickler for tensors alone knows no modules in the format before that
+        if file.read(4) != ZIP:  # the tensors-only unpickler does not know modules in the older format
             raise DVAEFileError(f"{path}: no zip file, as PyTorch has written since 1.6; older files are not read")
     try:
         with torch.serialization.safe_globals(list(ALLOWED)):
@@ -142,13 +142,13 @@ def _tensors(path: Path, kind: type[_Shell]) -> dict[str, Tensor]:
 
 
 def _reason(error: Exception) -> str:
-    """What PyTorch says, without its advice, which is to trust the file."""
+    """PyTorch's message without its advice, which is to trust the file."""
     told = str(error).partition("WeightsUnpickler error:")[2] or str(error) or type(error).__name__
     return told.partition("Please use")[0].strip().partition("\n")[0][:300]
 
 
 def _collect(shell: Any, prefix: str, found: dict[str, Tensor], path: Path, depth: int) -> None:
-    """Add the parameters of a shell and of those in it."""
+    """Collect the parameters of a shell and of those nested in it."""
     if not isinstance(shell, _Shell) or depth > MAX_DEPTH:
         raise DVAEFileError(f"{path}: {prefix or 'the whole'} is no module of OpenAI's")
     for name, tensor in _named(shell, "_parameters", path):
@@ -162,7 +162,7 @@ def _collect(shell: Any, prefix: str, found: dict[str, Tensor], path: Path, dept
 
 
 def _named(shell: _Shell, attribute: str, path: Path) -> list[tuple[str, Any]]:
-    """Entries of a dict that a module keeps."""
+    """Entries of a dict attribute of a module."""
     entries = vars(shell).get(attribute, {})
     if not isinstance(entries, dict) or not all(isinstance(name, str) for name in entries):
         raise DVAEFileError(f"{path}: {attribute} of {type(shell).__name__} is no dict by names")

@@ -1,7 +1,7 @@
 """Captions as pieces: lower-cased byte-pair encoding, with merges learned from captions or CLIP's own.
 
-Words are those of CLIP's tokenizer. Merges can be dropped at random (BPE dropout), so that a model meets a word in
-several ways; the `tokenizers` library can do that too, but nothing can seed it.
+Words are split as in CLIP's tokenizer. Merges can be dropped at random (BPE dropout), so that a model sees a word
+divided in several ways; the `tokenizers` library can do that too, but cannot be seeded.
 
 Source: R. Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016; I. Provilkov et al.,
 "BPE-Dropout", 2020; A. Ramesh et al., 2021, section 2.2.
@@ -19,13 +19,13 @@ from ..encoder.tokenizer import END_OF_WORD, byte_symbols, default_tokenizer, re
 
 Merges = Sequence[tuple[str, str]]
 NUM_BYTES = 512
-"""Pieces before any merge: 256 bytes, and the same at the end of a word."""
+"""Pieces before any merge: 256 bytes, and the same bytes at the end of a word."""
 MAX_REMEMBERED = 4096
-"""Words whose pieces are remembered."""
+"""Maximum number of words in the cache."""
 
 
 class Pieces:
-    """Texts to pieces.
+    """Byte-pair encoder of texts.
 
     >>> pieces = Pieces([("r", "e"), ("re", "d</w>")])
     >>> [pieces.symbol(piece) for piece in pieces("Red bed")]
@@ -33,13 +33,13 @@ class Pieces:
     """
 
     def __init__(self, merges: Merges) -> None:
-        """Take merges over.
+        """Initialise with merges.
 
         Args:
-            merges: Pairs of symbols, the first to be joined first; ``</w>`` marks the end of a word.
+            merges: Pairs of symbols, in order of priority; ``</w>`` marks the end of a word.
 
         Raises:
-            ValueError: If a merge joins something that is no symbol before it.
+            ValueError: If a merge joins symbols that are unknown at that point.
         """
         bytes_alone = byte_symbols()
         self._symbols = [*bytes_alone, *(symbol + END_OF_WORD for symbol in bytes_alone)]
@@ -50,7 +50,7 @@ class Pieces:
             known.add(left + right)
             self._symbols.append(left + right)
         self.merges = tuple((left, right) for left, right in merges)
-        """What was given."""
+        """The merges given."""
         self._ids = {symbol: index for index, symbol in enumerate(self._symbols)}
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
         self._whole = lru_cache(MAX_REMEMBERED)(lambda word: tuple(self._of_word(word, 0.0, None)))
@@ -61,19 +61,19 @@ class Pieces:
         return len(self._symbols)
 
     def symbol(self, piece: int) -> str:
-        """What a piece stands for, as CLIP's vocabulary writes it."""
+        """Symbol of a piece, as written in CLIP's vocabulary."""
         return self._symbols[piece]
 
     def __call__(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """Divide a text.
+        """Divide a text into pieces.
 
         Args:
             text: Any string.
-            dropout: How probable it is that a merge that could be done next is not considered.
-            rng: Where chance comes from; needed for ``dropout`` above 0.
+            dropout: Probability of skipping a possible merge.
+            rng: Source of randomness, required if ``dropout`` is above 0.
 
         Returns:
-            The pieces of its words, in order.
+            Pieces of all words, in order.
         """
         found: list[int] = []
         for word in default_tokenizer().words(text):
@@ -96,16 +96,16 @@ class Pieces:
 
 
 def clip_pieces() -> Pieces:
-    """CLIP's own: 49,406 of them, with its ids."""
+    """CLIP's pieces: 49,406 of them, with its ids."""
     return Pieces(read_merges())
 
 
 def learned_pieces(captions: Iterable[str], vocab_size: int) -> Pieces:
-    """Learn merges from captions, by the ``tokenizers`` library.
+    """Learn merges from captions with the ``tokenizers`` library.
 
     Args:
-        captions: What to learn from.
-        vocab_size: How many pieces there shall be at most, from 512; fewer if the captions have no more.
+        captions: Captions to learn from.
+        vocab_size: Maximum number of pieces, at least 512; fewer if the captions yield no more.
 
     Raises:
         ValueError: If ``vocab_size`` is less.

@@ -1,9 +1,8 @@
 """Images as the discrete VAE reads them, and back.
 
-Its likelihood lives between 0 and 1, both excluded, so pixels are first brought inside by ε on either side.
+Its likelihood is defined between 0 and 1, both excluded, so pixels are first scaled into [ε, 1 - ε].
 
-Source: A. Ramesh et al., 2021, equation 3; ``map_pixels`` and ``unmap_pixels`` of ``dall-e`` 0.1, which these equal to
-the bit.
+Source: A. Ramesh et al., 2021, equation 3; ``map_pixels`` and ``unmap_pixels`` of ``dall-e`` 0.1, bit-identical.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ EPS = 0.1
 
 
 def map_pixels(images: Tensor) -> Tensor:
-    """Bring pixels from [0, 1] into [ε, 1 - ε].
+    """Scale pixels from [0, 1] to [ε, 1 - ε].
 
     >>> map_pixels(torch.tensor([0.0, 0.5, 1.0]))
     tensor([0.1000, 0.5000, 0.9000])
@@ -25,19 +24,19 @@ def map_pixels(images: Tensor) -> Tensor:
 
 
 def unmap_pixels(mapped: Tensor) -> Tensor:
-    """Bring pixels back to [0, 1]; what lies outside is cut off there."""
+    """Scale pixels back to [0, 1] and clamp them."""
     return torch.clamp((mapped - EPS) / (1 - 2 * EPS), 0, 1)
 
 
 def cropped(images: Tensor, multiple: int) -> Tensor:
-    """The middle of images, both sides of it the largest multiple that fits, as ComfyUI crops for a VAE.
+    """Crop the centre of images to the largest multiple that fits on each side, as ComfyUI does for a VAE.
 
     Args:
         images: ``[..., h, w]``.
         multiple: Pixels along each side of a token.
 
     Returns:
-        A view of them; the images themselves where nothing has to go.
+        A view of them, or the images themselves if they need no cropping.
 
     Raises:
         ValueError: If a side is shorter than one token.

@@ -11,11 +11,11 @@ from ..encoder.layers import ACTIVATIONS
 from ..encoder.sparse_masks import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 
 MAX_LENGTH = 5120
-"""Most positions of text and image together."""
+"""Maximum number of positions, text and image together."""
 MAX_SIZE = 2**17
 MAX_LAYERS = 256
 START_PIECE = 2
-"""What ru-DALL-E's version 2 puts before the text."""
+"""Piece that version 2 of ru-DALL-E puts before the text."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class PriorConfig:
     """
 
     text_vocab_size: int = 16384
-    """Values that a piece of text can have; the padding of each position is counted apart."""
+    """Number of text pieces, without the padding tokens."""
     text_length: int = 256
-    """T: positions of text."""
+    """T: text positions."""
     rows: int = 32
-    """Of the grid of image tokens."""
+    """Height of the grid of image tokens."""
     columns: int = 32
-    """Of the grid of image tokens."""
+    """Width of the grid of image tokens."""
     image_vocab_size: int = 8192
-    """K: values that an image token can have."""
+    """K: number of values an image token can have."""
     hidden_dim: int = 3968
     """d: width of a position's state."""
     num_heads: int = 62
@@ -49,11 +49,11 @@ class PriorConfig:
     layer_norm_eps: float = 1e-5
     """epsilon added to the variance in every LayerNorm."""
     kernel_size: int = KERNEL_SIZE
-    """Rows and columns of the kernel of the convolutional mask, in the last layer."""
+    """Kernel size of the convolutional mask in the last layer, in rows and columns."""
     variant: MaskVariant = "dalle"
-    """Whose layout: the paper's, or that of ru-DALL-E's weights of version 2 or 3. Both of these have their own masks,
-    norms of what each layer adds to the stream, and a second norm before the heads. Version 2 also puts `START_PIECE`
-    before the text: the last piece of the text then stands where masks have the first image token, and so on."""
+    """Layout: the paper's, or that of ru-DALL-E's weights, version 2 or 3. Both have their own masks, norms on residual
+    branches, and a second norm before the heads. Version 2 also puts `START_PIECE` before the text, which shifts all
+    positions by one against the masks: the last text piece is where they have the first image token."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -69,7 +69,7 @@ class PriorConfig:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r}")
-        if self.activation not in tuple(ACTIVATIONS):  # a file may say anything, even a list
+        if self.activation not in tuple(ACTIVATIONS):  # a file may contain anything, even a list
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
@@ -80,7 +80,7 @@ class PriorConfig:
 
     @property
     def num_image_tokens(self) -> int:
-        """Of one image."""
+        """Number of tokens in an image."""
         return self.rows * self.columns
 
     @property
@@ -90,20 +90,20 @@ class PriorConfig:
 
     @property
     def has_start(self) -> bool:
-        """Whether a piece stands before the text."""
+        """Whether the text is preceded by a start piece."""
         return self.variant == "rudalle-v2"
 
     @property
     def first_image_position(self) -> int:
-        """How many positions stand before the image's tokens."""
+        """Number of positions before the image tokens."""
         return self.text_length + self.has_start
 
     @property
     def length(self) -> int:
-        """Positions of text and image together."""
+        """Number of positions, text and image together."""
         return self.text_length + self.num_image_tokens
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of the image's tokens."""
+        """Rows and columns of image tokens."""
         return self.rows, self.columns

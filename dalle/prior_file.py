@@ -1,6 +1,6 @@
-"""A prior alone as a safetensors file: its parameters by their names, its sizes in the metadata.
+"""A prior alone as a safetensors file: parameters by name, sizes in the metadata.
 
-What ``dalle train`` writes is a whole DALL·E instead, with a discrete VAE and merges (``dalle.py``).
+``dalle train`` writes a complete DALL·E instead, with a discrete VAE and merges (``dalle.py``).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from .prior import Prior
 from .prior_config import PriorConfig
 
 FORMAT = "dalle-prior"
-"""What the entry ``format`` of the metadata says."""
+"""Value of the metadata entry ``format``."""
 CONVERT = "python run.py convert-rudalle IN OUT"
-"""The command that makes a file of ru-DALL-E's weights."""
+"""Command that converts ru-DALL-E's weights."""
 
 
 def save_prior(prior: Prior, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a prior, whole or not at all.
+    """Write a prior atomically.
 
     Args:
-        prior: What to write.
-        path: Of the file; one that is there is replaced.
-        about: Further entries of the metadata, such as where it comes from.
+        prior: Model to write.
+        path: Output file; an existing one is replaced.
+        about: Further metadata entries, such as the origin of the model.
 
     Raises:
-        OSError: If it cannot be written; what was there before still is.
+        OSError: If it cannot be written; an existing file is left as it was.
     """
     save_model(prior, path, {**(about or {}), "format": FORMAT, "prior": json.dumps(asdict(prior.config))})
 
@@ -42,7 +42,7 @@ def load_prior(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
     Args:
         path: A file of `save_prior`, or of the command ``convert-rudalle``.
         dtype: Type of the weights and of the arithmetic.
-        device: Where the model shall be.
+        device: Device of the model.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -55,7 +55,7 @@ def load_prior(path: str | Path, *, dtype: torch.dtype = torch.float32, device: 
 
 
 def _built(path: Path, metadata: Mapping[str, str]) -> Prior:
-    """The model that the metadata names, without its weights."""
+    """Build the model described by the metadata, without its weights."""
     if metadata.get("format") != FORMAT or "prior" not in metadata:
         raise DVAEFileError(
             f"{path}: this is no prior of ours: its metadata has no sizes of one. ru-DALL-E's are converted by "

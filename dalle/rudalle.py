@@ -1,10 +1,11 @@
-"""ru-DALL-E's weights as a prior of ours: names, and the parts that one of its matrices has.
+"""ru-DALL-E's weights as a prior of ours: key names, and the split of a fused matrix.
 
-Its state dict is that of its program's model. It says nothing of the number of heads, which follows from the width for
-the published models, and of the version, which decides the layout, only by the masks that may be in it.
+The state dict is that of rudalle's model. It does not hold the number of heads, which follows from the width for the
+published models. The version, which decides the layout, shows only in the masks that may be in it.
 
-No host imports this module, as it reads a pickle (a contract in ``pyproject.toml`` holds that); the command
-``convert-rudalle`` does. The pickle is read by PyTorch's ``weights_only`` unpickler as it is: tensors are all there is.
+No host imports this module, as it reads a pickle (a contract in ``pyproject.toml`` enforces that); the command
+``convert-rudalle`` does. The pickle is read by PyTorch's ``weights_only`` unpickler without exceptions: the file holds
+only tensors.
 
 Source: rudalle 1.1.3, by the names and shapes of its model's state dict and what the model computes.
 """
@@ -27,12 +28,12 @@ from .prior import Prior
 from .prior_config import PriorConfig
 
 MAX_BYTES = 64 * 2**30
-"""Longest file that is read; the largest published one, Kandinsky, has 12 billion parameters."""
+"""Maximum file size; the largest published model, Kandinsky, has 12 billion parameters."""
 ZIP = b"PK\x03\x04"
-"""What a file begins with."""
+"""First bytes of a zip file."""
 VARIANTS: tuple[MaskVariant, ...] = tuple(name for name in MASK_VARIANTS if name != "dalle")
 HEADS = {768: 12, 2048: 16, 3840: 60}
-"""Attention heads by width: of rudalle's dummy, of the models with 1.3 billion parameters, of Kandinsky."""
+"""Attention heads by width: rudalle's dummy model, the models with 1.3 billion parameters, Kandinsky."""
 
 _NAMES = {
     "text_embeddings.weight": "text_embedding.weight",
@@ -60,16 +61,16 @@ _MASKS = {
 
 
 def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Make a prior of a file of ru-DALL-E's weights, ``pytorch_model*.bin``.
+    """Build a prior from a file of ru-DALL-E's weights, ``pytorch_model*.bin``.
 
     Args:
         path: The file.
-        variant: One of `VARIANTS`; None if the file's masks say it.
-        num_heads: Attention heads in each layer; None for the published widths, `HEADS`.
+        variant: One of `VARIANTS`, or None to infer it from the file's masks.
+        num_heads: Attention heads in each layer, or None to look the width up in `HEADS`.
 
     Returns:
-        The model, in the file's own types, in evaluation mode without gradients. What it keeps of the file is read when
-        it is used.
+        The model, in the file's own types, in evaluation mode without gradients. Its tensors are read from the file
+        when first used.
 
     Raises:
         DVAEFileError: If the file cannot be used.
@@ -97,16 +98,16 @@ def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int 
 
 
 def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Make a prior of ru-DALL-E's state dict.
+    """Build a prior from ru-DALL-E's state dict.
 
     Args:
-        state: Tensors by the names of rudalle's ``DalleModel``. Some of them are taken over as they are, not copied.
-        variant: As of `read_rudalle`.
-        num_heads: As of `read_rudalle`.
+        state: Tensors by the names of rudalle's ``DalleModel``. Some of them are shared, not copied.
+        variant: As in `read_rudalle`.
+        num_heads: As in `read_rudalle`.
 
     Raises:
-        ValueError: If a tensor is missing, is not one of the model's, or has another shape or type; if the masks are
-            of no variant, or of another one than was given; if something is not said, and cannot be found out.
+        ValueError: If a tensor is missing, unknown, or has another shape or type; if the masks fit no variant, or not
+            the given one; or if an argument left out cannot be inferred.
     """
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ValueError("it holds no tensors by name")
@@ -136,7 +137,7 @@ def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, nu
 
 
 def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
-    """Sizes, from shapes; any of the variants."""
+    """Sizes inferred from shapes; ``variant`` is only a placeholder."""
 
     def size(name: str, axis: int = 0) -> int:
         if name not in state or state[name].ndim != 2:
@@ -164,7 +165,7 @@ def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
 
 
 def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, given: MaskVariant | None) -> MaskVariant:
-    """The one that was given, or the only one whose masks are those of the file."""
+    """The given variant, or the only one whose masks are those of the file."""
     if given is not None and given not in VARIANTS:
         raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {given!r}")
     masks = {kind: state[name].bool() for name, kind in _MASKS.items() if name in state}
@@ -185,10 +186,10 @@ def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, given: MaskVariant
 
 
 def _renamed(name: str, tensor: Tensor, config: PriorConfig) -> dict[str, Tensor]:
-    """Our tensors of one of theirs."""
+    """Our tensors for one of theirs."""
     stem, _, kind = name.rpartition(".")
     if name == "text_pos_embeddings.weight":
-        # version 3 has a row for the start too, which it never reads
+        # version 3 also has a row for the start, which it never reads
         return {_NAMES[name]: tensor[: config.first_image_position].clone()}
     if name in _NAMES:
         return {_NAMES[name]: tensor}

@@ -1,8 +1,8 @@
-"""Image tokens drawn from a prior, one after the other, with a key-value cache.
+"""Draw image tokens from a prior one by one, with a key-value cache.
 
 Shapes: n = images, T = positions of text, K = values of an image token, s = T + image tokens, h = heads, e = head_dim.
 
-What each layer attends is known beforehand, so a step reads the keys and values that its mask permits, and no others.
+The masks are known beforehand, so a step reads only the keys and values that its mask allows.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, sections 2.6 and 3.3; A. Holtzman et al., "The
 Curious Case of Neural Text Degeneration", 2020, for top-p.
@@ -20,27 +20,27 @@ from torch import Tensor
 from .prior import Prior
 
 MEMORY_BUDGET = 1024**3
-"""Bytes that the keys and values of the images drawn together may take."""
+"""Memory limit for the keys and values of images drawn together, in bytes."""
 
 OnToken = Callable[[int, Tensor], None]
-"""Called after each token with the number of images that are finished, and the tokens so far of those being drawn,
-``[images, k]``. What it raises ends the work."""
+"""Callback after each token, given the number of finished images and the tokens so far of those being drawn, ``[images,
+k]``. An exception it raises ends the work."""
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """How a token is drawn from the probabilities of all its values.
+    """Sampling options for a token.
 
     Raises:
         ValueError: If a number is out of range.
     """
 
     temperature: float = 1.0
-    """What logits are divided by; 0 takes the likeliest token."""
+    """Divisor of the logits; 0 takes the likeliest token."""
     top_k: int = 0
-    """Only the k likeliest values can be drawn; 0 for all of them. Ties with the last of them stay."""
+    """Draw only from the k likeliest values; 0 for all of them. Ties with the last of them are kept."""
     top_p: float = 1.0
-    """Only the likeliest values can be drawn that together have at least this probability; 1 for all of them."""
+    """Draw only from the likeliest values that together reach this probability; 1 for all of them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -52,14 +52,14 @@ class SampleOptions:
 
 
 def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
-    """What tokens are drawn from.
+    """Probabilities to draw tokens from.
 
     Args:
         logits: ``[n, K]``.
         options: Temperature, then top-k, then top-p, as in transformers.
 
     Returns:
-        ``[n, K]``, float64; rows add up to 1.
+        ``[n, K]``, float64; rows sum to 1.
     """
     logits = logits.double()
     if options.temperature == 0:
@@ -71,21 +71,21 @@ def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
     shares = logits.softmax(1)
     if options.top_p < 1:
         ordered, order = shares.sort(dim=1, descending=True, stable=True)
-        before = ordered.cumsum(1) - ordered  # probability of all that are likelier
+        before = ordered.cumsum(1) - ordered  # probability of all likelier values
         shares = shares.masked_fill((before >= options.top_p).gather(1, order.argsort(1)), 0.0)
         shares = shares / shares.sum(1, keepdim=True)
     return shares
 
 
 def draw(shares: Tensor, numbers: Tensor) -> Tensor:
-    """One value for each row.
+    """Draw one value for each row.
 
     Args:
         shares: ``[n, K]``, probabilities.
-        numbers: ``[n]``, from 0 to below 1: which part of the whole probability is drawn.
+        numbers: ``[n]``, in [0, 1): positions in the cumulative probability.
 
     Returns:
-        ``[n]``, int64. A value without probability is never drawn.
+        ``[n]``, int64. A value of probability 0 is never drawn.
     """
     sums = shares.cumsum(1)
     total = sums[:, -1:]
@@ -108,18 +108,17 @@ def sample(
     Args:
         prior: The model.
         text: ``[T]``, int64: one caption, as a row of `Prior.padded`.
-        seeds: One for each image. The numbers by which an image is drawn follow from its seed alone, whatever else is
-            drawn with it.
-        options: How tokens are drawn.
-        prefix: Up to all tokens of an image in raster order, int64: each image begins with them.
-        memory_budget: Bytes for keys and values; one image is always drawn.
+        seeds: One per image. An image's random numbers depend on its seed alone, not on the images drawn with it.
+        options: Sampling options.
+        prefix: First tokens of every image in raster order, int64.
+        memory_budget: Bytes for keys and values; at least one image is drawn at a time.
         on_token: See `OnToken`.
 
     Returns:
         ``[n, rows, columns]``, int64, on the CPU.
 
     Raises:
-        ValueError: If text or prefix do not fit the model, or its outputs are no numbers.
+        ValueError: If text or prefix do not fit the model, or its outputs are not finite.
     """
     config, options = prior.config, options or SampleOptions()
     given = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
@@ -145,9 +144,9 @@ def sample(
 
 @torch.inference_mode()
 def steps(prior: Prior, text: Tensor, seeds: Sequence[int], options: SampleOptions, prefix: Tensor) -> Iterator[Tensor]:
-    """Draw some images at once, and give the tokens so far after each, ``[n, k]``; first the prefix, if there is one.
+    """Draw some images at once, yielding the tokens so far after each step, ``[n, k]``; first the prefix, if any.
 
-    Args, otherwise as of `sample`.
+    Arguments as in `sample`.
     """
     config = prior.config
     device = prior.final_layer_norm.weight.device
@@ -180,11 +179,11 @@ class Cache:
     """Keys and values of all positions so far, of every layer."""
 
     def __init__(self, prior: Prior, count: int) -> None:
-        """Make room for some images.
+        """Allocate the cache.
 
         Args:
             prior: The model.
-            count: n.
+            count: n, the number of images.
         """
         config, weight = prior.config, prior.image_head.weight
         head_dim = config.hidden_dim // config.num_heads
@@ -194,14 +193,14 @@ class Cache:
         self._masks = {kind: prior.mask(index)[0, 0] for index, kind in enumerate(prior.kinds)}
 
     def pasts(self, start: int) -> list[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-        """What each layer knows at a position, from 0, and remembers of it and of those given with it."""
+        """Cache access of each layer at a position, counted from 0, which also stores the new keys and values."""
         attended = {kind: mask[start, : start + 1].nonzero().squeeze(1) for kind, mask in self._masks.items()}
 
         def past(index: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
             states = self._states[index]
 
             def remembered(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-                # the same keys and values for all images at first
+                # at first all images have the same keys and values
                 states[0, :, :, start : start + keys.shape[2]] = keys
                 states[1, :, :, start : start + keys.shape[2]] = values
                 if not start:
@@ -215,7 +214,7 @@ class Cache:
 
 
 def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:
-    """How many images are drawn together, 1 at least.
+    """Number of images drawn together, at least 1.
 
     Args:
         prior: The model.
@@ -225,6 +224,6 @@ def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:
 
 
 def bytes_per_image(prior: Prior) -> int:
-    """Memory of an image's keys and values, and of what a step copies of them, roughly."""
+    """Approximate memory per image for keys and values, including the copy made by a step."""
     config = prior.config
     return 2 * (config.num_layers + 1) * config.length * config.hidden_dim * prior.image_head.weight.element_size()

@@ -1,4 +1,4 @@
-"""Numbers that change while a discrete VAE is trained: KL weight, temperature, step size.
+"""Values that change while a discrete VAE is trained: KL weight, temperature, step size.
 
 Source: A. Ramesh et al., 2021, appendix A.2.
 """
@@ -15,7 +15,7 @@ COURSES: tuple[Course, ...] = get_args(Course)
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that goes from one value to another within some updates, and then stays.
+    """A number that moves from one value to another within some updates, then stays.
 
     Raises:
         ValueError: If a number is out of range.
@@ -28,9 +28,9 @@ class Schedule:
     first: float
     last: float
     steps: int
-    """Updates from the one to the other."""
+    """Updates from the first value to the last."""
     begin: int = 0
-    """Updates before, with the first value."""
+    """Updates before that, with the first value."""
     course: Course = "cosine"
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Schedule:
             raise ValueError(f"a schedule has 1 or more updates, got {self.steps} after {self.begin}")
 
     def __call__(self, step: int) -> float:
-        """Its value in an update, counted from 0; exactly the first one and exactly the last one at the ends."""
+        """Value at an update, counted from 0; exactly the first and last value at the ends."""
         share = min(1.0, max(0.0, (step - self.begin) / self.steps))
         if share in (0.0, 1.0):
             return self.last if share else self.first
@@ -61,6 +61,6 @@ class Schedule:
 KL_WEIGHT = Schedule(0.0, 6.6, 5_000)
 TEMPERATURE = Schedule(1.0, 1 / 16, 150_000)
 STEP_SIZE = Schedule(1e-4, 1.25e-6, 1_200_000)
-"""The paper's."""
+"""The paper's step size."""
 NUM_STEPS = 3_000_000
-"""The paper's."""
+"""The paper's number of updates."""

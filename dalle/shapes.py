@@ -1,6 +1,6 @@
-"""Captioned pictures of coloured shapes: data small enough to see a discrete VAE, and what is built on it, learn.
+"""Captioned pictures of coloured shapes: data small enough to watch a discrete VAE and models built on it learn.
 
-A caption names size, colour, kind and place of the one shape in its picture. Of all 540 combinations 64 are held out.
+A caption names size, colour, kind and place of the one shape in its picture. 64 of all 540 combinations are held out.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ PLACES = {
     "at the bottom": (1 / 2, 5 / 6),
     "at the bottom right": (5 / 6, 5 / 6),
 }
-"""Centres, in sides of a picture that is not shrunk."""
+"""Centres, relative to the side of an unshrunk picture."""
 NUM_HELD_OUT = 64
 
 
 @dataclass(frozen=True)
 class Style:
-    """How shapes are drawn. The defaults are for the small recipe: wholly inside, on backgrounds that differ."""
+    """Drawing style. The defaults are for the small recipe: wholly inside, on varying backgrounds."""
 
     side: int = 96
-    """Of the picture that is drawn, in pixels; other numbers are for 96."""
+    """Side of the drawn picture, in pixels; other numbers refer to 96."""
     radii: tuple[float, float] = (16, 24)
-    """Of small and large shapes."""
+    """Radii of small and large shapes."""
     spread: float = 0.75
-    """How far from the middle places are; 1 for `PLACES` as they are."""
+    """Distance of places from the centre; 1 for `PLACES` as they are."""
     background: tuple[int, int] = (5, 90)
     """Darkest and brightest value of a channel."""
 
 
 class Shape(NamedTuple):
-    """What a picture shows."""
+    """The content of a picture."""
 
     size: str
     color: str
@@ -63,29 +63,29 @@ class Shape(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """Such as "a small red ring at the top"."""
+        """Caption, such as "a small red ring at the top"."""
         return f"a {self.size} {self.color} {self.kind} {self.place}"
 
 
 def combinations() -> list[Shape]:
-    """All 540."""
+    """All 540 combinations."""
     return [Shape(*words) for words in product(("small", "large"), COLORS, KINDS, PLACES)]
 
 
 def split() -> tuple[list[Shape], list[Shape]]:
-    """All combinations in two parts: 476 to learn from, and 64 held out."""
+    """Split all combinations: 476 to learn from, and 64 held out."""
     shapes = combinations()
     random.Random(0).shuffle(shapes)
     return shapes[NUM_HELD_OUT:], shapes[:NUM_HELD_OUT]
 
 
 def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
-    """A picture of a shape; no two are the same in background, place, size and colour.
+    """Draw a shape; background, place, size and colour vary from picture to picture.
 
     Args:
         shape: What to draw.
-        rng: Where the differences come from.
-        style: How.
+        rng: Source of the variation.
+        style: Drawing style.
     """
     from PIL import Image, ImageDraw
 
@@ -114,19 +114,19 @@ def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
 
 
 def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4), seed: int = 0) -> Mapping[str, int]:
-    """Write pictures, each with a caption beside it: ``train`` and ``held_out``, of different combinations.
+    """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations.
 
     Args:
-        folder: For the two folders; it is not there, or empty.
+        folder: Parent of the two folders, empty or not existing yet.
         size: Pixels along each side.
-        copies: Drawings of each combination, to learn from and held out.
-        seed: Of the differences.
+        copies: Drawings per combination, for training and held out.
+        seed: Seed of the variation.
 
     Returns:
-        How many pictures are in each folder.
+        Number of pictures in each folder.
 
     Raises:
-        ValueError: If there is something at the folder.
+        ValueError: If the folder is not empty.
         OSError: If a file cannot be written.
     """
     from PIL import Image

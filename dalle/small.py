@@ -1,9 +1,9 @@
-"""Encoder and decoder of the small recipe: 4 pixels to a token, learned within minutes.
+"""Encoder and decoder of the small recipe: 4 pixels per token, trained within minutes.
 
 Notation: b images, h and w pixels along the sides, K token values.
 
-While it is trained, its logits are normalised (`LogitNorm`), so that no token can win everywhere. Afterwards that is
-part of the last convolution.
+During training its logits are normalised (`LogitNorm`), so that no token can win everywhere. Afterwards the norm is
+folded into the last convolution.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SCALE = 3.0
 """Standard deviation of each token's normalised logits."""
 MOMENTUM = 0.02
 """Weight of a batch in the running mean and variance."""
-_MIDDLE, _GAIN = 0.3, 4.0  # the mean of pictures that are mostly dark, and about 1 / standard deviation
+_MIDDLE, _GAIN = 0.3, 4.0  # mean of mostly dark pictures, and about 1 / standard deviation
 
 
 class SmallBlock(nn.Module):
-    """A residual block of two convolutions, the ReLU before each."""
+    """A residual block of two convolutions, each after a ReLU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class SmallBlock(nn.Module):
         self.conv_2 = nn.Conv2d(width // 2, width, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, width, h, w]``, as given."""
+        """Transform ``[b, width, h, w]`` to the same shape."""
         return x + self.conv_2(torch.relu(self.conv_1(torch.relu(x))))
 
 
 class LogitNorm(nn.Module):
-    """Each token's logits brought to mean 0 over images and positions, and to the standard deviation `SCALE`.
+    """Normalise each token's logits to mean 0 over images and positions, and to the standard deviation `SCALE`.
 
-    Batch normalisation without gain and bias; the batch is that of all processes.
+    Batch normalisation without gain and bias, synchronised over all processes.
     """
 
     mean: Tensor
@@ -51,7 +51,7 @@ class LogitNorm(nn.Module):
         self.register_buffer("variance", torch.ones(vocab_size))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """``[b, K, h, w]``; in training by the batch's own mean and variance, otherwise by the running ones."""
+        """Normalise ``[b, K, h, w]`` by the batch's mean and variance in training, otherwise by the running ones."""
         if not self.training:
             return self._normalised(logits, self.mean, self.variance)
         processes = 1
@@ -71,14 +71,14 @@ class LogitNorm(nn.Module):
 
     @torch.no_grad()
     def folded_into(self, conv: nn.Conv2d) -> dict[str, Tensor]:
-        """Weight and bias of a convolution that gives the normalised logits by itself, by the running statistics."""
+        """Weight and bias of the convolution with the normalisation by the running statistics folded in."""
         factor = SCALE * (self.variance + self.eps).rsqrt()
         bias = torch.zeros_like(self.mean) if conv.bias is None else conv.bias
         return {"weight": conv.weight * factor[:, None, None, None], "bias": (bias - self.mean) * factor}
 
 
 def _shared(values: Tensor, processes: int) -> Tensor:
-    """The mean over processes, with its gradient."""
+    """Mean over processes, with its gradient."""
     if processes == 1:
         return values
     from torch.distributed.nn.functional import all_reduce
@@ -102,7 +102,7 @@ class SmallEncoder(nn.Module):
         """Encode images.
 
         Args:
-            pixels: ``[b, 3, h, w]``, as `map_pixels` gives them; h and w multiples of 4.
+            pixels: ``[b, 3, h, w]``, from `map_pixels`; h and w multiples of 4.
 
         Returns:
             Logits ``[b, K, h / 4, w / 4]``.
@@ -121,15 +121,15 @@ class SmallDecoder(nn.Module):
         self.blocks = nn.Sequential(*(SmallBlock(n) for _ in range(config.num_blocks)))
         self.up = nn.ConvTranspose2d(n, n // 2, 4, 2, 1)
         self.output = nn.ConvTranspose2d(n // 2, 3, 4, 2, 1)
-        nn.init.normal_(self.input.weight, std=1.0)  # vectors of tokens, far enough apart to be told from the start
+        nn.init.normal_(self.input.weight, std=1.0)  # token vectors far enough apart to be distinguished from the start
 
     def forward(self, shares: Tensor) -> Tensor:
         """Decode tokens.
 
         Args:
-            shares: ``[b, K, h / 4, w / 4]``: one-hot tokens, or their relaxation.
+            shares: ``[b, K, h / 4, w / 4]``: tokens, one-hot or relaxed.
 
         Returns:
-            μ, ``[b, 3, h, w]``: the logit of a pixel as `map_pixels` gives it, for red, green and blue.
+            μ, ``[b, 3, h, w]``: logits of pixels as in `map_pixels`, for red, green and blue.
         """
         return self.output(torch.relu(self.up(torch.relu(self.blocks(self.input(shares))))))

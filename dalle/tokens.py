@@ -1,7 +1,6 @@
-"""Tokens of images as values: what they belong to, how they are written as text, and swapping some of them.
+"""Tokens of images as values: their model, their text form, and swapping some of them.
 
-Rows and columns are counted from 1, as people point at them; the numbers of tokens from 0, as they stand in the
-vocabulary.
+Rows and columns are counted from 1, as users do; token numbers from 0, as in the vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 from .config import DVAEConfig
 
 MAX_QUOTED = 80
-"""Characters of a line that a message quotes."""
+"""Maximum number of characters of a line quoted in a message."""
 
 _SWAP = re.compile(
     r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*,\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*=\s*(\d{1,9})\s*", re.ASCII
@@ -26,17 +25,17 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True)
 class ImageTokens:
-    """The tokens of some images of one size, and the kind of dVAE that they are of."""
+    """Tokens of images of one size, and the kind of dVAE they belong to."""
 
     ids: Tensor
     """``[b, rows, columns]``, int64, on the CPU."""
     downsampling: int
     """Pixels along each side of a token."""
     vocab_size: int
-    """How many values a token can have."""
+    """Number of values a token can have."""
 
     def check_fits(self, config: DVAEConfig) -> None:
-        """Raise a ValueError if a dVAE of these sizes cannot have made them."""
+        """Raise a ValueError if a dVAE of these sizes cannot have made the tokens."""
         if (self.downsampling, self.vocab_size) != (config.downsampling, config.vocab_size):
             raise ValueError(
                 f"these tokens are of a dVAE with {self.vocab_size} tokens of {self.downsampling} pixels; this one has "
@@ -46,18 +45,18 @@ class ImageTokens:
 
 @dataclass(frozen=True)
 class Swap:
-    """One number for all tokens in some rows and columns."""
+    """One token for all positions in some rows and columns."""
 
     rows: tuple[int, int]
-    """First and last, counted from 1."""
+    """First and last row, counted from 1."""
     columns: tuple[int, int]
-    """The same."""
+    """First and last column, counted from 1."""
     number: int
-    """The token that is put there."""
+    """Token to put there."""
 
 
 def write_tokens(ids: Tensor) -> str:
-    r"""Tokens as text: one row of the grid per line, an empty line between images.
+    r"""Write tokens as text: a line per row of the grid, an empty line between images.
 
     >>> write_tokens(torch.tensor([[[3, 1], [0, 12]], [[5, 5], [5, 5]]]))
     '3 1\n0 12\n\n5 5\n5 5'
@@ -66,18 +65,17 @@ def write_tokens(ids: Tensor) -> str:
 
 
 def read_tokens(text: str, vocab_size: int) -> Tensor:
-    r"""Tokens from text as `write_tokens` writes it; commas between numbers are taken, too.
+    r"""Read tokens from text as `write_tokens` writes it; commas between numbers are allowed.
 
     Args:
         text: The text.
-        vocab_size: How many values a token can have.
+        vocab_size: Number of values a token can have.
 
     Returns:
         ``[b, rows, columns]``, int64.
 
     Raises:
-        ValueError: If something in it is no token, the rows of an image have different lengths, or the images
-            different sizes.
+        ValueError: If something in it is not a token, the rows of an image differ in length, or the images in size.
 
     >>> read_tokens("3 1\n0, 12", 16).tolist()
     [[[3, 1], [0, 12]]]
@@ -114,16 +112,16 @@ def read_tokens(text: str, vocab_size: int) -> Tensor:
 
 
 def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap]:
-    """What tokens to put where: lines ``row, column = number``; ``2-4`` for several rows or columns.
+    """Read swaps from lines ``row, column = number``; ``2-4`` for several rows or columns.
 
     Args:
-        text: The lines; empty ones count for nothing.
-        rows: Of the grid.
-        columns: Of the grid.
-        vocab_size: How many values a token can have.
+        text: The lines; empty ones are ignored.
+        rows: Height of the grid.
+        columns: Width of the grid.
+        vocab_size: Number of values a token can have.
 
     Raises:
-        ValueError: If a line is of another form, or names a place or a token that there is not.
+        ValueError: If a line has another form, or names a position or token that does not exist.
 
     >>> read_swaps("3, 5 = 812", 32, 32, 8192)
     [Swap(rows=(3, 3), columns=(5, 5), number=812)]
@@ -157,14 +155,14 @@ def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap
 
 
 def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
-    """Put tokens into a copy of a grid, one after the other, in every image of the batch alike.
+    """Put tokens into a copy of a grid, one by one, the same in every image of the batch.
 
     Args:
-        ids: ``[b, rows, columns]``, which stays as it is.
-        swaps: Of this grid.
+        ids: ``[b, rows, columns]``, not modified.
+        swaps: Swaps within this grid.
 
     Returns:
-        The new tokens, and a line on each swap that says what was there before.
+        New tokens, and a line about each swap with the previous token.
 
     >>> swapped(torch.tensor([[[3, 1], [0, 12]]]), [Swap((1, 1), (2, 2), 7)])[1]
     ['row 1, column 2: 1 -> 7']
