@@ -8,6 +8,7 @@
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,23 @@ _load_package()
 from weighted_clip.parity.torchvision_operators import declare_missing_operators  # noqa: E402 - loaded above
 
 declare_missing_operators()
+
+
+FONT = TESTS / "fonts" / "DejaVuSans.ttf"
+"""The font that tests draw with, so that pictures come out alike everywhere; its licence is beside it."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _font() -> Iterator[None]:
+    if importlib.util.find_spec("PIL") is None:
+        yield
+        return
+    from weighted_clip.web.pictures import fonts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fonts, "REGULAR_FONTS", (str(FONT),))
+        patch.setattr(fonts, "BOLD_FONTS", ())
+        yield
 
 
 # a slow machine is not a failure

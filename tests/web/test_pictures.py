@@ -5,6 +5,7 @@ Pixels are only compared where a flat colour is expected, so any font will do.
 
 import copy
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -297,6 +298,12 @@ def test_weight_text(weight, text):
 
 
 # --- fonts
+
+
+def test_tests_draw_with_the_font_that_is_committed_with_its_licence():
+    folder = Path(__file__).resolve().parents[1] / "fonts"
+    assert fonts.main_font() == fonts.main_font(bold=True) == str(folder / "DejaVuSans.ttf")
+    assert "Bitstream Vera Fonts Copyright" in (folder / "LICENSE-DejaVu.txt").read_text(encoding="utf-8")
 
 
 def test_a_character_without_a_glyph_becomes_its_code_point():
