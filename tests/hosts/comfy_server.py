@@ -1,12 +1,15 @@
 """Finds ComfyUI checkouts, runs one as a server of its own, and speaks its HTTP interface.
 
 A server has a base directory of its own, so that nothing is written into the checkout, and listens on loopback only.
+With WEIGHTED_CLIP_FRONT_END=DIR in the environment it serves the front end in that folder instead of the one that is
+installed with it: a folder with an ``index.html``, or the folder into which pip put ``comfyui-frontend-package``.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -46,6 +49,8 @@ CHECKPOINT = "seeded-sd15.safetensors"
 LORA = "seeded-clip-lora.safetensors"
 TEXT_ENCODER = "seeded-clip-l.safetensors"
 """The files of make_checkpoint.py."""
+FRONT_END = "WEIGHTED_CLIP_FRONT_END"
+"""The environment variable with the folder of another front end."""
 MODEL_FOLDERS = ("checkpoints", "loras", "text_encoders", "embeddings")
 
 
@@ -56,6 +61,18 @@ def run_script(host: Host, script: Path, *arguments: Any, seconds: float = SCRIP
     )
     assert done.returncode == 0, f"{script.name} failed in ComfyUI {host.version}:\n{done.stdout[-6000:]}"
     return done.stdout
+
+
+def front_end_folder() -> Path | None:
+    """The folder of the front end that the environment names; None for the one that is installed with the host."""
+    given = os.environ.get(FRONT_END)
+    if not given:
+        return None
+    folder = Path(given).resolve()
+    places = (folder, folder / "static", folder / "comfyui_frontend_package" / "static")
+    found = next((place for place in places if (place / "index.html").is_file()), None)
+    assert found is not None, f"{FRONT_END}={given}: there is no index.html in it, nor a comfyui_frontend_package"
+    return found
 
 
 def _environment() -> dict[str, str]:
@@ -303,6 +320,8 @@ def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> 
         *("--disable-api-nodes", "--disable-auto-launch"),
         *("--database-url", "sqlite:///:memory:"),
     ]
+    if (front_end := front_end_folder()) is not None:
+        command += ["--front-end-root", str(front_end)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command, cwd=host.folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
