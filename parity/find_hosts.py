@@ -1,4 +1,4 @@
-"""Finding hosts in the folder of ``--hosts``: checkouts of ComfyUI, Forge and A1111, each with a Python of its own."""
+"""Finding hosts in the folder of ``--hosts``: checkouts of ComfyUI and of WebUIs, each with a Python of its own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["ComfyUI", "Forge", "A1111"]
+Kind = Literal["ComfyUI", "Forge", "Forge Classic", "A1111"]
+WEBUIS: tuple[Kind, ...] = ("Forge", "Forge Classic", "A1111")
+"""The kinds that take our extension."""
 
 # the first whose files are all there
 _FILES: dict[Kind, tuple[str, ...]] = {
     "ComfyUI": ("main.py", "comfy"),
     "Forge": ("launch.py", "modules/processing.py", "backend/text_processing"),
+    "Forge Classic": ("launch.py", "modules/processing.py", "modules_forge/forge_version.py", "ldm_patched"),
     "A1111": ("launch.py", "modules/processing.py"),
 }
 _VERSIONS: dict[Kind, tuple[str, str]] = {
     "ComfyUI": ("comfyui_version.py", r'__version__ = "(.+)"'),
     "Forge": ("modules_forge/forge_version.py", r"version = '(.+)'"),
+    "Forge Classic": ("modules_forge/forge_version.py", r'version = "(.+)"'),
     "A1111": ("CHANGELOG.md", r"## (\S+)"),
 }
 PEERS_VENV = "peers-venv"

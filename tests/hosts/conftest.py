@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.parity.find_hosts import Host, find_hosts, find_packs
+from weighted_clip.parity.find_hosts import WEBUIS, Host, find_hosts, find_packs
 
 from . import comfy_server
 from .browser import running_browser
@@ -49,7 +49,7 @@ def _run_on_webuis(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--hosts")
     hosts: list[Any] = [
         pytest.param(host, id=f"{host.kind} {host.version}")
-        for host in (find_hosts(Path(folder), "Forge", "A1111") if folder is not None else ())
+        for host in (find_hosts(Path(folder), *WEBUIS) if folder is not None else ())
     ]
     hosts = hosts or [pytest.param(None, marks=pytest.mark.skip(reason=NO_WEBUI), id="no WebUI")]
     metafunc.parametrize("webui_host", hosts, indirect=True, scope="session")

@@ -56,6 +56,7 @@ OFFLINE = {
 
 ON_THE_CPU = {
     "Forge": ("--always-cpu",),
+    "Forge Classic": ("--always-cpu", "--all-in-fp32"),
     "A1111": ("--use-cpu", "all", "--no-half", "--precision", "full", "--do-not-download-clip"),
 }
 """What makes each compute on the CPU in float32."""
