@@ -39,7 +39,7 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
-        controls = accordion.build_accordion(self.title(), self.elem_id, input_accordion)
+        controls = accordion.build_accordion(self.title(), self.elem_id, input_accordion, scheme=settings.FIRST_SCHEME)
         self.infotext_fields = [(control, partial(settings.pasted, name)) for name, control in controls.items()]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())

@@ -13,6 +13,19 @@ INFOTEXT = "Weighted CLIP"
 """First words of our entries in an image's parameters. The entry of this name alone is the scheme."""
 
 
+class FirstScheme(str):
+    """The scheme with which the script's menu begins, which is another than the default of the API.
+
+    Where a request names no scheme the host puts in what the menu begins with: this object. From a page comes a plain
+    string.
+    """
+
+    __slots__ = ()
+
+
+FIRST_SCHEME = FirstScheme("masked_blend")
+
+
 @dataclass(frozen=True)
 class Settings:
     """The controls of the script, in the order in which the API takes them; new ones are only ever appended."""
@@ -41,7 +54,8 @@ class Settings:
         names = [field.name for field in fields(cls)]
         if len(values) > len(names):
             raise ValueError(f"{INFOTEXT} takes {len(names)} values ({', '.join(names)}), got {len(values)}")
-        return cls(*values)
+        given = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
+        return cls(*given)
 
     def options(self) -> EncodeOptions:
         """How prompts are read and encoded. The host cleans its texts itself, and makes several of a prompt.

@@ -28,9 +28,16 @@ TAB = "Weighted CLIP"
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 CHIPS = ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
 PARAMETERS = (
-    "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: masked_blend, "
+    "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: comfy, "
     "Weighted CLIP law: compel, Weighted CLIP padding: mask"
 )
+
+
+PANEL = (
+    "const find = (name) => [...document.querySelectorAll(`#tab_txt2img [id$=weighted_clip_${name}]`)]"
+    "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0];"
+)
+"""A function of the page that finds the field of a setting of the script."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +89,7 @@ def test_loaded_model_is_named_compared_and_exported(
     page.open_part("Compare schemes")
     page.click("compare")
     page.wait_for_text("progress", "done")
-    assert page.wait_for_pictures("comparison", 1)
+    browser.wait("return document.querySelectorAll('#weighted_clip_comparison .weighted-clip-bars li').length > 9")
 
     page.open_part("Export")
     page.click("export")
@@ -125,13 +132,15 @@ def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> 
         "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0];"
         "return ['scheme', 'law', 'padding', 'mask_method'].map((name) => find(name)?.value)"
     )
+    nested, compel = "nested: one after the other", "compel: as compel shares it"
+    attention = "attention: no word can see it"
     assert browser.wait(f"const all = (() => {{ {values} }})(); return all.every(Boolean) && all") == [
-        *("a1111", "nested", "attend", "attention")
+        *("masked_blend: fade or remove words", nested, "attend", attention)
     ]
     browser.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
     browser.paste(PARAMETERS)
     browser.wait("document.querySelector('#paste').click(); return true")
-    expected = ["masked_blend", "compel", "mask", "attention"]
+    expected = ["comfy: weights as in ComfyUI", compel, "mask", attention]
     browser.wait(f"const all = (() => {{ {values} }})(); return all.join() === args[0].join()", expected)
     assert browser.run("return document.querySelector('#txt2img_prompt textarea').value") == "a (dog:0.5)"
     checked = (
@@ -139,6 +148,43 @@ def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> 
         ".some((one) => one.checked)"
     )
     browser.wait(checked)
+    note = "return document.querySelector('#tab_txt2img [id$=weighted_clip_note]').innerText"
+    browser.wait(f"const told = (() => {{ {note} }})(); return told.includes('Padding mask') && told")
+    seen = f"{PANEL} return ['law', 'mask_method', 'finest_step'].map((name) => !!find(name)?.offsetParent)"
+    browser.wait(f"return String((() => {{ {seen} }})()) === 'false,false,false'")
+
+
+def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, server: WebUIServer) -> None:
+    browser.open(server.address)
+    browser.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
+    browser.wait("return document.readyState === 'complete' && !!document.querySelector('.input-accordion-checkbox')")
+    browser.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
+    browser.wait(f"{PANEL} return find('scheme')?.offsetParent && find('scheme').value.startsWith('masked_blend: ')")
+    told = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]').innerText"
+    assert "blends in encodings without the word" in browser.run(f"return {told}")
+    seen = f"{PANEL} return ['law', 'mask_method', 'finest_step', 'padding'].map((name) => !!find(name)?.offsetParent)"
+    for scheme, expected in (("repeat", [0, 0, 1, 0]), ("a1111", [0, 0, 0, 0]), ("masked_blend", [1, 1, 0, 0])):
+        browser.run(f"{PANEL} find('scheme').focus()")
+        browser.wait(
+            "const option = [...document.querySelectorAll('[data-testid=dropdown-option]')]"
+            "  .find((one) => one.getAttribute('aria-label').startsWith(args[0] + ': '));"
+            "option?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}));"
+            "return !!option",
+            scheme,
+        )
+        browser.run("document.activeElement.blur()")
+        wanted = str([bool(one) for one in expected]).lower()
+        browser.wait(f"return JSON.stringify((() => {{ {seen} }})()) === args[0]", wanted.replace(" ", ""))
+        assert ("nothing changes" in browser.run(f"return {told}")) == (scheme == "a1111")
+
+
+def test_a_request_without_a_scheme_means_what_it_meant(server: WebUIServer) -> None:
+    """The host fills in what the page begins with."""
+    text = "a (dog:0.5)"
+    off, bare, named = (server.txt2img(text, script=script) for script in ((), (True,), (True, "masked_blend")))
+    assert bare.equals(off)
+    assert not named.equals(off)
+    assert "Weighted CLIP: a1111" in bare.infotext
 
 
 def test_page_has_no_error_of_ours(server: WebUIServer, page: LabPage) -> None:

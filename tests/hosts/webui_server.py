@@ -253,7 +253,10 @@ def running_webui(
     port, log = _free_port(), base / "server.log"
     command = [
         *(str(host.python), "launch.py", *ON_THE_CPU[host.kind], "--api", "--port", str(port), "--data-dir", str(base)),
-        *("--gradio-allowed-path", str(host.folder)),  # with another data folder Forge does not serve its own scripts
+        *(
+            "--gradio-allowed-path",
+            str(host.folder.resolve()),
+        ),  # with another data folder Forge does not serve its own scripts
         *("--skip-prepare-environment", "--skip-install", "--skip-torch-cuda-test", "--skip-python-version-check"),
         *("--skip-version-check", "--no-download-sd-model", "--no-hashing", "--disable-console-progressbars"),
         *arguments,

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("gradio")
 
 import gradio as gr
+from weighted_clip.weighting.schemes.table import SCHEMES
 
 from . import fake_webui as fake
 
@@ -104,7 +106,7 @@ def test_controls_are_settings_in_order_and_paste_themselves(
         controls = one.ui(False)
     assert used == ([controls[0]] if has_input_accordion else [])
     defaults = vars(settings.Settings())
-    assert [control.value for control in controls] == list(defaults.values())
+    assert [control.value for control in controls] == [False, "masked_blend", *list(defaults.values())[2:]]
     assert [control.elem_id.rpartition("clip_")[2] for control in controls] == list(defaults)
     for control, name in zip(controls[1:], list(defaults)[1:], strict=True):
         assert control.label
@@ -116,6 +118,61 @@ def test_controls_are_settings_in_order_and_paste_themselves(
     values = {name: read(parameters) for name, (_, read) in zip(defaults, one.infotext_fields, strict=True)}
     assert settings.Settings(**values) == settings.Settings(True, "masked_blend", law="compel")
     assert set(parameters) <= set(one.paste_field_names)
+
+
+def test_a_request_that_names_no_scheme_has_that_of_the_api_as_ever(
+    script: dict[str, Any], forge: fake.ForgeModel
+) -> None:
+    """The host fills in what the menus begin with; the page's own answer comes back as plain text."""
+    one = script["WeightedCLIPScript"]()
+    with gr.Blocks():
+        begun = [control.value for control in one.ui(False)]
+    for scheme, expected in ((begun[1], "a1111"), (json.loads(json.dumps(begun[1])), "masked_blend")):
+        generation = fake.Generation(forge)
+        one.process(generation, True, scheme, *begun[2:])
+        generation.setup_conds("a (dog:0.5)")
+        assert generation.extra_generation_params == {"Weighted CLIP": expected}
+
+
+def test_menus_show_names_for_people_and_hold_those_of_the_parameters(script: dict[str, Any]) -> None:
+    with gr.Blocks():
+        _, scheme, _, law, mask_method, *_ = script["WeightedCLIPScript"]().ui(False)
+    assert [value for _, value in scheme.choices] == list(SCHEMES)
+    assert ("masked_blend: fade or remove words", "masked_blend") in scheme.choices
+    for menu in (scheme, law, mask_method):
+        for name, value in menu.choices:
+            assert name.startswith(f"{value}: ")
+            # as the host looks for a default that its user has saved, which is a value
+            assert value in [choice[0] for choice in menu.choices]
+            assert json.loads(json.dumps(name)) == str(name)
+    assert "nothing" not in [choice[0] for choice in scheme.choices]
+
+
+def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]) -> None:
+    with gr.Blocks() as page:
+        controls = script["WeightedCLIPScript"]().ui(False)
+    scheme, padding, bind = controls[1], controls[5], controls[8]
+    dependency = next(one for one in page.fns.values() if (scheme._id, "change") in one.targets)
+    assert any(event == "load" for one in page.fns.values() for _, event in one.targets)
+    rows = [block for block in page.blocks.values() if isinstance(block, gr.Row) and block in dependency.outputs]
+    forms = {tuple(child.label for child in row.children[0].children): row.visible for row in rows}
+    assert forms == {("Law", "Mask method"): True, ("Finest step",): False}
+
+    def shown(**changed: Any) -> tuple[str, list[bool]]:
+        values = {control: changed.get(control.label, control.value) for control in dependency.inputs}
+        note, *updates = dependency.fn(*values.values())
+        return note, [update["visible"] for update in updates]
+
+    assert shown()[1] == [True, False]
+    assert "(dog:0.3)" in shown()[0]
+    assert shown(Scheme="repeat")[1] == [False, True]
+    note, visible = shown(Scheme="a1111")
+    assert "nothing changes" in note
+    assert visible == [False, False]
+    assert "Advanced" not in note
+    note, _ = shown(Padding="mask", **{"Keep apart": "red cat\nblue dog"})
+    assert "Advanced: Padding mask, Keep apart." in note
+    assert {padding, bind} < set(dependency.inputs)
 
 
 def test_process_arms_the_generation(script: dict[str, Any], forge: fake.ForgeModel) -> None:

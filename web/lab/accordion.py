@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.context import Context
 
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import BIND_HIDES, BIND_RESTS
@@ -14,55 +15,168 @@ from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
+from . import markup
+from .components import live
 
+SCHEME_NAMES = {
+    "comfy": "weights as in ComfyUI",
+    "a1111": "as the WebUI itself, no change",
+    "compel": "weights as in compel",
+    "masked_blend": "fade or remove words",
+    "down_weight": "raise words by fading all others",
+    "adv_compel": "fade words towards +",
+    "comfy++": "add what a word changes",
+    "a1111_no_norm": "as Emphasis mode No norm",
+    "a1111_global_norm": "as a1111, one mean for all chunks",
+    "perp": "along the empty prompt",
+    "lerp_last": "weights as in diffusers, SDXL",
+    "lpw": "weights as in diffusers, SD 1",
+    "unweighted": "ignore all weights",
+    "repeat": "a word counts several times",
+    "negpip": "below 0 takes a word away",
+    "negpip_apart": "below 0 as the extension NegPiP",
+}
+"""What people call each scheme: stands behind its name in the menu."""
+
+_NAMES: dict[str, Mapping[str, str]] = {
+    "scheme": SCHEME_NAMES,
+    "law": {"nested": "one after the other", "compel": "as compel shares it"},
+    "mask_method": {
+        "attention": "no word can see it",
+        "token": "another token in its place",
+        "remove": "the prompt without it",
+    },
+}
+_ADVICE = {
+    "a1111": "The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
+    "masked_blend": "Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
+}
+"""What else there is to say of a scheme."""
 _MENUS = {
     "scheme": ("Scheme", list(SCHEMES), "What a weight does"),
     "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first"),
-    "law": ("Law", list(LAWS), "masked_blend: several faded words"),
-    "mask_method": ("Mask method", list(MASK_METHODS), "masked_blend: what absent means"),
+    "law": ("Law", list(LAWS), "How several faded words share the result"),
+    "mask_method": ("Mask method", list(MASK_METHODS), "What it means that a word is absent"),
     "padding": ("Padding", list(PADDINGS), "What becomes of it"),
     "syntax": ("Syntax", list(SYNTAXES), "How weights are written"),
-    "finest_step": ("Finest step", list(FINEST_STEPS), "repeat: steps of a weight from 0 to 1"),
+    "finest_step": ("Finest step", list(FINEST_STEPS), "Steps of a weight from 0 to 1"),
 }
-"""Label, choices and help of each menu, by the name of the setting, in the order of the API."""
+"""Label, choices and help of each menu, by the name of the setting."""
+
+_DEFAULTS = {"syntax": "a1111"}
+"""Of menus whose first choice is not where they begin."""
+_ONLY_WITH = {"masked_blend": ("law", "mask_method"), "repeat": ("finest_step",)}
+"""Menus that only one scheme reads."""
+_ORDER = (
+    *("scheme", "normalization", "law", "mask_method", "padding", "syntax", "finest_step"),
+    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
+)
+"""The settings in the order of the API."""
 
 
-def build_accordion(title: str, elem_id: Callable[[str], str], input_accordion: Any = None) -> dict[str, Any]:
+class _Name(str):
+    """A choice as it is shown. A WebUI looks there whether a saved default, which is a value, can still be chosen."""
+
+    __slots__ = ("value",)
+    value: str
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) or self.value == other
+
+    __hash__ = str.__hash__
+
+
+def build_accordion(
+    title: str, elem_id: Callable[[str], str], input_accordion: Any = None, *, scheme: str = "masked_blend"
+) -> dict[str, Any]:
     """Make the controls in the current Blocks.
 
     Args:
         title: What stands on the accordion.
         elem_id: Gives each control's id in the page.
         input_accordion: The host's accordion with a switch in its title, if it has one.
+        scheme: The scheme with which the page begins.
 
     Returns:
         The controls by the name of their setting, ``enabled`` first, in the order of the API.
     """
     if input_accordion is not None:
         with input_accordion(False, label=title, elem_id=elem_id("enabled")) as enabled:
-            controls = {**_menus(elem_id), **_binding(elem_id)}
+            controls = _controls(elem_id, scheme)
     else:
         with gr.Accordion(title, open=False, elem_id=elem_id("accordion")):
             enabled = gr.Checkbox(False, label=f"Enable {title}", elem_id=elem_id("enabled"))
-            controls = {**_menus(elem_id), **_binding(elem_id)}
-    return {"enabled": enabled, **controls}
+            controls = _controls(elem_id, scheme)
+    return {"enabled": enabled, **{name: controls[name] for name in _ORDER}}
 
 
-def _menus(elem_id: Callable[[str], str]) -> dict[str, Any]:
-    defaults = {"scheme": "a1111", "syntax": "a1111"}
-    menus: dict[str, Any] = {}
-    names = list(_MENUS)
-    for first in range(0, len(names), 2):
-        with gr.Row():
-            for name in names[first : first + 2]:
-                label, choices, info = _MENUS[name]
-                value = defaults.get(name, choices[0])
-                menus[name] = gr.Dropdown(choices, value=value, label=label, info=info, elem_id=elem_id(name))
-    return menus
+def _controls(elem_id: Callable[[str], str], scheme: str) -> dict[str, Any]:
+    with gr.Column(elem_classes="weighted-clip-script"):
+        controls = {"scheme": _menu("scheme", elem_id, scheme)}
+        note = gr.HTML(_note(scheme), elem_id=elem_id("note"))
+        rows: dict[str, Any] = {}
+        for only, names in _ONLY_WITH.items():
+            with gr.Row(visible=only == scheme) as rows[only]:
+                controls |= {name: _menu(name, elem_id) for name in names}
+        with gr.Accordion("Advanced", open=False, elem_id=elem_id("advanced")):
+            with gr.Row():
+                controls |= {name: _menu(name, elem_id) for name in ("normalization", "padding", "syntax")}
+            controls |= _binding(elem_id)
+    _follow(controls, note, rows)
+    return controls
+
+
+def _menu(name: str, elem_id: Callable[[str], str], value: str | None = None) -> Any:
+    label, choices, info = _MENUS[name]
+    value = value or _DEFAULTS.get(name, choices[0])
+    return gr.Dropdown(_named(name, choices), value=value, label=label, info=info, elem_id=elem_id(name))
+
+
+def _named(menu: str, choices: Sequence[str]) -> Any:
+    """The choices with what people call them, where gradio can show another text than the value (from 4 on)."""
+    if menu not in _NAMES or int(gr.__version__.partition(".")[0]) < 4:
+        return list(choices)
+    return [(_name_of(choice, _NAMES[menu][choice]), choice) for choice in choices]
+
+
+def _name_of(value: str, called: str) -> _Name:
+    name = _Name(f"{value}: {called}")
+    name.value = value
+    return name
+
+
+def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> None:
+    """Let what stands below the scheme follow the menus, and what a WebUI has kept as its user's defaults."""
+    seen = {"scheme", *(name for names in _ONLY_WITH.values() for name in names)}
+    folded = {name: control for name, control in controls.items() if name not in seen}
+    defaults = [control.value for control in folded.values()]
+
+    def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
+        changed = [
+            control.label if isinstance(control, gr.Textbox) else f"{control.label} {value}"
+            for control, value, default in zip(folded.values(), values, defaults, strict=True)
+            if value != default
+        ]
+        return _note(scheme, changed), *(gr.update(visible=only == scheme) for only in rows)
+
+    inputs = [controls["scheme"], *folded.values()]
+    page = Context.root_block
+    for event in (*(control.change for control in inputs), *([page.load] if page is not None else [])):
+        live(event, {"fn": shown, "inputs": inputs, "outputs": [note, *rows.values()]})
+
+
+def _note(scheme: str, changed: Sequence[str] = ()) -> str:
+    """What a scheme does, and which of the controls that are folded away are not at their defaults."""
+    about = SCHEMES.get(scheme)
+    lines = "" if about is None else markup.message(f"{about.summary} ({about.equals})", is_problem=False)
+    lines += markup.message(_ADVICE.get(scheme, ""), is_problem=False)
+    if changed:
+        lines += markup.message(f"Also under Advanced: {', '.join(changed)}.", is_problem=False)
+    return lines
 
 
 def _binding(elem_id: Callable[[str], str]) -> dict[str, Any]:
-    """The controls of phrases that are kept apart, in the order of the API."""
+    """The controls of phrases that are kept apart."""
 
     def menu(name: str, choices: Sequence[str], label: str, info: str) -> Any:
         return gr.Dropdown(list(choices), value=choices[0], label=label, info=info, elem_id=elem_id(name))
