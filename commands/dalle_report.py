@@ -73,7 +73,7 @@ def write_report(
     """Write curves and page of a run; the montage, if there is one, is shown too.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         log: Its log: one JSON object a line, with ``step``.
         title: Of the page.
         curves: What is drawn; the first chart's entries are among those that are measured.

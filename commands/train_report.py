@@ -28,7 +28,7 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
     """Write curves and page of a run.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         log: Its log: one JSON object a line, with ``step``.
         about: What the page says of the run, by name.
         notes: Lines such as those on what was left out of the data.

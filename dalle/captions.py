@@ -1,4 +1,4 @@
-r"""How a caption is divided: its pieces as readable lines.
+r"""Division of a caption: its pieces as readable lines.
 
 >>> print("\n".join(piece_lines(Pieces([("r", "e"), ("re", "d</w>")]), "Red bé")))
     1     513  'red'

@@ -21,7 +21,7 @@ def write_conditioning(path: Path, rows: Encoding, text: str, options: object, a
     """Write hidden states and pooled vector, whole or not at all.
 
     Args:
-        path: Of the file; one that is there is replaced.
+        path: Output file; an existing one is replaced.
         rows: The prompt's conditioning, ``[1, rows, dim]`` and ``[1, pooled_dim]``.
         text: The prompt.
         options: How it was read and weighted, a dataclass; each field becomes an entry of the metadata.

@@ -114,7 +114,7 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
     """Write a shard beside its place and, when it is whole and on the disk, put it there.
 
     Args:
-        path: Of the file; one that is there is replaced.
+        path: Output file; an existing one is replaced.
         head: What it shall say of itself.
         rows: For each text hidden states, ``[rows, dim]``, and pooled vector, ``[pooled_dim]``; on the CPU.
 

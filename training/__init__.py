@@ -1,1 +1,1 @@
-"""Training of CLIP's towers by the contrastive loss: data, steps, checkpoints. No host and no front end loads it."""
+"""Contrastive training of CLIP's towers: data, steps, checkpoints. No host and no front end imports it."""

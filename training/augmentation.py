@@ -1,4 +1,4 @@
-"""Images that look a little different in each epoch: a random part of them, mirrored or not.
+"""Image augmentation: a different random crop in each epoch, mirrored or not.
 
 Source: the training transform of open_clip 3.3, which is torchvision's RandomResizedCrop.
 """
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ASPECTS = (3 / 4, 4 / 3)
-"""Least and largest ratio of width to height of a part, before it is squeezed to a square."""
+"""Minimum and maximum aspect ratio, width to height, of a crop before it is squeezed to a square."""
 _TRIES = 10
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How images are changed for training; not for measuring.
+    """Augmentation of training images. It is not used for measuring.
 
     Raises:
         ValueError: If a number is out of range.
     """
 
     least_area: float = 1.0
-    """Least share of an image's area that a random part of it has; 1: the whole image, cropped as for measuring."""
+    """Minimum share of an image's area in a random crop; 1 for the whole image, cropped as for measuring."""
     is_mirrored: bool = False
-    """Whether half of the images, at random, are mirrored, left to right."""
+    """Whether a random half of the images is mirrored horizontally."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_area <= 1:
             raise ValueError(f"the least share of an image that is seen must be above 0, at most 1: {self.least_area}")
 
     def __call__(self, image: Image.Image, size: int, rng: random.Random) -> Image.Image:
-        """Change an image.
+        """Augment an image.
 
         Args:
-            image: Of any size.
-            size: Pixels along each side of a random part.
-            rng: What it is drawn with.
+            image: Image of any size.
+            size: Side of a random crop, in pixels.
+            rng: Source of randomness.
         """
         from PIL import Image
 
@@ -55,16 +55,16 @@ class Augmentation:
 
 
 def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:
-    """A part of an image: its area uniform, its aspect uniform in the logarithm, its place uniform.
+    """Random crop of an image: uniform in area and place, log-uniform in aspect ratio.
 
     Args:
-        width: Of the image, in pixels.
-        height: Likewise.
-        least_area: Least share of the image's area.
-        rng: What it is drawn with.
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        least_area: Minimum share of the image's area.
+        rng: Source of randomness.
 
     Returns:
-        Left, top, width and height. Where ten draws do not fit, as much of the middle as `ASPECTS` allow.
+        Left, top, width and height. If ten draws do not fit, as much of the centre as `ASPECTS` allow.
     """
     low, high = ASPECTS
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, where it is installed."""
+"""Curves for TensorBoard, if it is installed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BOARD_NAME = "tensorboard"
-"""Of the folder of its files in a run's folder."""
+"""Name of its folder within a run's folder."""
 
 
 @contextmanager
 def board(folder: Path, step: int) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """Begin TensorBoard's files of a run, or go on with them, as long as the context lasts.
+    """Begin or continue a run's TensorBoard files, until the context ends.
 
     Args:
-        folder: Of the run.
-        step: After which it goes on; what a killed run has written of later ones is not shown.
+        folder: The run's folder.
+        step: Step to continue after; entries of a killed run beyond it are not shown.
 
     Yields:
-        What takes a line of the log: ``step``, and numbers by name. It does nothing where TensorBoard is not installed.
+        Function that takes a log entry: ``step``, and numbers by name. It does nothing if TensorBoard is not installed.
     """
     if importlib.util.find_spec("tensorboard") is None:
         yield lambda entry: None

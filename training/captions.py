@@ -1,7 +1,7 @@
-"""Which caption of an image is read in which epoch, how its tags are mixed, and its token ids.
+"""Captions in training: the choice in each epoch, mixing of tags, and token ids.
 
-Every choice follows from a seed, the epoch and the name of the image alone, so that a run that goes on after a stop
-chooses as it would have without one, on any number of processes.
+Every choice depends on a seed, the epoch and the image's name alone, so that a resumed run chooses as an uninterrupted
+one would, on any number of processes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .data import Example
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """What becomes of captions that are lists of tags.
+    """Processing of captions that are lists of tags.
 
     Raises:
         ValueError: If a number is out of range.
     """
 
     shuffle_tags: bool = False
-    """Put what stands between commas into another order each time."""
+    """Whether comma-separated tags are shuffled each time."""
     keep_tags: int = 0
-    """How many tags at the beginning keep their place and are never dropped."""
+    """Number of tags at the beginning that keep their place and are never dropped."""
     tag_dropout: float = 0.0
-    """Probability, from 0 to below 1, with which each other tag is left out."""
+    """Probability of dropping each other tag, at least 0 and below 1."""
 
     def __post_init__(self) -> None:
         if self.keep_tags < 0:
@@ -41,13 +41,13 @@ class CaptionOptions:
 
 
 def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions) -> str:
-    """The caption of an image in an epoch: one of its own at random, its tags mixed as asked.
+    """Caption of an image in an epoch: one of its captions at random, its tags mixed as requested.
 
     Args:
         example: The image.
-        epoch: From 0.
-        seed: Of the run.
-        options: What becomes of tags.
+        epoch: Epoch, counted from 0.
+        seed: The run's seed.
+        options: Processing of tags.
 
     >>> example = Example("a.png", None, ("red cat, sitting, window, rain",))
     >>> caption_of(example, 0, 0, CaptionOptions())
@@ -69,15 +69,15 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word in captions that is vectors of its own, as `Word` in ``word.py``."""
+    """A new word in captions with its own vectors, see `Word` in ``word.py``."""
 
     text: str
-    """As it is written in a caption."""
+    """The word as written in a caption."""
     count: int
-    """Of its vectors."""
+    """Number of its vectors."""
 
     def parts_around(self, caption: str) -> list[str]:
-        """What stands around the word in a caption, where it is not within another; the caption where it is not there.
+        """Split a caption at the word, ignoring it inside other words; the whole caption if it does not occur.
 
         >>> NewWord("<mine>", 1).parts_around("a photo of <mine>."), NewWord("cat", 1).parts_around("category")
         (['a photo of ', '.'], ['category'])
@@ -99,7 +99,7 @@ def _is_of_word(character: str) -> bool:
 
 
 def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> list[int]:
-    """Token ids of a caption; for the vectors of a new word those from ``config.vocab_size`` on."""
+    """Token ids of a caption; the vectors of a new word have ids from ``config.vocab_size`` on."""
     pieces = [caption] if word is None else word.parts_around(caption)
     ids = [token.id for token in tokenizer(pieces[0])]
     for piece in pieces[1:]:
@@ -111,13 +111,13 @@ def tokens_of(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewW
 def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> Tensor:
     """Token ids of captions, no longer than the longest of them.
 
-    What stands behind EOS changes nothing before it, so padding beyond the longest caption is left out.
+    Nothing after EOS affects what is before it, so padding beyond the longest caption is left out.
 
     Args:
-        captions: At least one; of one that `is_too_long` the beginning is taken.
-        tokenizer: CLIP's.
-        config: Of the text tower.
-        word: One that captions may have.
+        captions: At least one caption. One that `is_too_long` is cut.
+        tokenizer: CLIP's tokenizer.
+        config: Configuration of the text tower.
+        word: A new word that captions may contain.
 
     Returns:
         ``[captions, s]``, int64: BOS, tokens, EOS, padding.
@@ -133,5 +133,5 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
 
 
 def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> bool:
-    """Whether the text tower cannot read a caption to its end: 75 tokens in all released ones."""
+    """Whether a caption is too long for the text tower: over 75 tokens in all released ones."""
     return len(tokens_of(caption, tokenizer, config, word)) > config.context_length - 2

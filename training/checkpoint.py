@@ -1,4 +1,4 @@
-"""The state of a run on the disk, whole or not at all: what it needs to go on as if it had not been stopped."""
+"""Checkpoints of a run, written atomically: all that it needs to continue as if it had not been stopped."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ..output.files import WriteError, written_whole
 from . import log
 
 NAME = "checkpoint.pt"
-"""Of the file in a run's folder."""
+"""File name within a run's folder."""
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
-    """Write a state in the place of the last one.
+    """Write a state, replacing the last one.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         state: Tensors, numbers, strings, and lists and dicts of them.
-        name: Of the file.
+        name: File name.
 
     Raises:
-        OSError: If it cannot be written; the last one is still there.
+        OSError: If it cannot be written; the last one is kept.
     """
     with written_whole(folder / name) as place:
         try:
             torch.save(dict(state), place)
-        except RuntimeError as error:  # PyTorch's own writer has no other words for a full disk
+        except RuntimeError as error:  # PyTorch's own writer raises this for a full disk
             raise WriteError(f"{folder / name} cannot be written: is the disk full? ({error})") from error
 
 
@@ -39,13 +39,13 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
     """Read the last state.
 
     Raises:
-        ValueError: If there is none, or the file is no such state.
+        ValueError: If there is none, or the file is not such a state.
     """
     path = folder / name
     if not path.is_file():
         raise ValueError(f"{path} is not there, so there is nothing to go on with; leave out --resume to begin")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever is in it
+        return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
@@ -53,19 +53,19 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
 def load_same(
     folder: Path, about: Mapping[str, Any], say: Callable[[str], None], *, is_main_process: bool
 ) -> dict[str, Any] | None:
-    """Read what a run goes on with.
+    """Read the state to resume from.
 
     Args:
-        folder: Of the run.
-        about: What the run is now, for `check_same`.
-        say: Called with a line where the run begins again.
-        is_main_process: Whether this one of the processes writes the log.
+        folder: The run's folder.
+        about: Properties of the current run, for `check_same`.
+        say: Called with a line if the run starts over.
+        is_main_process: Whether this process writes the log.
 
     Returns:
-        The last state; None if the run has ended before its first checkpoint, and begins again.
+        The last state, or None if the run stopped before its first checkpoint and starts over.
 
     Raises:
-        ValueError: If there is no run, or it is one of something else.
+        ValueError: If there is no run, or it has other properties.
     """
     if not (folder / NAME).is_file() and (folder / log.LOG_NAME).is_file():
         if is_main_process:
@@ -78,16 +78,16 @@ def load_same(
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model without the parameters that are not trained."""
+    """State of a model without its frozen parameters."""
     frozen = _frozen(model)
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
 
 
 def load_trained_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Put the state that `trained_state` gave into a model.
+    """Load a state returned by `trained_state` into a model.
 
     Raises:
-        ValueError: If it is of a model with other parameters.
+        ValueError: If it belongs to a model with other parameters.
     """
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or set(missing) - _frozen(model):
@@ -99,11 +99,11 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def check_new(folder: Path, names: Iterable[str]) -> None:
-    """Refuse to begin a run over another one.
+    """Refuse to start a run over another one.
 
     Args:
-        folder: Of the run; it may not be there.
-        names: Of files that a run leaves, beside `NAME`.
+        folder: The run's folder, which need not exist.
+        names: Names of files a run leaves, besides `NAME`.
 
     Raises:
         ValueError: If one of them is in the folder.
@@ -113,15 +113,15 @@ def check_new(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run of something else.
+    """Refuse to continue a run with other properties.
 
     Args:
-        folder: Of the run.
-        found: What the state was saved of, by name.
-        about: What the run is now; ``options.`` before a name is not said.
+        folder: The run's folder.
+        found: Properties saved with the state, by name.
+        about: Properties of the current run; the prefix ``options.`` is left out of messages.
 
     Raises:
-        ValueError: If they differ; the message says in what.
+        ValueError: If they differ; the message says how.
     """
     changed = [name for name in about if about[name] != found.get(name)]
     if changed:

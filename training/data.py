@@ -1,11 +1,12 @@
-"""Pairs of image and captions on the disk, in the three layouts in use, and what of them cannot be used.
+"""Pairs of image and captions on disk, in the three common layouts, and problems with them.
 
-- A folder of images with a ``.txt`` of the same name beside each, each line a caption. The images of a folder that is
-  called ``3_name`` count three times in an epoch, as in kohya's scripts.
-- A ``metadata.jsonl`` or ``metadata.csv`` with the columns ``file_name`` and ``text``, as Hugging Face's imagefolder.
-- WebDataset shards: ``.tar`` files in which the members of a pair have one name up to its first dot.
+- A folder of images, each with a ``.txt`` of the same name, one caption per line. Images in a folder named ``3_name``
+  count three times in an epoch, as in kohya's scripts.
+- A ``metadata.jsonl`` or ``metadata.csv`` with the columns ``file_name`` and ``text``, as in Hugging Face's
+  imagefolder.
+- WebDataset shards: ``.tar`` files in which the members of a pair share the name up to its first dot.
 
-No image is opened here until it is asked for.
+Images are opened only on request.
 
 Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4 and webdataset 1.0.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 METADATA = ("metadata.jsonl", "metadata.csv")
 FILE_COLUMN, TEXT_COLUMN = "file_name", "text"
 MAX_CAPTION_BYTES = 1024 * 1024
-"""Longest file of captions that is read."""
+"""Maximum size of a caption file."""
 
 _REPEATS = re.compile(r"(\d+)_")
 
@@ -40,21 +41,21 @@ class Example:
     """One image and its captions."""
 
     name: str
-    """What messages call it: its path in the data."""
+    """Path in the data, used in messages."""
     path: Path
-    """The image's file, or the ``.tar`` that it is in."""
+    """The image's file, or the ``.tar`` that contains it."""
     captions: tuple[str, ...]
-    """At least one, none of them blank; none where only images are read."""
+    """At least one caption, none of them blank; empty if only images are read."""
     repeats: int = 1
-    """How often it comes in an epoch."""
+    """Number of repeats in an epoch."""
     place: tuple[int, int] | None = None
-    """Where its bytes begin in the ``.tar``, and how many they are."""
+    """Offset and size of its bytes in the ``.tar``."""
 
     def image(self) -> Image.Image:
         """Read the image.
 
         Raises:
-            ValueError: If it is broken, too large, too thin or of a kind that is not read.
+            ValueError: If it is broken, too large, too thin or of an unsupported format.
         """
         if self.place is None:
             return open_image(self.path)
@@ -68,12 +69,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in the data that is left out."""
+    """Part of the data that is left out."""
 
     name: str
-    """Of the image or file."""
+    """Name of the image or file."""
     reason: str
-    """Why, in a few words; equal ones are counted together."""
+    """Brief reason; equal ones are counted together."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,18 @@ class Data:
     """All pairs of a folder or of shards."""
 
     examples: tuple[Example, ...]
-    """In the order of their names."""
+    """Examples in the order of their names."""
     problems: tuple[Problem, ...]
-    """What is left out."""
+    """Data left out."""
 
     @property
     def digest(self) -> str:
-        """Changes with every name, caption and number of repeats."""
+        """Digest of all names, captions and repeats."""
         listed = [(example.name, example.captions, example.repeats, example.place) for example in self.examples]
         return blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
     def without(self, problems: Iterable[Problem]) -> Data:
-        """The same, less the images that turned out to be unreadable."""
+        """Copy without the images that turned out to be unreadable."""
         problems = tuple(problems)
         names = {problem.name for problem in problems}
         kept = tuple(example for example in self.examples if example.name not in names)
@@ -104,14 +105,14 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
 
     Args:
         path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
-        is_captioned: Whether captions are read, and images without one left out. A table always has captions.
+        is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
 
     Returns:
-        The pairs, and what is left out. There may be none.
+        The pairs, possibly none, and the problems.
 
     Raises:
         ValueError: If there is nothing at the path, or it holds no image, no shard and no metadata; if a shard is
-            compressed, or metadata is no table with the two columns.
+            compressed, or the metadata is not a table with the two columns.
     """
     if path.is_file() and path.suffix.lower() == ".tar":
         return _collected(_in_shard(path, path.parent, is_captioned=is_captioned))
@@ -134,17 +135,17 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
 
 
 def read_captions(path: Path) -> Data:
-    """Find captions, with images or without.
+    """Find captions, with or without images.
 
     Args:
-        path: What `read_data` reads, of which the images are not opened; or a ``.txt`` file, or a folder of them
-            without images, in which each line is a caption.
+        path: Anything `read_data` reads, without opening the images; or a ``.txt`` file with a caption per line, or a
+            folder of such files without images.
 
     Returns:
-        The captions, and what is left out. There may be none.
+        The captions, possibly none, and the problems.
 
     Raises:
-        ValueError: As `read_data`.
+        ValueError: As in `read_data`.
     """
     is_text = path.is_file() and path.suffix.lower() == ".txt"
     if not is_text and not path.is_dir():
@@ -158,14 +159,14 @@ def read_captions(path: Path) -> Data:
 
 
 def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
-    """Lines that count equal problems and name some.
+    """Summarise problems: count equal ones and name some.
 
     Args:
-        problems: What was left out.
-        most: How many are named for each reason.
+        problems: The problems.
+        most: Number of names per reason.
 
     Returns:
-        One line for each reason.
+        One line per reason.
 
     >>> summary([Problem("a.png", "no caption"), Problem("b.png", "no caption")], most=1)
     ['2 left out: no caption (a.png, ...)']
@@ -180,7 +181,7 @@ def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
 
 
 def _collected(found: Iterable[Example | Problem]) -> Data:
-    """What was found, apart."""
+    """Separate examples from problems."""
     examples: list[Example] = []
     problems: list[Problem] = []
     for one in found:
@@ -192,24 +193,24 @@ def _collected(found: Iterable[Example | Problem]) -> Data:
 
 
 def _pair(name: str, path: Path, captions: Iterable[str], **more: object) -> Example | Problem:
-    """An example, or that it has no caption."""
+    """An example, or the problem that it has no caption."""
     given = tuple(line.strip() for line in captions if line.strip())
     return Example(name, path, given, **more) if given else Problem(name, "its caption is empty")  # pyright: ignore[reportArgumentType]
 
 
 def _in_order(paths: Iterable[Path]) -> list[Path]:
-    """Paths in the order of their names, capitals first: Windows alone would not tell capitals from small letters.
+    """Sort paths by name, capitals first: Windows alone would not tell capitals from small letters.
 
-    So what a seed draws from the data is the same on every system.
+    So a seed draws the same from the data on every system.
     """
     return sorted(paths, key=lambda path: path.parts)
 
 
-# ---- images with a .txt beside them
+# ---- images with a .txt each
 
 
 def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
-    """Each image of a folder and of the folders in it."""
+    """Each image of a folder and its subfolders."""
     for path in _in_order(folder.rglob("*")):
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
             continue
@@ -233,7 +234,7 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
 
 
 def _lines(files: Iterable[Path], root: Path) -> Iterator[Example | Problem]:
-    """Each line of some files, as the caption of no image."""
+    """Each line of some files, as a caption without an image."""
     for path in files:
         name = path.relative_to(root).as_posix()
         try:
@@ -247,7 +248,7 @@ def _lines(files: Iterable[Path], root: Path) -> Iterator[Example | Problem]:
 
 
 def _decoded(given: bytes) -> list[str]:
-    """Lines of a file of captions."""
+    """Decode the lines of a caption file."""
     if len(given) > MAX_CAPTION_BYTES:
         raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
     try:
@@ -260,7 +261,7 @@ def _decoded(given: bytes) -> list[str]:
 
 
 def _listed(folder: Path, metadata: Path) -> Iterator[Example | Problem]:
-    """Each image that a table names; several rows of one image are several captions of it."""
+    """Each image named in a table; several rows about one image are several captions of it."""
     captions: dict[str, list[str]] = {}
     for number, row in _rows(metadata):
         name = row.get(FILE_COLUMN)
@@ -284,7 +285,7 @@ def _listed(folder: Path, metadata: Path) -> Iterator[Example | Problem]:
 
 
 def _rows(metadata: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Rows of a table by their line."""
+    """Rows of a table with their line numbers."""
     try:
         with metadata.open(encoding="utf-8-sig", newline="") as file:
             if metadata.suffix == ".csv":
@@ -304,7 +305,7 @@ def _rows(metadata: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
-    """Each image of a ``.tar``, found by where its bytes are."""
+    """Each image of a ``.tar``, with the position of its bytes."""
     images: dict[str, tuple[int, int]] = {}
     captions: dict[str, list[str]] = {}
     problems: dict[str, Problem] = {}

@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 NAME = "dvae.safetensors"
 MEASURED = 2**40
-"""In the place of the step in the noise of measurements, which is always the same."""
+"""Used instead of the step for the noise of measurements, which is always the same."""
 
 
 class DVAERun(Loop):
-    """One training of a discrete VAE on some pictures. A run is made, perhaps resumed, and trained to its end."""
+    """Training of a discrete VAE on pictures. A run is created, optionally resumed, and trained to its end."""
 
     def __init__(
         self, data: Data, folder: Path, options: DVAEOptions, accelerator: Accelerator, say: Callable[[str], None]
     ) -> None:
-        """Look at the pictures and set all up.
+        """Check the pictures and set up the run.
 
         Args:
-            data: The pictures; captions are not looked at.
-            folder: For all that is written; it is there.
-            options: What to do.
-            accelerator: Which runs it.
-            say: Called with lines for people.
+            data: The pictures; captions are ignored.
+            folder: Existing folder for all output.
+            options: Options of the run.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
 
         Raises:
-            ValueError: If too few pictures are left to train on.
+            ValueError: If too few pictures are left for training.
         """
         super().__init__(folder, options, accelerator, say)
         self.options = options
@@ -69,7 +69,7 @@ class DVAERun(Loop):
         self._build()
 
     def _unusable(self, examples: Sequence[Example]) -> list[Problem]:
-        """Open every picture once."""
+        """Open every picture once to find unusable ones."""
         problems: list[Problem] = []
         began = said = time.monotonic()
         with ThreadPoolExecutor(NUM_THREADS) as pool:
@@ -83,7 +83,7 @@ class DVAERun(Loop):
         return problems
 
     def _build(self) -> None:
-        """Model, optimizer and average."""
+        """Build model, optimizer and average."""
         options = self.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
@@ -97,7 +97,7 @@ class DVAERun(Loop):
     # ---- training
 
     def _backward(self, loaded: Sequence[Future[Tensor | Problem]]) -> dict[str, float]:
-        """Add the gradients of a step; its loss and the numbers that it followed."""
+        """Accumulate the gradients of a step; return its loss and schedule values."""
         options, step, pictures = self.options, self.step, self._stacked(loaded)
         weight, temperature = options.kl_weight(step), options.temperature(step)
         first = self.accelerator.process_index * self._share
@@ -120,7 +120,7 @@ class DVAERun(Loop):
         return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | Problem]]:
-        """Pictures of this process's share of a step, as they come."""
+        """Start loading this process's pictures of a step."""
         epoch, indices = self.batches(step)
         first = self.accelerator.process_index * self._share
         futures: list[Future[Tensor | Problem]] = []
@@ -132,7 +132,7 @@ class DVAERun(Loop):
         return futures
 
     def _stacked(self, loaded: Sequence[Future[Tensor | Problem]]) -> Tensor:
-        """``[b, 3, size, size]``, in 0..1, on the device."""
+        """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
         pictures: list[Tensor] = []
         for future in loaded:
             picture = future.result()
@@ -145,7 +145,7 @@ class DVAERun(Loop):
         dtype = next(self.whole.parameters()).dtype
         return pictures.to(self.accelerator.device).to(dtype) / 255
 
-    # ---- what is said and written
+    # ---- messages and files
 
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
@@ -163,12 +163,12 @@ class DVAERun(Loop):
         """Measure on held-out pictures.
 
         Args:
-            is_quiet: Whether the line about it is kept from being said.
+            is_quiet: Whether to suppress the line about it.
 
         Returns:
-            ``relaxed`` and ``hard``: the negative ELB for one value, KL weighted by 1, with relaxed tokens and with one
-            token sampled at each position; ``held-out KL``; ``error``: how far pixels are off, from 0 to 1, when tokens
-            are the likeliest ones; ``tokens`` and ``perplexity``: how many of these are met, and their perplexity.
+            ``relaxed`` and ``hard``: the negative ELB per value, KL weighted by 1, with relaxed tokens and with one
+            token sampled at each position; ``held-out KL``; ``error``: pixel error from 0 to 1 with the likeliest
+            tokens; ``tokens`` and ``perplexity``: the number of these in use, and their perplexity.
         """
         options, result = self.options, self._measured
         f, temperature = options.config.downsampling, options.temperature(max(0, self.step - 1))
@@ -206,13 +206,13 @@ class DVAERun(Loop):
         return self._scaled(torch.stack([one for one in found if isinstance(one, Tensor)]))
 
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
-        """Some held-out pictures, and what their tokens give: both ``[n, 3, size, size]``, in 0..1."""
+        """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
         pictures = self._held_pictures(self.held[:count])
         dvae = self._measured.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
 
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with."""
+        """Properties that a resumed run must share with the one it continues."""
         return {
             "data": self.data.digest,
             "pictures": len(self.data.examples),

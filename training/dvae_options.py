@@ -1,4 +1,4 @@
-"""What a training of a discrete VAE is told, and the two recipes: the paper's, and one for coloured shapes on a laptop.
+"""Options for training a discrete VAE, with two recipes: the paper's, and one for coloured shapes on a laptop.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, appendix A.2.
 """
@@ -19,7 +19,7 @@ MAX_HELD_OUT = 256
 
 @dataclass(frozen=True)
 class DVAEOptions:
-    """All that decides what a run computes. The defaults are the paper's.
+    """Options that determine the result of a run. The defaults are the paper's.
 
     Raises:
         ValueError: If a number is out of range.
@@ -27,33 +27,33 @@ class DVAEOptions:
 
     config: DVAEConfig = PUBLISHED
     size: int = 256
-    """Pixels along each side of a picture."""
+    """Side of a picture, in pixels."""
     batch: int = 8
-    """Pictures in one part of a batch, which memory has to hold."""
+    """Pictures in one part of a batch, which has to fit into memory."""
     accumulate: int = 64
-    """Parts that make up a batch; the paper had as many GPUs."""
+    """Parts in a batch; the paper had as many GPUs."""
     steps: int = NUM_STEPS
     seed: int = 0
     precision: Precision = "fp32"
     step_size: Schedule = STEP_SIZE
     warmup: int = 0
-    """Updates in which the step size rises from 0, beside its schedule."""
+    """Updates in which the step size rises from 0, on top of its schedule."""
     kl_weight: Schedule = KL_WEIGHT
     temperature: Schedule = TEMPERATURE
     noiseless: int = 0
-    """Updates at the beginning with plain softmax in the place of samples."""
+    """Updates at the beginning with plain softmax instead of samples."""
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 1e-4
     clip: float | None = None
-    """Largest norm of all gradients; None: any."""
+    """Maximum norm of all gradients; None for no limit."""
     ema: float = 0.999
-    """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    """Decay of the moving average of the weights, which is written instead of them; 0 for none."""
     laplace_scale: float = 1 / 3
-    """b of the likelihood, where the decoder does not say it."""
+    """b of the likelihood, if the decoder does not predict it."""
     is_augmented: bool = True
-    """Whether pictures are cut, scaled and mirrored at random."""
+    """Whether pictures are randomly cropped, scaled and mirrored."""
     held_out: int | None = None
-    """Pictures that are kept from training, to measure by. None: a tenth, at most 256."""
+    """Pictures held out of training for evaluation. None: a tenth, at most 256."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "steps"):
@@ -74,15 +74,15 @@ class DVAEOptions:
             raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
 
     def num_held_out(self, count: int) -> int:
-        """How many of so many pictures are held out."""
+        """Number of pictures held out, given their total."""
         return max(1, min(MAX_HELD_OUT, count // 10)) if self.held_out is None else self.held_out
 
     def rate(self, step: int) -> float:
-        """Step size of an update, counted from 0."""
+        """Learning rate of an update, counted from 0."""
         return self.step_size(step) * min(1.0, (step + 1) / max(1, self.warmup))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a record."""
+        """The options as a dict, for a record."""
         return asdict(self)
 
 
@@ -92,10 +92,10 @@ def paper(steps: int | None = None) -> DVAEOptions:
 
 
 def small(steps: int | None = None) -> DVAEOptions:
-    """A recipe for a few thousand pictures of coloured shapes, 48 pixels wide. Its schedules are shares of the run.
+    """Recipe for a few thousand pictures of coloured shapes, 48 pixels wide. Its schedules are shares of the run.
 
-    Normalised logits (`LogitNorm`), vectors of tokens that begin far apart and a beginning without noise are there to
-    keep many tokens in use (docs/dalle.md).
+    Normalised logits (`LogitNorm`), token vectors that start far apart and a start without noise keep many tokens in
+    use (docs/dalle.md).
     """
     steps = steps or 1_800
     noiseless = round(0.08 * steps)
@@ -119,4 +119,4 @@ def small(steps: int | None = None) -> DVAEOptions:
 
 
 RECIPES: dict[str, Callable[[int | None], DVAEOptions]] = {"paper": paper, "small": small}
-"""By name, default first."""
+"""Recipes by name, default first."""

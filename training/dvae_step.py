@@ -1,4 +1,4 @@
-"""One update of a discrete VAE: its loss on some pictures, by relaxed tokens."""
+"""One update of a discrete VAE: the loss on some pictures, with relaxed tokens."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ..dalle.small import LogitNorm, SmallEncoder
 
 
 class Terms(NamedTuple):
-    """The two terms of the loss, means over all values and all positions; each of shape ``[]``."""
+    """The two terms of the loss, means over all values and all positions, each of shape ``[]``."""
 
     nll: Tensor
-    """In nats for one value of the picture."""
+    """Nats per value of the picture."""
     kl: Tensor
-    """In nats for one position."""
+    """Nats per position."""
 
 
 class TrainedDVAE(nn.Module):
-    """What is trained, as the one module that distributed training wants."""
+    """Modules being trained, wrapped in one for distributed training."""
 
     def __init__(self, dvae: DVAE, laplace_scale: float) -> None:
         """Wrap a discrete VAE.
 
         Args:
-            dvae: It is trained in place.
-            laplace_scale: b, where its decoder does not say it.
+            dvae: Model, trained in place.
+            laplace_scale: b, used if the decoder does not predict it.
         """
         super().__init__()
         self.dvae = dvae
@@ -43,27 +43,27 @@ class TrainedDVAE(nn.Module):
             self.norm = LogitNorm(dvae.config.vocab_size)
             bias = dvae.encoder.output.bias
             assert bias is not None
-            bias.requires_grad_(False)  # the norm takes it out again
+            bias.requires_grad_(False)  # the norm cancels it
 
     def logits(self, mapped: Tensor) -> Tensor:
-        """Logits of tokens of mapped pixels."""
+        """Logits of tokens for mapped pixels."""
         logits = self.dvae.encoder(mapped).to(mapped.dtype)
         return logits if self.norm is None else self.norm(logits)
 
     def nll(self, mapped: Tensor, shares: Tensor) -> Tensor:
-        """Negative log-likelihood of each value, of the shape of the pixels."""
+        """Negative log-likelihood of each value, in the shape of the pixels."""
         found = self.dvae.decoder(shares).to(mapped.dtype)
         if self.dvae.config.has_scale:
             return logit_laplace_nll(mapped, found[:, :3], found[:, 3:])
         return logit_laplace_nll(mapped, found, self.log_scale)
 
     def forward(self, pictures: Tensor, temperature: float, noise: Tensor | None) -> Terms:
-        """The loss of some pictures.
+        """Loss on some pictures.
 
         Args:
             pictures: ``[b, 3, size, size]``, in 0..1.
-            temperature: Of the relaxation.
-            noise: As `noise_of` gives it; None for plain softmax.
+            temperature: Temperature of the relaxation.
+            noise: Result of `noise_of`, or None for plain softmax.
         """
         mapped = map_pixels(pictures)
         logits = self.logits(mapped)
@@ -72,13 +72,13 @@ class TrainedDVAE(nn.Module):
 
     @torch.no_grad()
     def hard_nll(self, pictures: Tensor, noise: Tensor) -> Tensor:
-        """The same likelihood where each position has one token, sampled by the same noise; shape ``[]``."""
+        """Likelihood with one token per position, sampled by the same noise; shape ``[]``."""
         mapped = map_pixels(pictures)
         return self.nll(mapped, hard_tokens(self.logits(mapped), noise)).mean()
 
     @torch.no_grad()
     def finished(self) -> DVAE:
-        """A copy for use: in evaluation mode without gradients, the norm in the last convolution."""
+        """Copy for inference: in evaluation mode, without gradients, the norm folded into the last convolution."""
         dvae = copy.deepcopy(self.dvae)
         if self.norm is not None:
             output = cast("SmallEncoder", dvae.encoder).output
@@ -87,17 +87,17 @@ class TrainedDVAE(nn.Module):
 
 
 def noise_of(model: DVAE, size: int, seed: int, step: int, numbers: Sequence[int], like: Tensor) -> Tensor:
-    """Noise for pictures of a batch: each picture's follows from the seed, the step and its number alone.
+    """Noise for pictures of a batch, depending only on the seed, the step and the picture's number.
 
-    So it is the same however the batch is divided between parts and processes.
+    So it is the same however the batch is split into parts and processes.
 
     Args:
-        model: What tokens it has.
-        size: Pixels along each side.
-        seed: Of the run.
-        step: Counted from 0; others for measurements.
-        numbers: Of the pictures in the batch of all processes.
-        like: Of the type and on the device that the noise is to have.
+        model: Model, for its number of tokens.
+        size: Side of a picture, in pixels.
+        seed: The run's seed.
+        step: Step, counted from 0, or `MEASURED`.
+        numbers: Numbers of the pictures in the batch over all processes.
+        like: Tensor with the type and device for the noise.
 
     Returns:
         ``[b, K, r, r]``.

@@ -1,8 +1,7 @@
-"""Images as training wants them: opened by several threads, and features of a frozen image tower kept on the disk.
+"""Images for training, opened by several threads, and features of a frozen image tower, cached on disk.
 
-Features are written in files of up to `PER_FILE` images, each whole or not at all: a stopped run computes those of its
-last file again, and no others.
-A file is used again if its images, the tower and the crop are the same.
+Features are written atomically in files of up to `PER_FILE` images, so a stopped run recomputes at most one file. A
+file is reused if its images, the tower and the crop are the same.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PER_FILE = 1024
-"""Images whose features are in one file, unless asked otherwise."""
+"""Default number of images per file of features."""
 BATCH = 32
-"""Images that are encoded at once."""
+"""Images encoded at once."""
 NUM_THREADS = min(8, os.cpu_count() or 1)
 
 
 def pixels_of(
     example: Example, size: int, crop: Crop, change: Callable[[Image.Image], Image.Image] | None = None
 ) -> Tensor | Problem:
-    """An image for the image tower, ``[3, size, size]``, or why it cannot be read. ``change`` comes first."""
+    """An image for the image tower, ``[3, size, size]``, or why it cannot be read. ``change`` is applied first."""
     try:
         image = example.image()
         return preprocess([image if change is None else change(image)], size, crop)[0]
@@ -52,12 +51,12 @@ def pixels_of(
 
 
 def unreadable(examples: Sequence[Example], size: int, crop: Crop, on_progress: Callable[[int], None]) -> list[Problem]:
-    """Open every image once, and say which cannot be used.
+    """Open every image once and report those that cannot be used.
 
     Args:
         examples: The images.
-        size: Pixels along each side, as the image tower has them.
-        crop: How an image becomes square.
+        size: Input side of the image tower, in pixels.
+        crop: Cropping of images to a square.
         on_progress: Called with the number of images done.
     """
     problems: list[Problem] = []
@@ -81,20 +80,20 @@ def cached_features(
     *,
     per_file: int = PER_FILE,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
-    """Features of all images by a frozen image tower, from the disk where they are there.
+    """Features of all images by a frozen image tower, read from disk where available.
 
     Args:
-        clip: Whose image tower it is.
+        clip: Model with the image tower.
         examples: The images.
-        crop: How an image becomes square.
-        folder: For the files; made if it is not there.
-        digest: Changes with all that the features depend on but images and crop, as `digest_of` the image tower does.
+        crop: Cropping of images to a square.
+        folder: Folder of the files, created if missing.
+        digest: Digest of everything the features depend on except images and crop, e.g. `digest_of` the image tower.
         on_progress: Called with the number of images done.
-        turn: In which each file is read or computed, so that one of several processes may go first.
-        per_file: Images whose features are in one file.
+        turn: Context in which each file is read or computed, so that one of several processes can go first.
+        per_file: Images per file.
 
     Returns:
-        ``[p]``, float32, of length 1, by the names of the examples; and the images that cannot be read.
+        ``[p]``, float32, of unit length, by name of the example; and the unreadable images.
 
     Raises:
         OSError: If a file cannot be written.
@@ -126,7 +125,7 @@ _Found = tuple[list[str], Tensor, list[tuple[str, str]]]
 
 
 def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progress: Callable[[int], None]) -> _Found:
-    """Names and features ``[images, p]`` of what can be read, and names of the others with the reason."""
+    """Names and features ``[images, p]`` of the readable images, and the others by name with the reason."""
     names: list[str] = []
     bad: list[tuple[str, str]] = []
     pieces: list[Tensor] = []
@@ -135,7 +134,7 @@ def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progre
     def batches() -> Iterator[list[Tensor]]:
         batch: list[Tensor] = []
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in range(0, len(examples), 4 * BATCH):  # so no more than these are held at once
+            for start in range(0, len(examples), 4 * BATCH):  # at most this many are held at once
                 some = examples[start : start + 4 * BATCH]
                 for example, one in zip(some, pool.map(lambda one: pixels_of(one, size, crop), some), strict=True):
                     if isinstance(one, Problem):
@@ -156,7 +155,7 @@ def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progre
 
 
 def _read(path: Path, key: str) -> _Found | None:
-    """What a file holds, if it is whole and of this key."""
+    """Content of a file, if it is complete and has this key."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -169,6 +168,6 @@ def _read(path: Path, key: str) -> _Found | None:
 
 
 def _stamp(example: Example) -> list[object]:
-    """What changes when an image does."""
+    """Values that change when an image does."""
     about = example.path.stat()
     return [example.name, about.st_size, about.st_mtime_ns, example.place]

@@ -1,6 +1,6 @@
-"""The image tower of a run that trains the text tower alone: dropped once its features are known, read again to write.
+"""A frozen image tower: dropped once its features are known, and read again to be written.
 
-A quarter of such a run's memory would otherwise hold weights that no step uses.
+Otherwise a quarter of the memory of a run that trains the text tower alone would hold unused weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..encoder.vision_model import VisionModel
 
 
 def digest_of(parameters: Iterable[Tensor]) -> str:
-    """Changes with the weights of a tower, given in its order."""
+    """Digest of a tower's weights, given in its order."""
     digest = blake2b(digest_size=16)
     for parameter in parameters:
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
@@ -26,23 +26,23 @@ def digest_of(parameters: Iterable[Tensor]) -> str:
 
 
 def drop(vision: VisionModel) -> None:
-    """Free the memory of an image tower's weights; its sizes stay known."""
+    """Free the memory of an image tower's weights; its sizes remain known."""
     vision.to("meta")
 
 
 def read_again(model: TextModel | VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:
-    """The weights of a tower as they are in its file.
+    """Read the weights of a tower from its file.
 
     Args:
-        model: The tower, or one like it; it may be dropped.
-        weights: The file that it was read from.
-        digest: `digest_of` it then.
+        model: The tower, or one like it, possibly dropped.
+        weights: File it was read from.
+        digest: Its `digest_of` at that time.
 
     Returns:
-        Parameters by name, float32. Those that the file has in this type are the file itself and take no memory twice.
+        Parameters by name, float32. Those of this type in the file are memory-mapped and take no extra memory.
 
     Raises:
-        CheckpointError: If the file cannot be read, or holds another tower by now.
+        CheckpointError: If the file cannot be read, or now holds another tower.
     """
     with open_tensor_file(weights) as file:
         is_text = isinstance(model, TextModel)

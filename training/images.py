@@ -1,4 +1,4 @@
-"""The images of a run: pixels where the image tower is trained, features that are computed once where it is not."""
+"""The images of a run: pixels if the image tower is trained, otherwise features computed once."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 FEATURES_NAME = "features"
-"""Of the folder of features in a run's folder."""
+"""Name of the folder of features in a run's folder."""
 SECONDS_BETWEEN_LINES = 10
 
 
 class Images:
-    """Gives the image of a pair as a step wants it."""
+    """Provider of images in the form a step needs."""
 
     def __init__(self, clip: FullClip, options: TrainOptions) -> None:
-        """Take images for a run.
+        """Set up the images of a run.
 
         Args:
-            clip: What training begins from.
-            options: Which towers are trained, and how images are cropped.
+            clip: Model at the start of training.
+            options: Options for the trained towers and the crop of images.
         """
         self._clip, self._options = clip, options
         self._features: dict[str, Tensor] = {}
         self.digest = ""
-        """`digest_of` the image tower once it is dropped, as it is where it is not trained; else empty."""
+        """`digest_of` the image tower once it is dropped, which it is if it is not trained; else empty."""
 
     def read(self, data: Data, folder: Path, accelerator: Accelerator, say: Callable[[str], None]) -> Data:
-        """Open all images once, and compute features where the image tower is not trained, which is then dropped.
+        """Open all images once. If the image tower is not trained, compute features and drop it.
 
         Args:
             data: The pairs.
-            folder: Of the run.
-            accelerator: Which runs it.
-            say: Called with lines for people.
+            folder: The run's folder.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
 
         Returns:
             The data without unreadable images.
@@ -70,7 +70,7 @@ class Images:
             problems: Sequence[Problem] = unreadable(data.examples, vision.config.image_size, crop, on_progress)
         else:
             place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
-            # the first process computes each file, which the others then find: none waits longer than for one
+            # the first process computes each file, and the others find it: none waits for more than one file
             turn = accelerator.main_process_first
             found = cached_features(self._clip, data.examples, crop, place, self.digest, on_progress, turn)
             self._features, problems = found
@@ -78,7 +78,7 @@ class Images:
         return data.without(problems)
 
     def for_epoch(self, pair: Example, epoch: int) -> Tensor | Problem:
-        """The same as it is trained on in an epoch, by the augmentation that was asked for."""
+        """The image of a pair as trained on in an epoch, augmented as requested."""
         options = self._options
         if options.augmentation == Augmentation():
             return self(pair)
@@ -87,7 +87,7 @@ class Images:
         return pixels_of(pair, size, options.crop, lambda image: options.augmentation(image, size, rng))
 
     def __call__(self, pair: Example) -> Tensor | Problem:
-        """Features ``[p]`` of an image; where its tower is trained pixels ``[3, size, size]``, or why not."""
+        """Features ``[p]`` of an image, or pixels ``[3, size, size]`` if its tower is trained; else the problem."""
         if self._options.towers == "both":
             return pixels_of(pair, self._clip.vision.config.image_size, self._options.crop)
         return self._features[pair.name]

@@ -1,6 +1,6 @@
-"""What a text tower is not to forget: the rows of general prompts, which ``--keep`` holds near those at the beginning.
+"""Preservation of a text tower's knowledge: ``--keep`` keeps the token states of general prompts from changing.
 
-The prompts are our own: people, animals, places, things and styles, none of them anybody's work.
+The prompts are our own: people, animals, places, things and styles, none of them taken from anybody's work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..encoder.tokenizer import default_tokenizer
 from .captions import token_ids
 
 PER_STEP = 8
-"""General prompts that are looked at in each step, others each time."""
+"""General prompts used in each step, different ones each time."""
 
 PROMPTS = (
     "a photo of a cat",
@@ -88,20 +88,20 @@ PROMPTS = (
 
 
 class Kept(NamedTuple):
-    """Some prompts and their rows at the beginning."""
+    """Some prompts and their initial rows."""
 
     ids: Tensor
     """``[prompts, s]``, int64."""
     rows: Tensor
     """``[prompts, s, d]``, float: last hidden states after the final layer norm."""
     is_row: Tensor
-    """``[prompts, s]``, bool: BOS, tokens and EOS, and not the padding."""
+    """``[prompts, s]``, bool: True for BOS, tokens and EOS, False for padding."""
 
     def distance(self, text: TextModel) -> Tensor:
-        """How far the rows are from where they were: the mean over all rows of ``|h - h0|^2 / |h0|^2``.
+        """Distance of the rows from their initial values: the mean over all rows of ``|h - h0|^2 / |h0|^2``.
 
         Args:
-            text: The tower as it is now.
+            text: The tower in its current state.
 
         Returns:
             Shape ``[]``, with gradients.
@@ -112,15 +112,15 @@ class Kept(NamedTuple):
 
 
 class Keeping:
-    """The rows of all general prompts at the beginning of a run."""
+    """Initial rows of all general prompts."""
 
     @torch.no_grad()
     def __init__(self, text: TextModel, seed: int) -> None:
-        """Compute them.
+        """Compute the rows.
 
         Args:
-            text: The tower that training begins with.
-            seed: Of the choice in each step.
+            text: The tower at the start of training.
+            seed: Seed of the choice in each step.
         """
         self._seed = seed
         ids = token_ids(PROMPTS, default_tokenizer(), text.config)
@@ -131,7 +131,7 @@ class Keeping:
         self._all = Kept(ids, rows, is_row)
 
     def __call__(self, step: int, device: torch.device) -> Kept:
-        """Those of a step, which depend on its number and the seed alone: on all processes the same."""
+        """Prompts of a step, which depend on its number and the seed alone, so they are the same on all processes."""
         chosen = random.Random(f"{self._seed}/keep/{step}").sample(range(len(PROMPTS)), PER_STEP)
         length = int(self._all.is_row[chosen].sum(1).max())
         return Kept(*(tensor[chosen, :length].to(device) for tensor in self._all))

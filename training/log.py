@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object a line, each with its ``step``; and times for people."""
+"""The log of a run: one JSON object per line, each with its ``step``; and durations in readable form."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from ..output.files import written_whole
 
 LOG_NAME = "log.jsonl"
-"""Of the file in a run's folder."""
+"""File name in a run's folder."""
 
 
 def append(folder: Path, entry: Mapping[str, float]) -> None:
-    """Add a line.
+    """Append a line.
 
     Args:
-        folder: Of the run.
-        entry: ``step``, and what was measured then.
+        folder: The run's folder.
+        entry: ``step`` and its measurements.
 
     Raises:
         OSError: If it cannot be written.
@@ -27,11 +27,11 @@ def append(folder: Path, entry: Mapping[str, float]) -> None:
 
 
 def cut_after(folder: Path, step: int) -> None:
-    """Take out what a killed run has written after its checkpoint.
+    """Remove entries that a killed run wrote after its checkpoint.
 
     Args:
-        folder: Of the run; it may have no log.
-        step: Of the checkpoint.
+        folder: The run's folder, possibly without a log.
+        step: Step of the checkpoint.
 
     Raises:
         OSError: If it cannot be written.
@@ -46,7 +46,7 @@ def cut_after(folder: Path, step: int) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Format a duration.
 
     >>> duration(75), duration(7300)
     ('1 min 15 s', '2 h 1 min')

@@ -1,4 +1,4 @@
-"""What every training of DALL·E's two halves does: steps with a log, checkpoints, an average; stopped and resumed."""
+"""Training loop shared by DALL·E's two halves: steps with a log, checkpoints, an average; stopped and resumed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
-"""How often held-out examples are measured in a run, beside before it."""
+"""Number of evaluations in a run, besides the initial one."""
 
 
 class LoopOptions(Protocol):
-    """What a loop has to know of its options."""
+    """Options that the loop needs."""
 
     @property
     def batch(self) -> int:
@@ -40,47 +40,47 @@ class LoopOptions(Protocol):
 
     @property
     def accumulate(self) -> int:
-        """Parts of a batch."""
+        """Parts in a batch."""
         ...
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         ...
 
     @property
     def precision(self) -> Precision:
-        """Of the arithmetic."""
+        """Precision of the computation."""
         ...
 
     @property
     def clip(self) -> float | None:
-        """Largest norm of all gradients; None: any."""
+        """Maximum norm of all gradients; None for no limit."""
         ...
 
     def rate(self, step: int) -> float:
-        """Step size of an update, counted from 0."""
+        """Learning rate of an update, counted from 0."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a record."""
+        """The options as a dict, for a record."""
         ...
 
 
 class Loop(ABC):
-    """One training. It is made, perhaps resumed, and trained to its end."""
+    """One training run. It is created, optionally resumed, and trained to its end."""
 
     model: nn.Module
-    """As the accelerator has prepared it."""
+    """The model as prepared by the accelerator."""
     trained: nn.Module
-    """The same without that."""
+    """The model before preparation."""
     average: AveragedModel | None = None
-    """The moving average of the weights, which is measured and written in their place; None for none."""
+    """Moving average of the weights, measured and written instead of them, or None."""
 
     scales: GradientScales | None = None
-    """Of the resblocks, in float16; None for none."""
+    """Gradient scales of the resblocks in float16, or None."""
     compression: powersgd.Compression | None = None
-    """Of the gradients between processes; None for none."""
+    """Compression of the gradients between processes, or None."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class Loop(ABC):
         *,
         is_sharded: bool = False,
     ) -> None:
-        """Set up what all have.
+        """Set up what all runs have.
 
         Args:
-            folder: For all that is written; it is there.
-            options: What to do.
-            accelerator: Which runs it.
-            say: Called with lines for people.
-            is_sharded: Whether processes divide the model among themselves, by `Sharding`.
+            folder: Existing folder for all output.
+            options: Options of the run.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
+            is_sharded: Whether to shard the model over processes, by `Sharding`.
         """
         self.folder, self.accelerator, self.say = folder, accelerator, say
         self._is_sharded = is_sharded
@@ -106,14 +106,14 @@ class Loop(ABC):
         self._options = options
         self.step = 0
         self.is_stopped = False
-        """Set it, and the run ends after the step that it is in, with a checkpoint."""
+        """Set to True to end the run after the current step, with a checkpoint."""
 
     def _prepare(
         self, trained: nn.Module, groups: list[dict[str, Any]], betas: tuple[float, float], ema: float
     ) -> None:
-        """Optimizer and average of a model."""
+        """Prepare optimizer and average of a model."""
         self.trained = trained
-        # before the accelerator changes the model, so that it is a copy of the model alone
+        # before the accelerator changes the model, so that the copy is of the model alone
         if ema:
             of_weights = get_ema_multi_avg_fn(ema)
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
@@ -128,7 +128,7 @@ class Loop(ABC):
         self.model, self.optimizer = prepare(trained, plain)
 
     def _size_of_share(self, num_examples: int, what: str) -> int:
-        """Examples of a batch that are this process's; fewer than asked for where there are not so many."""
+        """This process's share of a batch; smaller than requested if there are not enough examples."""
         processes = self.accelerator.num_processes
         asked = self._options.batch * self._options.accumulate
         share = min(asked, num_examples // processes)
@@ -138,27 +138,27 @@ class Loop(ABC):
             self.say(f"batch of {share * processes} {what}, as there are no more than {num_examples}")
         return share
 
-    # ---- what a training is
+    # ---- to be defined by each training
 
     @abstractmethod
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
-        """Begin to read this process's share of a step."""
+        """Begin to load this process's share of a step."""
 
     @abstractmethod
     def _backward(self, loaded: Any) -> dict[str, float]:
-        """Add the gradients of a step; its ``loss`` and the numbers that it followed."""
+        """Accumulate the gradients of a step; return its ``loss`` and schedule values."""
 
     @abstractmethod
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Measure on held-out examples what would be written now.
+        """Evaluate the current result on held-out examples.
 
         Args:
-            is_quiet: Whether the line about it is kept from being said.
+            is_quiet: Whether to suppress the line about it.
         """
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with."""
+        """Properties that a resumed run must share with the one it continues."""
 
     @abstractmethod
     def write_results(self) -> None:
@@ -170,7 +170,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
-        """What a line on a step says beside its number and the time left; ``seconds`` is what a step takes."""
+        """Part of the progress line after step number and time left; ``seconds`` is the time per step."""
 
     # ---- training
 
@@ -178,11 +178,11 @@ class Loop(ABC):
         """Train to the end, and write the model.
 
         Returns:
-            What was measured at the end, as `measure` gives it.
+            Final measurements, as returned by `measure`.
 
         Raises:
-            KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
-            ValueError: If the loss is no number any more. The model up to there is written.
+            KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
+            ValueError: If the loss is not finite. The model up to then is written.
             OSError: If a file cannot be written.
         """
         num_steps = self._options.steps
@@ -212,7 +212,7 @@ class Loop(ABC):
                     self._log({"step": self.step, **found})
                 if over_processes(self.accelerator, float(self.is_stopped), "sum"):
                     self.save()
-                    _ = self.result  # gathered by all, for who looks at it afterwards
+                    _ = self.result  # gathered by all processes, for later access
                     self.say(f"stopped after step {self.step:,} of {num_steps:,}: --resume goes on from here")
                     raise KeyboardInterrupt
                 if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
@@ -225,7 +225,7 @@ class Loop(ABC):
         return found or self.measure(is_quiet=True)
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
-        """One update."""
+        """Perform one update."""
         rate = self._options.rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -254,20 +254,20 @@ class Loop(ABC):
         return entry
 
     def _update_average(self) -> None:
-        """After each update."""
+        """Update the average after an update."""
         if self.average is not None:
             self.average.update_parameters(self.trained)
 
     @property
     def result(self) -> nn.Module:
-        """What is measured and written: the average, if there is one. If divided, all processes have to ask for it."""
+        """The model that is measured and written: the average, if any. If sharded, all processes must call this."""
         result = self.trained if self.average is None else self.average.module
         return self._sharding.whole(result) if self._sharding else result
 
-    # ---- what is written
+    # ---- output
 
     def _log(self, entry: Mapping[str, float]) -> None:
-        """A line of the log; the first process writes it."""
+        """Append a line to the log, on the first process only."""
         if self.accelerator.is_main_process:
             log.append(self.folder, entry)
 
@@ -278,7 +278,7 @@ class Loop(ABC):
         """Write the checkpoint.
 
         Raises:
-            OSError: If it cannot be written; the last one is still there.
+            OSError: If it cannot be written; the last one is kept.
         """
         scaler = self.accelerator.scaler
         state = {
@@ -298,10 +298,10 @@ class Loop(ABC):
             self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
-        """Go on where the checkpoint ends.
+        """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, or it is of other data or options.
+            ValueError: If there is none, or it has other data or options.
         """
         is_main = self.accelerator.is_main_process
         state = checkpoint.load_same(self.folder, self.about(), self.say, is_main_process=is_main)

@@ -1,7 +1,7 @@
-"""Low-rank updates of a text tower's layers, by peft, and their names in files for ComfyUI, A1111 and Forge.
+"""LoRA of a text tower's layers, by peft, with key names for ComfyUI, A1111 and Forge.
 
-Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; names as ``model_lora_keys_clip`` of
-ComfyUI 0.29 and kohya-ss/sd-scripts have them.
+Source: E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; names as in ``model_lora_keys_clip``
+of ComfyUI 0.29 and in kohya-ss/sd-scripts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor
 from ..encoder.text_model import TextModel
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
-"""Matrices of each layer that get an update."""
+"""Matrices of each layer that get a LoRA."""
 
 LORA_NAMES = {"sd1": "lora_te", "sd2": "lora_te", "sdxl_l": "lora_te1", "sdxl_g": "lora_te2", "refiner": "lora_te"}
-"""What keys begin with, by the model that the text tower belongs to."""
+"""Key prefixes by the model that the text tower belongs to."""
 
 _ADAPTER = "default"
 
 
 def add_lora(text: TextModel, rank: int, seed: int) -> None:
-    """Give the matrices of all layers a low-rank update, which is 0 at first, and freeze all else.
+    """Add a LoRA to the matrices of all layers, which is 0 at first, and freeze everything else.
 
     Args:
         text: The tower; changed in place.
-        rank: From 1.
-        seed: Of the first values.
+        rank: At least 1.
+        seed: Seed of the initial values.
 
     Raises:
         ValueError: If peft is not installed, or the rank is below 1.
@@ -48,12 +48,12 @@ def add_lora(text: TextModel, rank: int, seed: int) -> None:
 
 
 def is_lora(name: str) -> bool:
-    """Whether a parameter of this name is part of an update."""
+    """Whether a parameter of this name belongs to a LoRA."""
     return ".lora_" in name
 
 
 def merged(text: TextModel) -> dict[str, Tensor]:
-    """Parameters by their own names, the updates added to them; of a tower without updates as they are."""
+    """Parameters by their original names with the LoRA merged in, if there is one."""
     parameters = {
         name.replace(".base_layer.", "."): parameter.detach()
         for name, parameter in text.named_parameters()
@@ -66,15 +66,15 @@ def merged(text: TextModel) -> dict[str, Tensor]:
 
 
 def lora_tensors(text: TextModel, model: str) -> dict[str, Tensor]:
-    """The updates as files for hosts have them.
+    """The LoRA in the file format of hosts.
 
     Args:
-        text: The tower, with updates.
-        model: Which model it belongs to; a key of `LORA_NAMES`.
+        text: The tower, with a LoRA.
+        model: Model it belongs to, a key of `LORA_NAMES`.
 
     Returns:
-        For each matrix ``.lora_down.weight`` ``[rank, in]``, ``.lora_up.weight`` ``[out, rank]`` and ``.alpha``, which
-        hosts divide by the rank and multiply with; on the CPU.
+        For each matrix ``.lora_down.weight`` ``[rank, in]``, ``.lora_up.weight`` ``[out, rank]`` and ``.alpha``, whose
+        quotient by the rank hosts multiply with; on the CPU.
     """
     tensors: dict[str, Tensor] = {}
     for name, layer in _updated(text).items():
@@ -86,7 +86,7 @@ def lora_tensors(text: TextModel, model: str) -> dict[str, Tensor]:
 
 
 def _updated(text: TextModel) -> dict[str, Any]:
-    """The layers with an update, by name."""
+    """Layers with a LoRA, by name."""
     return {name: cast("Any", layer) for name, layer in text.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
@@ -95,7 +95,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def model_of(hidden_dim: int) -> str:
-    """Which model a text tower of a width most likely belongs to.
+    """Model that a text tower of a width most likely belongs to.
 
     >>> model_of(768), model_of(1280)
     ('sd1', 'sdxl_g')

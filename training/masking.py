@@ -1,8 +1,8 @@
-"""Which tokens of a caption masked language modelling hides, by BERT's rule, and what stands there in their place.
+"""Masking of tokens for masked language modelling, by BERT's rule.
 
 Each token is chosen with a probability of 15 %. Of the chosen ones 80 % are replaced by a mask, 10 % by a random token,
-and 10 % stay as they are; all of them are to be found. BOS, EOS and padding are never chosen. The choice follows from a
-random generator of the caller's.
+and 10 % stay as they are; all of them are to be predicted. BOS, EOS and padding are never chosen. The caller passes the
+random generators.
 
 Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019,
 section 3.1; the probabilities are independent for each token, as in transformers' DataCollatorForLanguageModeling.
@@ -21,34 +21,34 @@ from ..encoder.config import TextConfig
 from ..encoder.text_model import first_eos
 
 CHOSEN, MASKED, REPLACED = 0.15, 0.8, 0.1
-"""Shares: of all tokens, and of the chosen ones."""
+"""Shares: chosen of all tokens, masked and replaced of the chosen ones."""
 IGNORED = -100
-"""Label of what is not to be found, as PyTorch's cross-entropy has it."""
+"""Label of tokens not to be predicted, as in PyTorch's cross-entropy."""
 
 
 class Masked(NamedTuple):
-    """Captions with hidden tokens; each tensor is ``[captions, s]``."""
+    """Captions with masked tokens; each tensor is ``[captions, s]``."""
 
     ids: Tensor
-    """int64; where a mask stands, the id counts for nothing."""
+    """int64; ids at masks are ignored."""
     is_mask: Tensor
-    """bool: where a mask stands."""
+    """bool: True at masks."""
     labels: Tensor
-    """int64: the token that is to be found; `IGNORED` where none is."""
+    """int64: the token to be predicted, or `IGNORED`."""
     is_caption: Tensor
-    """bool: BOS, tokens and EOS, and not the padding."""
+    """bool: True for BOS, tokens and EOS, False for padding."""
 
 
 def masked(ids: Tensor, config: TextConfig, rngs: Sequence[random.Random]) -> Masked:
-    """Hide tokens.
+    """Mask tokens.
 
     Args:
         ids: ``[captions, s]``, int64: BOS, tokens, EOS, padding.
-        config: Of the tower.
-        rngs: One for each caption.
+        config: Configuration of the tower.
+        rngs: One random generator per caption.
 
     Returns:
-        The captions; the same ones for generators in the same state, however far they are padded.
+        The masked captions, which depend only on the state of the generators, not on the padding.
     """
     ids, num_words = ids.clone(), min(config.bos_id, config.eos_id)
     is_mask, labels = torch.zeros_like(ids, dtype=torch.bool), torch.full_like(ids, IGNORED)

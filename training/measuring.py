@@ -1,4 +1,4 @@
-"""What a run measures: recall of held-out pairs, and how far watched prompts have moved."""
+"""Measurements of a run: recall of held-out pairs, and the change of watched prompts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .images import Images
 from .step import Part, Towers
 
 MOVED = "moved: "
-"""What stands before a watched prompt in the name of its measure."""
+"""Prefix of a watched prompt in the name of its measurement."""
 
 
 class Measure:
-    """Measures towers. Its results are shares by names: those of `recalls`, and `MOVED` with a prompt."""
+    """Evaluation of towers. Its results are shares by name: those of `recalls`, and `MOVED` with a prompt."""
 
     def __init__(
         self,
@@ -27,21 +27,21 @@ class Measure:
         batch: int,
         watched: Mapping[str, Tensor],
     ) -> None:
-        """Set what is measured.
+        """Define the measurements.
 
         Args:
-            held: Held-out pairs, of which the first caption is read; where there are none, no recall is measured.
-            images: Gives their images.
-            token_ids: Gives the token ids ``[captions, s]`` of captions.
-            batch: How many are encoded at once.
-            watched: Prompts, and their rows before training.
+            held: Held-out pairs, of which the first caption is read; if empty, no recall is measured.
+            images: Provider of their images.
+            token_ids: Function from captions to token ids ``[captions, s]``.
+            batch: Pairs encoded at once.
+            watched: Prompts with their rows before training.
         """
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched = watched
 
     @torch.no_grad()
     def __call__(self, towers: Towers) -> dict[str, float]:
-        """Measure towers, on the device that they are on."""
+        """Evaluate towers, on their device."""
         found = self._recall(towers) if self._held else {}
         rows = rows_of(towers.text, list(self._watched))
         for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
@@ -49,7 +49,7 @@ class Measure:
         return found
 
     def lines(self, found: Mapping[str, float], step: int) -> list[str]:
-        """What was measured after a step, for people."""
+        """Readable lines about the measurements after a step."""
         shares = ", ".join(f"{name} {share:.1%}" for name, share in found.items() if not name.startswith(MOVED))
         lines = [f"recall of {len(self._held)} held-out pairs after {step:,} steps: {shares}"] if shares else []
         moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}

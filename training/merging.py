@@ -1,4 +1,4 @@
-"""Merging after training: the weights from before, and a part of their change."""
+"""Merging after training: the initial weights plus a part of their change."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .options import TrainOptions
 
 
 class FirstWeights:
-    """The weights from before training, read again from their file when they are wanted."""
+    """Initial weights, read again from their file when needed."""
 
     def __init__(self, clip: FullClip, weights: Path, options: TrainOptions, logit_scale: Tensor) -> None:
-        """Take note of them, before training.
+        """Prepare to read them, before training.
 
         Args:
-            clip: What training begins from.
-            weights: The file that it was read from.
-            options: Which weights are trained, and whether they are to be merged.
-            logit_scale: Of the loss.
+            clip: Model at the start of training.
+            weights: File it was read from.
+            options: Options for the trained weights and for merging.
+            logit_scale: Scale of the loss.
         """
         self._weights, self._logit_scale = weights, logit_scale.detach().clone()
         self._models: dict[str, TextModel | VisionModel] = {}
@@ -36,10 +36,10 @@ class FirstWeights:
         self._digests = {name: digest_of(model.parameters()) for name, model in self._models.items()}
 
     def __call__(self) -> dict[str, Tensor]:
-        """Read them: those of the towers that are trained, and the scale, under the names of `Towers`.
+        """Read the weights of the trained towers and the scale, under the names of `Towers`.
 
         Raises:
-            CheckpointError: If the file cannot be read, or holds other weights by now.
+            CheckpointError: If the file cannot be read, or now holds other weights.
         """
         first = {"loss.logit_scale": self._logit_scale}
         for name, model in self._models.items():
@@ -50,12 +50,12 @@ class FirstWeights:
 
 @torch.no_grad()
 def merge(trained: Mapping[str, Tensor], first: Mapping[str, Tensor], strength: float) -> None:
-    """Go back towards the weights from before: ``w0 + strength (w - w0)``, in place.
+    """Interpolate towards the initial weights: ``w0 + strength (w - w0)``, in place.
 
     Args:
-        trained: What was trained, under the names of `Towers`.
-        first: The same before, without a LoRA, which began with no change.
-        strength: 0 gives the weights from before, 1 what was trained.
+        trained: Trained weights, under the names of `Towers`.
+        first: Initial weights, without a LoRA, which starts as zero.
+        strength: 0 gives the initial weights, 1 the trained ones.
     """
     for name, parameter in trained.items():
         if name in first:

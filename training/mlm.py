@@ -1,7 +1,7 @@
-"""A training run of masked language modelling: a warm-up of the text tower on captions alone, without causality.
+"""A masked language modelling run: a warm-up of the text tower on captions alone, without causality.
 
-CLIP's vocabulary has no mask, so a learned vector stands for one, and a head of its own finds tokens in the final
-hidden states. Both are dropped when the tower is written, which then reads causally as before.
+CLIP's vocabulary has no mask, so a learned vector is used, and a separate head predicts tokens from the final hidden
+states. Both are dropped when the tower is written, which then reads causally as before.
 
 Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Course:
-    """What the loop has to know of the options, once the number of steps is known."""
+    """Options of the loop, once the number of steps is known."""
 
     options: TrainOptions
     steps: int
@@ -56,62 +56,62 @@ class Course:
 
     @property
     def accumulate(self) -> int:
-        """Parts of a batch."""
+        """Parts in a batch."""
         return self.options.accumulate
 
     @property
     def precision(self) -> Precision:
-        """Of the arithmetic."""
+        """Precision of the computation."""
         return self.options.precision
 
     def rate(self, step: int) -> float:
-        """Step size of an update, counted from 0."""
+        """Learning rate of an update, counted from 0."""
         return self.options.rates.rate * factor(step, self.options.rates.warmup, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a record."""
+        """The options as a dict, for a record."""
         return {**self.options.as_dict(), "steps": self.steps}
 
 
 class Found(NamedTuple):
-    """What the model makes of hidden tokens."""
+    """Predictions for masked tokens."""
 
     loss: Tensor
     """Shape ``[]``: sum of their cross-entropies, in nats."""
     right: Tensor
-    """Shape ``[]``: how many of them are the likeliest token."""
+    """Shape ``[]``: number of tokens predicted correctly."""
 
 
 class TrainedMLM(nn.Module):
-    """A text tower with a mask and a head, as the one module that distributed training wants."""
+    """A text tower with a mask and a head, wrapped in one module for distributed training."""
 
     def __init__(self, text: TextModel) -> None:
-        """Add them to a tower, which is trained in place; its projection has no part in it."""
+        """Add them to a tower, which is trained in place without its projection."""
         super().__init__()
         config = text.config
         self.text = text.requires_grad_(True)
         if text.text_projection is not None:
             text.text_projection.requires_grad_(False)
         self.mask = nn.Parameter(text.embeddings.token_embedding.weight.detach().mean(0))
-        """``[d]``: stands for a hidden token."""
+        """``[d]``: replaces the embedding of a masked token."""
         self.head = nn.Linear(config.hidden_dim, config.vocab_size)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, captions: Masked) -> Found:
-        """Look for the hidden tokens; every position sees all of its caption."""
+        """Predict the masked tokens; every position sees its whole caption."""
         vectors = {(row, place): self.mask for row, place in captions.is_mask.nonzero().tolist()}
         hidden = self.text(captions.ids, captions.is_caption, vectors=vectors, is_causal=False).hidden
         is_label = captions.labels != IGNORED
-        logits = widened(self.head(hidden[is_label]))  # [hidden tokens, vocabulary]
+        logits = widened(self.head(hidden[is_label]))  # [masked tokens, vocabulary]
         labels = captions.labels[is_label]
-        # a batch without a mask has a gradient too, of 0
+        # so that a batch without a mask has a gradient, too, of 0
         loss = functional.cross_entropy(logits, labels, reduction="sum") + 0 * self.mask.sum()
         return Found(loss, (logits.argmax(-1) == labels).sum())
 
 
 class MLMRun(Loop):
-    """One warm-up of a text tower on captions."""
+    """Warm-up of a text tower on captions."""
 
     def __init__(
         self,
@@ -123,19 +123,19 @@ class MLMRun(Loop):
         accelerator: Accelerator,
         say: Callable[[str], None],
     ) -> None:
-        """Set all up.
+        """Set up the run.
 
         Args:
-            clip: Whose text tower is trained, in place.
-            weights: The file that it was read from.
-            data: The captions; images are not looked at.
-            folder: For all that is written; it is there.
-            options: What to do.
-            accelerator: Which runs it.
-            say: Called with lines for people.
+            clip: Model whose text tower is trained in place.
+            weights: File it was read from.
+            data: The captions; images are ignored.
+            folder: Existing folder for all output.
+            options: Options of the run.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
 
         Raises:
-            ValueError: If no caption is left to train on.
+            ValueError: If no caption is left for training.
         """
         super().__init__(folder, Course(options, 1), accelerator, say)
         self.clip, self.weights, self.data, self.options = clip, weights, data, options
@@ -162,7 +162,7 @@ class MLMRun(Loop):
             self.say(f"{count:,} captions have more than {config.context_length - 2} tokens, and are read up to there")
 
     def _build(self) -> None:
-        """Model, optimizer and average."""
+        """Build model, optimizer and average."""
         options = self.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
@@ -174,14 +174,14 @@ class MLMRun(Loop):
             {"params": [one for one in trained if one.ndim < 2], "weight_decay": 0.0},
         ]
         self._prepare(self.whole, groups, BETAS, options.ema)
-        if options.precision == "fp16":  # after the average, whose model is not hooked into
+        if options.precision == "fp16":  # after the average, whose model gets no hooks
             self.scales = GradientScales(self.whole, self.accelerator.num_processes)
         self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
 
     # ---- training
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
-        """This process's share of a step; which tokens are hidden follows from seed, step and caption alone."""
+        """This process's share of a step; masks depend on seed, step and caption alone."""
         epoch, indices = self.batches(step)
         first, options = self.accelerator.process_index * self._share, self.options
         numbers = range(first, first + self._share)
@@ -203,12 +203,12 @@ class MLMRun(Loop):
             part = Masked(*(tensor[start : start + batch].to(accelerator.device) for tensor in loaded))
             with nullcontext() if start + batch >= self._share else cast("Any", accelerator.no_sync(self.model)):
                 found: Found = self.model(part)
-                accelerator.backward(accelerator.num_processes * found.loss / count)  # their mean over processes
+                accelerator.backward(accelerator.num_processes * found.loss / count)  # mean over processes
             loss, right = loss + found.loss.item(), right + found.right.item()
         loss, right = (over_processes(accelerator, number, "sum") / count for number in (loss, right))
         return {"loss": loss, "right": right}
 
-    # ---- what is said and written
+    # ---- messages and files
 
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
@@ -216,14 +216,14 @@ class MLMRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Measure on held-out captions, of which the same tokens are hidden each time.
+        """Evaluate on held-out captions, masking the same tokens each time.
 
         Args:
-            is_quiet: Whether the line about it is kept from being said.
+            is_quiet: Whether to suppress the line about it.
 
         Returns:
-            ``held-out loss``, in nats for a hidden token, and ``held-out right``, the share of them that is found;
-            nothing where none are held out.
+            ``held-out loss``, in nats per masked token, and ``held-out right``, the share predicted correctly; empty if
+            none are held out.
         """
         if not self.held:
             return {}
@@ -245,7 +245,7 @@ class MLMRun(Loop):
         return shares
 
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with."""
+        """Properties that a resumed run must share with the one it continues."""
         return {
             "data": self.data.digest,
             "captions": len(self.data.examples),
@@ -255,7 +255,7 @@ class MLMRun(Loop):
         }
 
     def write_results(self) -> None:
-        """Write the text tower as a contrastive training does, and the whole CLIP with the scale that it had.
+        """Write the text tower as contrastive training does, and the whole CLIP with its previous scale.
 
         Raises:
             OSError: If a file cannot be written.

@@ -1,9 +1,9 @@
-"""The text tower that training begins with: that of the file, or a new one with random weights.
+"""The text tower at the start of training: the one in the file, or a new one with random weights.
 
-A tower with rotary positions is always a new one: the weights of released towers were learned with a table of
-positions, and mean nothing without it.
+A tower with rotary positions is always new: released weights were trained with a table of positions, and are
+meaningless without it.
 
-Source: the ``initialize_parameters`` of OpenAI's CLIP, for the spread of first weights.
+Source: the ``initialize_parameters`` of OpenAI's CLIP, for the standard deviations of initial weights.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .options import TrainOptions
 
 
 def with_text(clip: FullClip, weights: Path, options: TrainOptions) -> FullClip:
-    """The CLIP that training begins with.
+    """Model at the start of training.
 
     Args:
-        clip: As it was read.
-        weights: The file that it was read from.
-        options: Whether its text tower is replaced by a new one of the same size, and which positions it is to have.
+        clip: Model as read.
+        weights: File it was read from.
+        options: Options for a new text tower of the same size, and for its positions.
 
     Returns:
-        The same; or with a new text tower, and the scale that CLIP's training begins with.
+        The same model, or one with a new text tower and the initial scale of CLIP's training.
 
     Raises:
-        ValueError: If the file's text tower is to be trained with positions that it does not have, or to be the base of
-            a LoRA or word for hosts, which cannot load it.
+        ValueError: If the file's text tower has other positions than requested, or hosts could not load it as the base
+            of a LoRA or word.
     """
     config = clip.text.config
     if options.new_text:
@@ -57,11 +57,11 @@ def with_text(clip: FullClip, weights: Path, options: TrainOptions) -> FullClip:
 
 
 def new_text_model(config: TextConfig, seed: int) -> TextModel:
-    """A tower with the first weights of CLIP's own training.
+    """New tower with the initial weights of CLIP's own training.
 
     Args:
         config: Sizes.
-        seed: Of the weights.
+        seed: Seed of the weights.
 
     Returns:
         The model, in evaluation mode without gradients.

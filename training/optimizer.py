@@ -1,7 +1,7 @@
-"""What is trained, how fast, and what decays.
+"""Optimizers: the trained parameters, their learning rates and weight decay.
 
-Source: A. Radford et al., 2021, section 2.5 and table 18 for the constants of AdamW; open_clip 3.3.0 for what does not
-decay.
+Source: A. Radford et al., 2021, section 2.5 and table 18 for the constants of AdamW; open_clip 3.3.0 for the parameters
+without decay.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ BETAS = (0.9, 0.98)
 EPS = 1e-6
 
 PARTS = ("layers", "embeddings", "projection", "image", "scale")
-"""Parts of a model with rates of their own: three of the text tower, the image tower, the scale of the loss."""
+"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates and their course.
+    """Learning rates and their schedule.
 
     Raises:
         ValueError: If a number is out of range, or a part is unknown.
     """
 
     rate: float = 1e-5
-    """Of all parts that ``by_part`` does not name."""
+    """Rate of all parts not named in ``by_part``."""
     by_part: tuple[tuple[str, float], ...] = ()
-    """Of single parts; a part at 0 is frozen."""
+    """Rates of single parts; a part at 0 is frozen."""
     frozen_layers: int = 0
-    """How many layers of the text tower are frozen, counted from the first."""
+    """Number of frozen layers of the text tower, counted from the first."""
     weight_decay: float = 0.1
     warmup: int = 0
-    """Steps in which the rate rises from 0; afterwards it falls to 0 along half a cosine."""
+    """Steps in which the rate rises from 0; after them it falls to 0 along half a cosine."""
 
     def __post_init__(self) -> None:
         unknown = [name for name, _ in self.by_part if name not in PARTS]
@@ -61,7 +61,7 @@ class Rates:
 
 
 def part_of(name: str) -> str:
-    """Which of `PARTS` a parameter of `Towers` belongs to.
+    """Part, one of `PARTS`, that a parameter of `Towers` belongs to.
 
     >>> part_of("text.embeddings.token_embedding.weight"), part_of("loss.logit_scale")
     ('embeddings', 'scale')
@@ -74,17 +74,17 @@ def part_of(name: str) -> str:
 
 
 def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
-    """Freeze what is not trained, and sort the rest for an optimizer: norms, biases and the scale do not decay.
+    """Freeze parameters that are not trained, and group the rest: norms, biases and the scale do not decay.
 
-    Of a text tower with a LoRA nothing else is trained, but the scale of the loss is. Of one with a new word nothing
-    else at all; its vectors do not decay.
+    With a LoRA, only the LoRA and the scale of the loss are trained. With a new word, only its vectors are, without
+    decay.
 
     Args:
         model: `Towers`.
-        rates: Which rate each part has.
+        rates: Rates of the parts.
 
     Returns:
-        Groups of parameters by rate and decay, in the order of `PARTS`.
+        Parameter groups by rate and decay, in the order of `PARTS`.
 
     Raises:
         ValueError: If nothing is left to train.
@@ -110,7 +110,7 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
 
 
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """AdamW with the constants of CLIP's own training, each tensor in one pass where PyTorch can."""
+    """AdamW with the constants of CLIP's own training, fused where PyTorch supports it."""
     try:
         return torch.optim.AdamW(groups, betas=BETAS, eps=EPS, fused=True)
     except RuntimeError:  # before PyTorch 2.4 not on a CPU
@@ -118,12 +118,12 @@ def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 
 
 def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """PyTorch's Adafactor, which remembers a row and a column of each matrix in the place of two whole ones.
+    """PyTorch's Adafactor, which stores a row and a column per matrix instead of two whole matrices.
 
-    Its rates are shares of each tensor's root mean square.
+    Its rates are relative to each tensor's root mean square.
 
     Raises:
-        ValueError: If PyTorch has none.
+        ValueError: If this PyTorch has none.
     """
     if not hasattr(torch.optim, "Adafactor"):
         raise ValueError(f"--optimizer adafactor needs PyTorch 2.5 or newer, this is {torch.__version__}")
@@ -131,7 +131,7 @@ def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 
 
 def adamw8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The same as `adamw` with its memory in 8 bits, by bitsandbytes.
+    """Same as `adamw` with 8-bit state, by bitsandbytes.
 
     Raises:
         ValueError: If bitsandbytes is not installed.
@@ -152,22 +152,22 @@ OPTIMIZERS: dict[Optimizer, Callable[[list[dict[str, Any]]], torch.optim.Optimiz
     "adafactor": adafactor,
     "adamw8bit": adamw8bit,
 }
-"""What takes the steps, by name, default first."""
+"""Optimizers by name, default first."""
 
 
 def schedule(optimizer: torch.optim.Optimizer, warmup: int, num_steps: int) -> LambdaLR:
-    """Rates that rise in even steps and then fall along half a cosine.
+    """Warm up linearly, then decay along half a cosine.
 
     Args:
-        optimizer: Whose rates it sets.
+        optimizer: Optimizer to schedule.
         warmup: Steps before the highest rate.
-        num_steps: Of the whole run.
+        num_steps: Steps of the whole run.
     """
     return LambdaLR(optimizer, lambda step: factor(step, warmup, num_steps))
 
 
 def factor(step: int, warmup: int, num_steps: int) -> float:
-    """Share of the highest rate that an update has, counted from 0, in the course of `schedule`.
+    """Factor of the learning rate in `schedule` at an update, counted from 0.
 
     >>> [factor(step, 2, 6) for step in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

@@ -1,4 +1,4 @@
-"""What a training run is told."""
+"""Options of a training run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .word import MAX_VECTORS, file_name
 
 Trained = Literal["text", "both"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)
-"""Which towers are trained, default first: the text tower alone, or both."""
+"""Towers to train, default first: the text tower alone, or both."""
 
 Objective = Literal["contrastive", "mlm"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-"""What is learned, default first: which image belongs to a caption; or the hidden tokens of captions alone."""
+"""Objectives, default first: matching images and captions; or predicting masked tokens of captions alone."""
 
 Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""Types of the arithmetic, default first. Weights are always kept in float32."""
+"""Types of the computation, default first. Weights are always kept in float32."""
 
 MAX_HELD_OUT = 256
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """All that decides what a run computes.
+    """Options that determine the result of a run.
 
     Raises:
         ValueError: If a number is out of range.
@@ -38,11 +38,11 @@ class TrainOptions:
 
     towers: Trained = "text"
     batch: int = 32
-    """Pairs in one part of a batch, which memory has to hold."""
+    """Pairs in one part of a batch, which has to fit into memory."""
     accumulate: int = 1
-    """Parts that make up a batch. Each pair is every other one's negative in all of them."""
+    """Parts in a batch. Pairs are negatives of each other across all parts."""
     steps: int | None = None
-    """Of the run. None: as many as ``epochs`` have."""
+    """Steps of the run. None: as many as ``epochs`` have."""
     epochs: int = 10
     seed: int = 0
     precision: Precision = "fp32"
@@ -51,37 +51,38 @@ class TrainOptions:
     crop: Crop = CROPS[0]
     augmentation: Augmentation = field(default_factory=Augmentation)
     held_out: int | None = None
-    """Pairs that are kept from training, to measure recall. None: a tenth, at most 256."""
+    """Pairs held out of training to measure recall. None: a tenth, at most 256."""
     ema: float = 0.0
-    """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    """Decay of the moving average of the weights, which is written instead of them; 0 for none."""
     lora: int = 0
-    """Rank of a LoRA that is trained in the place of the text tower's weights; 0 for none."""
+    """Rank of a LoRA, trained instead of the text tower's weights; 0 for none."""
     lora_for: str | None = None
-    """Which model the LoRA is for, a key of `LORA_NAMES`; None: what the tower's width says."""
+    """Model the LoRA is for, a key of `LORA_NAMES`. None: inferred from the tower's width."""
     watch: tuple[str, ...] = ()
-    """Prompts of which is measured how far their rows have moved."""
+    """Prompts whose change is measured."""
     keep: float = 0.0
-    """Weight in the loss of how far the rows of general prompts have moved; 0 for none."""
+    """Loss weight for the change of general prompts; 0 for none."""
     merge: float = 1.0
-    """What is written: the weights from before, and so much of their change. 1: what was trained."""
+    """Share of the change that is kept when merging with the initial weights; 1 for no merging."""
     optimizer: Optimizer = "adamw"
     patience: int | None = None
-    """Measurements of recall in a row without a better one that end the run, with the best weights; None: no end."""
+    """Number of measurements of recall without improvement that end the run, with the best weights. None: no early
+    stop."""
     word: str | None = None
-    """A new word in captions, whose vectors are trained and nothing else; None for none."""
+    """A new word in captions, of which only the vectors are trained, or None."""
     word_vectors: int = 1
     word_from: str = "*"
-    """Text whose token embeddings the word begins with."""
+    """Text whose token embeddings initialise the word."""
     checkpointing: bool = False
-    """Compute the layers again in the backward pass, to save memory."""
+    """Whether layers are recomputed in the backward pass, to save memory."""
     compress: int = 0
-    """Rank of the matrices as which processes send each other gradients; 0: the gradients themselves."""
+    """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
     new_text: bool = False
-    """Begin with a text tower of random weights, of the size of the file's."""
+    """Whether to start with a text tower of random weights, in the size of the file's."""
     positions: Positions | None = None
-    """Of the text tower. None: as in the file, and learned in a new one."""
+    """Kind of positions of the text tower. None: as in the file, or learned in a new tower."""
     context_length: int | None = None
-    """Positions of a new text tower, BOS and EOS included. None: as many as the file's has."""
+    """Positions of a new text tower, including BOS and EOS. None: as many as in the file."""
     objective: Objective = "contrastive"
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class TrainOptions:
             raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
 
     def _check_word(self, word: str) -> None:
-        """Whether a word can be trained."""
+        """Check that a word can be trained."""
         file_name(word)
         if not 1 <= self.word_vectors <= MAX_VECTORS:
             raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
@@ -125,7 +126,7 @@ class TrainOptions:
             raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
 
     def _check_new_text(self) -> None:
-        """Whether a new text tower can be trained so."""
+        """Check that a new text tower can be trained with these options."""
         length = self.context_length
         if length is not None and not self.new_text:
             raise ValueError("--context-length is of a new text encoder: add --new-text, or leave it out")
@@ -136,7 +137,7 @@ class TrainOptions:
             raise ValueError(f"--new-text leaves nothing of the old text encoder: leave out {', '.join(given)}")
 
     def _check_mlm(self) -> None:
-        """Whether all that is asked for is possible without images."""
+        """Check that all options are possible without images."""
         others = {
             "--towers both": self.towers == "both",
             "--lora": self.lora,
@@ -157,9 +158,9 @@ class TrainOptions:
             )
 
     def num_held_out(self, num_pairs: int) -> int:
-        """How many of so many pairs are held out."""
+        """Number of pairs held out, given their total."""
         return min(MAX_HELD_OUT, num_pairs // 10) if self.held_out is None else self.held_out
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a record."""
+        """The options as a dict, for a record."""
         return asdict(self)

@@ -1,7 +1,7 @@
-"""Captions laid end to end, so that a text tower computes next to no padding: sequence packing.
+"""Sequence packing: captions laid end to end, so that a text tower computes almost no padding.
 
-A batch is as wide as its longest caption, and what stands behind the others' EOS is computed for nothing. Here several
-captions share a row. Each has the positions that it has alone, and sees nothing but itself, so its vector is the same.
+A batch is as wide as its longest caption, and everything after the others' EOS is wasted. Here several captions share a
+row. Each keeps its own positions and sees only itself, so its vector is the same.
 
 Source: M. M. Krell et al., "Efficient Sequence Packing without Cross-contamination", 2021.
 """
@@ -20,34 +20,35 @@ from ..encoder.masks import causal_mask, group_mask
 from ..encoder.text_model import TextModel, Vectors, check_ids, first_eos
 
 LENGTHS = (1, 2, 4)
-"""Lengths of rows that are considered, in longest captions. Longer ones fill up better, and attend to more."""
+"""Row lengths considered, in multiples of the longest caption. Longer rows fill up better, but cost more in
+attention."""
 
 
 class Packed(NamedTuple):
-    """Captions in rows."""
+    """Captions packed into rows."""
 
     ids: Tensor
     """``[rows, length]``, int64."""
     ends: Tensor
     """``[captions]``, int64: place of each caption's EOS, counted through all rows."""
     positions: Tensor | None = None
-    """``[rows, length]``, int64: of each token in its caption. None where each row is one caption."""
+    """``[rows, length]``, int64: position of each token in its caption. None if each row is one caption."""
     captions: Tensor | None = None
-    """``[rows, length]``, int64: number of each token's caption; -1 behind the last one of a row. None as above."""
+    """``[rows, length]``, int64: number of each token's caption; -1 after the last one of a row. None as above."""
 
 
 def pack(ids: Tensor, config: TextConfig) -> Packed:
-    """Lay captions end to end, each from BOS to its first EOS, in the rows that take the fewest multiplications.
+    """Pack captions, each from BOS to its first EOS, into the rows that take the fewest multiplications.
 
     Args:
-        ids: ``[captions, s]``, int64: BOS, tokens, EOS, padding. A caption without EOS is taken whole.
-        config: Of the tower.
+        ids: ``[captions, s]``, int64: BOS, tokens, EOS, padding. A caption without EOS is used whole.
+        config: Configuration of the tower.
 
     Returns:
-        The captions as they are where nothing is saved. The same ones are always packed in the same way.
+        The packed captions, or the captions as they are if packing saves nothing. Packing is deterministic.
 
     Raises:
-        ValueError: If there are more positions than the tower has.
+        ValueError: If there are more positions than in the tower.
 
     >>> ids = torch.tensor([[1, 5, 9, 9], [1, 6, 7, 9], [1, 9, 9, 9], [1, 8, 9, 9]])
     >>> packed = pack(ids, TextConfig(bos_id=1, eos_id=9))
@@ -69,7 +70,7 @@ def pack(ids: Tensor, config: TextConfig) -> Packed:
     places = (starts.unsqueeze(1) + columns)[is_caption]
 
     def laid(values: Tensor, behind: int) -> Tensor:
-        """Values of tokens, ``[captions, s]`` or fewer, in rows."""
+        """Arrange values of tokens, ``[captions, s]`` or fewer, in rows."""
         flat = torch.full((best.num_rows * best.length,), behind, device=device)
         flat[places] = values.expand_as(ids)[is_caption]
         return flat.view(best.num_rows, best.length)
@@ -79,15 +80,15 @@ def pack(ids: Tensor, config: TextConfig) -> Packed:
 
 
 def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) -> Tensor:
-    """Projected vectors of packed captions.
+    """Project packed captions.
 
     Args:
         model: A tower with a text projection.
         packed: The captions.
-        vectors: By row and place in it, as `TextModel.forward` has them by chunk and position.
+        vectors: Vectors by row and place in it, as `TextModel.forward` takes them by chunk and position.
 
     Returns:
-        ``[captions, p]``, in the order in which they were given.
+        ``[captions, p]``, in the original order.
     """
     if packed.captions is None:
         return model(packed.ids, vectors=vectors).projected
@@ -101,7 +102,7 @@ def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) 
 
 
 class _Rows(NamedTuple):
-    """Where captions begin."""
+    """Starts of captions."""
 
     num_rows: int
     length: int
@@ -109,15 +110,15 @@ class _Rows(NamedTuple):
     """Counted through all rows."""
 
     def cost(self, config: TextConfig) -> int:
-        """Multiplications in a layer, divided by ``2 d``.
+        """Multiplications per layer, divided by ``2 d``.
 
-        A token takes ``4 d^2 + 2 d m`` in the linear layers, and ``2 d`` in attention for each place of its row.
+        A token takes ``4 d^2 + 2 d m`` in the linear layers, and ``2 d`` in attention for each place in its row.
         """
         return self.num_rows * self.length * (2 * config.hidden_dim + config.mlp_dim + self.length)
 
 
 def _filled(lengths: Sequence[int], num_rows: int) -> _Rows:
-    """Put captions of some lengths into rows: the longest first, each into the row that is emptiest by then."""
+    """Distribute captions of given lengths over rows: the longest first, each into the emptiest row."""
     filled = [(0, row) for row in range(num_rows)]
     begins = [(0, 0)] * len(lengths)
     for caption in sorted(range(len(lengths)), key=lambda caption: -lengths[caption]):

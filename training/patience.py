@@ -1,4 +1,4 @@
-"""Early stop by the recall of held-out pairs: which measurement was best, and how long ago."""
+"""Early stopping by the recall of held-out pairs: the best measurement, and its age."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BEST_NAME = "best.pt"
-"""Of the file with the best weights in a run's folder."""
+"""Name of the file with the best weights in a run's folder."""
 
 
 @dataclass
 class Patience:
-    """How many measurements without a better one are borne."""
+    """Counter of measurements without improvement."""
 
     most: int
-    """So many in a row end the run."""
+    """Number of measurements in a row without improvement that end the run."""
     best: float = -1.0
     """Mean of the best recalls, from 0 to 1; -1 before the first."""
     step: int = 0
-    """When that was."""
+    """Step of the best measurement."""
     since: int = 0
-    """Measurements after it."""
+    """Measurements since then."""
 
     def is_better(self, recalls: Mapping[str, float], step: int) -> bool:
-        """Count a measurement, and say whether it is the best one so far.
+        """Count a measurement, and return whether it is the best so far.
 
         Args:
-            recalls: Shares as `recalls` gives them; their mean counts. What has no ``@`` in its name does not.
-            step: When it was made.
+            recalls: Shares as returned by `recalls`; their mean counts. Names without ``@`` are ignored.
+            step: Step of the measurement.
 
         >>> patience = Patience(2)
         >>> [patience.is_better({"@1": share}, step) for step, share in enumerate([0.5, 0.6, 0.6, 0.4])]
@@ -45,5 +45,5 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run should end."""
         return self.since >= self.most

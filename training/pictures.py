@@ -1,4 +1,4 @@
-"""Pictures as DALL·E's two halves are trained on them: squares of one size, each a little different in each epoch.
+"""Pictures for training DALL·E's two halves: squares of one size, augmented differently in each epoch.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, listings 1 and 2.
 """
@@ -15,26 +15,26 @@ from torch import Tensor
 from .data import Example, Problem
 
 Listing = Literal["dvae", "prior"]
-"""What pictures are cut for: the paper's listings 1 and 2."""
+"""Listing in the paper that pictures are cropped by, 1 or 2."""
 
 
 def picture_of(example: Example, size: int, rng: random.Random | None, what: Listing = "dvae") -> Tensor | Problem:
-    """A square picture.
+    """Crop a picture to a square.
 
-    With a random generator as in the paper. For the discrete VAE: a square of the short side's length at a random
-    place, made smaller by area to between 9/8 and 12/8 of the size (or less, where it has no more), a square of the
-    size at a random place in it, mirrored or not. For the prior, whose captions say left and right: the first square
-    from 3/8 to 5/8 of the way, made smaller to between 1 and 9/8 of the size, not mirrored. Without a generator: the
-    square in the middle, made smaller by area.
+    With a random generator, as in the paper. For the discrete VAE: a square of the short side's length at a random
+    place, reduced by area to between 9/8 and 12/8 of the size (or less, if it is smaller), then a square of the size at
+    a random place in it, mirrored or not. For the prior, whose captions say left and right: the first square at 3/8 to
+    5/8 of the way, reduced to between 1 and 9/8 of the size, not mirrored. Without a generator: the central square,
+    reduced by area.
 
     Args:
         example: The image.
-        size: Pixels along each side.
-        rng: Where chance comes from; None for none.
-        what: What is trained on it.
+        size: Side of the result, in pixels.
+        rng: Source of randomness, or None.
+        what: Model to train.
 
     Returns:
-        ``[3, size, size]``, 8-bit; or why there is none: the image is smaller, or cannot be read.
+        ``[3, size, size]``, 8-bit; or a problem if the image is smaller or cannot be read.
     """
     from PIL import Image
 
@@ -55,7 +55,7 @@ def picture_of(example: Example, size: int, rng: random.Random | None, what: Lis
         left, top = (rng.randint(0, length - short) for length in image.size)
         target = rng.randint(min(short, round(9 / 8 * size)), min(short, round(12 / 8 * size)))
     else:
-        # an end that is not reached, but where it would be the beginning
+        # an exclusive end, unless it equals the beginning
         ends = ((3 * (length - short) // 8, 5 * (length - short) // 8) for length in image.size)
         left, top = (rng.randint(start, max(start, end - 1)) for start, end in ends)
         target = rng.randint(size, min(short, round(9 / 8 * size)))

@@ -1,10 +1,11 @@
-"""PowerSGD: what processes send each other of a matrix's gradient are two narrow matrices whose product is near it.
+"""PowerSGD: processes exchange a matrix's gradient as two narrow matrices whose product approximates it.
 
-What the product lacks is kept by each process and added to its next gradient. The matrices of the resblocks are
-compressed; embeddings, heads, gains and biases are sent as they are. The narrow matrix that each step begins with, Q,
-is the same in all steps: drawn anew it costs much.
+Each process keeps the approximation error and adds it to its next gradient. The matrices of the resblocks are
+compressed; embeddings, heads, gains and biases are sent as they are. The initial narrow matrix Q is the same in all
+steps, as drawing a new one is expensive.
 
-torch's own hook compresses; which gradients it sees, in which scale, and what is kept of them over a stop is said here.
+torch's own hook compresses; this module decides which gradients it sees, at which scale, and what is saved when a run
+stops.
 
 Source: T. Vogels et al., "PowerSGD", 2019; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.5
 and appendix E.
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 START = 2
-"""Updates before the first one that is compressed; torch's hook allows no fewer."""
+"""Updates before the first compressed one; torch's hook allows no fewer."""
 SEED = 0
-"""Of Q."""
+"""Seed of Q."""
 EPSILON = 1e-30
-"""Added to the norm of a column, so that one of zeros stays so; small enough to change no other one."""
+"""Added to the norm of a column, so that a column of zeros stays zero; too small to change any other."""
 
 
 class Compression:
-    """The gradients of a model between processes, and what each process keeps of them.
+    """Compression of a model's gradients between processes, and the error that each process keeps.
 
-    Made for a model, it hooks into it. A backward pass leaves the means over all processes in the gradients, as without
-    it, but for what is lost.
+    It hooks into the model it is made for. A backward pass leaves the means over all processes in the gradients, as
+    without compression, up to the approximation error.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Compression:
         """Hook into a model.
 
         Args:
-            model: As accelerate prepares it over several processes.
+            model: Model as prepared by accelerate over several processes.
             rank: Columns of the narrow matrices.
-            scales: Those that the model's gradients are multiplied by. What is kept is without them, as they change.
-            min_rate: A matrix is compressed if so many times the numbers of its narrow ones are fewer than its own.
+            scales: Factors of the model's gradients. The error is kept without them, as they change.
+            min_rate: Minimum compression rate: a matrix is compressed if it has more than this many times the numbers
+                of its narrow ones.
 
         Raises:
-            ValueError: If the rank is below 1, or no block is in the model.
+            ValueError: If the rank is below 1, or the model has no block.
         """
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
@@ -77,7 +79,7 @@ class Compression:
             start_powerSGD_iter=START,
             warm_start=False,
         )
-        # of floats its own signature knows nothing
+        # its own signature does not allow floats
         self.state.min_compression_rate, self.state.orthogonalization_epsilon = min_rate, EPSILON
         self.state.rng = _Fixed()
         self._before: dict[int, Tensor | None] = {}
@@ -86,7 +88,7 @@ class Compression:
         model.register_comm_hook(self, lambda compression, bucket: compression.reduce(bucket))
 
     def undo(self) -> None:
-        """Keep what was kept before the last backward pass, as its update is skipped."""
+        """Restore the error from before the last backward pass, as its update is skipped."""
         for number, error in self._before.items():
             if error is None:
                 self.state.error_dict.pop(number, None)
@@ -95,22 +97,22 @@ class Compression:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Numbers in the gradients of all compressed updates, and how many of them were sent in their place."""
+        """Numbers in the gradients of all compressed updates, and numbers sent instead."""
         _, before, after = self.state.compression_stats()
         return before + self._num_sent_whole, after + self._num_sent_whole
 
     def line(self) -> str:
-        """What it saved, for people."""
+        """Readable line about the savings."""
         before, after = self.sent
         if not before:
             return f"gradients are compressed from update {START + 1} on, so none was"
         return f"processes sent each other 1/{before / after:.3g} of the numbers that the gradients have"
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
-        """What becomes of a part of the gradients: their mean over all processes.
+        """Average a bucket of gradients over all processes.
 
-        Each is sent by itself, and waited for: how torch puts them into buckets changes in the course of a run, and the
-        bits must not; and of two under way at once each process could send another one first.
+        Each gradient is sent by itself, and waited for: torch changes the buckets in the course of a run, which must
+        not change the bits; and with two in flight, processes could send them in different orders.
         """
         from torch import distributed
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
@@ -133,7 +135,7 @@ class Compression:
         return done
 
     def save(self, folder: Path, step: int, accelerator: Accelerator) -> None:
-        """Write what this process keeps after a step.
+        """Write this process's error after a step.
 
         Raises:
             OSError: If it cannot be written.
@@ -143,10 +145,10 @@ class Compression:
         checkpoint.save(folder, state, _name(accelerator.process_index, step))
 
     def load(self, folder: Path, step: int, accelerator: Accelerator) -> None:
-        """Go on with what `save` wrote.
+        """Load a file written by `save`.
 
         Raises:
-            ValueError: If it is not there.
+            ValueError: If it is missing.
         """
         state = checkpoint.load(folder, _name(accelerator.process_index, step))
         self.state.iter = state["iter"]
@@ -156,10 +158,10 @@ class Compression:
 def compression_of(
     accelerator: Accelerator, model: nn.Module, rank: int, scales: GradientScales | None = None
 ) -> Compression | None:
-    """Compress the gradients of a model that an accelerator has prepared; at rank 0 None, and they are sent as is.
+    """Compress the gradients of a model prepared by an accelerator; None at rank 0, for no compression.
 
     Raises:
-        ValueError: If there is no other process to send anything to, or the model is divided.
+        ValueError: If there is no other process, or the model is sharded.
     """
     if not rank:
         reduce_apart(model)
@@ -178,9 +180,9 @@ def compression_of(
 
 @contextmanager
 def saved(compression: Compression | None, folder: Path, step: int, accelerator: Accelerator) -> Iterator[None]:
-    """Save what belongs to a checkpoint that is written within, and then throw away what belonged to the last one.
+    """Save the files of a checkpoint that is written within the context, then remove those of the last one.
 
-    So at any time the checkpoint that is there has its own.
+    So the current checkpoint has its files at any time.
 
     Raises:
         OSError: If it cannot be written.
@@ -202,14 +204,14 @@ def _name(rank: int, step: int | str) -> str:
 
 
 class _Fixed:
-    """In the place of the hook's generator of seeds."""
+    """Replacement for the hook's generator of seeds."""
 
     def randint(self, _: int) -> int:
         return SEED
 
 
 class _Seen:
-    """A matrix, as the hook reads a bucket."""
+    """A matrix in the form of a bucket, as the hook reads it."""
 
     def __init__(self, number: int, gradient: Tensor) -> None:
         self.number, self.gradient = number, gradient.contiguous()

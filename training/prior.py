@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME = "dalle.safetensors"
 BATCH_OF_PICTURES = 64
-"""Pictures that are encoded at once."""
+"""Pictures encoded at once."""
 
 
 class Pairs(NamedTuple):
@@ -51,23 +51,23 @@ class Pairs(NamedTuple):
 
 
 class PriorLosses(NamedTuple):
-    """Cross-entropies of some pairs, each of shape ``[]``, in nats for one token."""
+    """Cross-entropies of some pairs, each of shape ``[]``, in nats per token."""
 
     text: Tensor
     image: Tensor
 
 
 class TrainedPrior(nn.Module):
-    """The prior with its loss, as the one module that distributed training wants."""
+    """The prior with its loss, wrapped in one module for distributed training."""
 
     def __init__(self, prior: Prior, *, counts_padding: bool) -> None:
-        """Wrap a prior; it is trained in place."""
+        """Wrap a prior, which is trained in place."""
         super().__init__()
         self.prior = prior
         self.counts_padding = counts_padding
 
     def counted(self, text: Tensor) -> Tensor:
-        """Which tokens of the text count in its loss: ``[b, T - 1]``, bool, of the second to the last position."""
+        """Text tokens that count in the loss: ``[b, T - 1]``, bool, from the second position to the last."""
         following = text[:, 1:]
         return torch.ones_like(following, dtype=torch.bool) if self.counts_padding else following < self._num_pieces
 
@@ -84,7 +84,7 @@ class TrainedPrior(nn.Module):
 
 
 class PriorRun(Loop):
-    """One training of a prior on some pairs."""
+    """Training of a prior on pairs."""
 
     def __init__(
         self,
@@ -97,19 +97,19 @@ class PriorRun(Loop):
         *,
         is_sharded: bool = False,
     ) -> None:
-        """Look at the pairs, learn pieces from their captions, encode the pictures, and set all up.
+        """Check the pairs, learn pieces from their captions, encode the pictures, and set up the run.
 
         Args:
-            dvae: What makes pictures tokens; it is not trained.
+            dvae: Encoder of the pictures, not trained.
             data: The pairs.
-            folder: For all that is written; it is there.
-            options: What to do.
-            accelerator: Which runs it.
-            say: Called with lines for people.
-            is_sharded: Whether processes divide the prior among themselves.
+            folder: Existing folder for all output.
+            options: Options of the run.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
+            is_sharded: Whether to shard the prior over processes.
 
         Raises:
-            ValueError: If too few pairs are left to train on, or pictures of this size cannot be divided into tokens.
+            ValueError: If too few pairs are left for training, or pictures of this size cannot be divided into tokens.
         """
         super().__init__(folder, options, accelerator, say, is_sharded=is_sharded)
         self.options = options
@@ -134,7 +134,7 @@ class PriorRun(Loop):
         self._build()
 
     def _encode(self, examples: Sequence[Example]) -> list[Problem]:
-        """Open every picture once, and keep the tokens of its middle."""
+        """Open every picture once, and store the tokens of its centre."""
         problems: list[Problem] = []
         self._tokens: dict[str, Tensor] = {}
         began = said = time.monotonic()
@@ -146,7 +146,7 @@ class PriorRun(Loop):
                 names = [example.name for example, one in zip(some, found, strict=True) if isinstance(one, Tensor)]
                 if names:
                     tokens = self._tokens_of([one for one in found if isinstance(one, Tensor)])
-                    # a row of its own, so that memory is that of the tokens alone
+                    # separate rows, so that only the tokens stay in memory
                     self._tokens.update(zip(names, tokens.cpu().int().unbind(), strict=True))
                 if time.monotonic() - said > 10:
                     said = time.monotonic()
@@ -158,12 +158,12 @@ class PriorRun(Loop):
         return problems
 
     def _tokens_of(self, pictures: Sequence[Tensor]) -> Tensor:
-        """``[3, size, size]`` each, 8-bit, to ``[b, n]``."""
+        """Encode pictures, ``[3, size, size]`` each, 8-bit, as ``[b, n]``."""
         pixels = torch.stack(list(pictures)).to(self.accelerator.device)
         return self.dvae.tokens(pixels.to(next(self.dvae.parameters()).dtype) / 255).flatten(1)
 
     def _too_long(self, examples: Sequence[Example]) -> list[Problem]:
-        """Pairs of which a caption has more pieces than there are positions."""
+        """Pairs with a caption of more pieces than there are positions."""
         length = self.options.text_length
         return [
             Problem(example.name, f"its caption has more than {length} pieces")
@@ -172,7 +172,7 @@ class PriorRun(Loop):
         ]
 
     def _build(self) -> None:
-        """Model, optimizer and average."""
+        """Build model, optimizer and average."""
         options = self.options
         rows = options.size // self.dvae.config.downsampling
         config = PriorConfig(
@@ -199,14 +199,14 @@ class PriorRun(Loop):
             {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
         ]
         self._prepare(self.whole, groups, options.betas, options.ema)
-        if options.precision == "fp16":  # after the average, whose model is not hooked into
+        if options.precision == "fp16":  # after the average, whose model gets no hooks
             self.scales = GradientScales(self.whole, self.accelerator.num_processes)
         self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
 
     # ---- training
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[list[int], Future[Tensor | Problem] | Tensor]]:
-        """Pieces, and pictures as they come or their tokens, of this process's share of a step."""
+        """Pieces of this process's share of a step, with its pictures as they come or their tokens."""
         epoch, indices = self.batches(step)
         options, first = self.options, self.accelerator.process_index * self._share
         found: list[tuple[list[int], Future[Tensor | Problem] | Tensor]] = []
@@ -239,7 +239,7 @@ class PriorRun(Loop):
                 sums: PriorLosses = self.model(pairs)
                 text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
                 loss = options.text_weight * text_loss + (1 - options.text_weight) * image_loss
-                self.accelerator.backward(processes * loss)  # gradients become the mean over processes
+                self.accelerator.backward(processes * loss)  # so that gradients become the mean over processes
             of_text, of_image = of_text + text_loss.item(), of_image + image_loss.item()
         of_text, of_image = (over_processes(self.accelerator, value, "sum") for value in (of_text, of_image))
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
@@ -268,7 +268,7 @@ class PriorRun(Loop):
         if (self.step + 1) % self.options.ema_every == 0:
             super()._update_average()
 
-    # ---- what is said and written
+    # ---- messages and files
 
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
@@ -279,14 +279,14 @@ class PriorRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Measure on held-out pairs.
+        """Evaluate on held-out pairs.
 
         Args:
-            is_quiet: Whether the line about it is kept from being said.
+            is_quiet: Whether to suppress the line about it.
 
         Returns:
-            ``held-out text`` and ``held-out image``: cross-entropies in nats for one token; ``right``: the share of
-            image tokens that are the likeliest ones.
+            ``held-out text`` and ``held-out image``: cross-entropies in nats per token; ``right``: the share of image
+            tokens predicted correctly.
         """
         result = cast("TrainedPrior", self.result).eval()
         of_text = of_image = right = 0.0
@@ -315,12 +315,12 @@ class PriorRun(Loop):
         return found
 
     def dalle(self) -> DALLE:
-        """What would be written now, in evaluation mode."""
+        """The current result, in evaluation mode."""
         prior = cast("TrainedPrior", self.result).prior
         return DALLE(prior, self.dvae, self.pieces).eval()
 
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with."""
+        """Properties that a resumed run must share with the one it continues."""
         return {
             "data": self.data.digest,
             "pairs": len(self.data.examples),

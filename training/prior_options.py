@@ -1,4 +1,4 @@
-"""What a training of DALL·E's prior is told, and the two recipes: the paper's, and one for coloured shapes on a laptop.
+"""Options for training DALL·E's prior, with two recipes: the paper's, and one for coloured shapes on a laptop.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2 and appendix B.2.
 """
@@ -18,7 +18,7 @@ from .options import Precision
 
 @dataclass(frozen=True)
 class PriorOptions:
-    """All that decides what a run computes. The defaults are the paper's.
+    """Options that determine the result of a run. The defaults are the paper's.
 
     Raises:
         ValueError: If a number is out of range.
@@ -29,17 +29,17 @@ class PriorOptions:
     num_layers: int = 64
     activation: Activation = "quick_gelu"
     text_length: int = 256
-    """Positions of text; pairs with longer captions are left out."""
+    """Text positions; pairs with longer captions are left out."""
     pieces: int = 16384
-    """Most pieces that are learned from the captions; 0 for CLIP's own."""
+    """Maximum number of pieces learned from the captions; 0 for CLIP's own."""
     bpe_dropout: float = 0.1
-    """How probable it is that a merge that could be done next is not considered."""
+    """Probability of skipping a possible merge."""
     size: int = 256
-    """Pixels along each side of a picture."""
+    """Side of a picture, in pixels."""
     batch: int = 8
-    """Pairs in one part of a batch, which memory has to hold."""
+    """Pairs in one part of a batch, which has to fit into memory."""
     accumulate: int = 128
-    """Parts that make up a batch; the paper had as many machines."""
+    """Parts in a batch; the paper had as many machines."""
     steps: int = 430_000
     seed: int = 0
     precision: Precision = "fp32"
@@ -47,30 +47,30 @@ class PriorOptions:
     warmup: int = 5_000
     """Updates in which the step size rises from 0."""
     halvings: int = 5
-    """How often the step size is halved, at even distances in the second half of the run (the paper did it by hand,
-    whenever the loss stood still); 0: it falls to a twentieth along half a cosine."""
+    """Number of times the step size is halved, at equal intervals in the second half of the run (the paper did it by
+    hand, whenever the loss stopped falling); 0 for a decay to a twentieth along half a cosine."""
     betas: tuple[float, float] = (0.9, 0.96)
     weight_decay: float = 0.045
     clip: float | None = 4.0
-    """Largest norm of all gradients; None: any."""
+    """Maximum norm of all gradients; None for no limit."""
     max_second_moment: float | None = 5.0
-    """What AdamW's running mean of squares is clipped at after each update; None: not."""
+    """Limit of AdamW's running mean of squares after each update; None for no limit."""
     ema: float = 0.99
-    """Decay of the moving average of the weights that is written in their place; 0 for none."""
+    """Decay of the moving average of the weights, which is written instead of them; 0 for none."""
     ema_every: int = 25
-    """Updates from one step of that average to the next."""
+    """Updates between two steps of that average."""
     text_weight: float = 1 / 8
-    """Of the loss of the text; that of the image has the rest."""
+    """Weight of the text loss; the rest goes to that of the image."""
     counts_padding: bool = True
-    """Whether the padding of a caption counts in the loss of the text."""
+    """Whether padding counts in the text loss."""
     is_augmented: bool = True
-    """Whether pictures are cut and scaled at random, and encoded anew for each update."""
+    """Whether pictures are randomly cropped and scaled, and encoded again for each update."""
     held_out: int | None = None
-    """Pairs that are kept from training, to measure by. None: a tenth, at most 256."""
+    """Pairs held out of training for evaluation. None: a tenth, at most 256."""
     checkpointing: bool = False
-    """Compute states a second time for the backward pass, in less memory."""
+    """Whether states are recomputed in the backward pass, to save memory."""
     compress: int = 0
-    """Rank of the matrices as which processes send each other gradients; 0: the gradients themselves."""
+    """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "steps", "ema_every"):
@@ -100,11 +100,11 @@ class PriorOptions:
             raise ValueError(f"at least 1 pair must be held out, got {self.held_out}")
 
     def num_held_out(self, count: int) -> int:
-        """How many of so many pairs are held out."""
+        """Number of pairs held out, given their total."""
         return max(1, min(MAX_HELD_OUT, count // 10)) if self.held_out is None else self.held_out
 
     def rate(self, step: int) -> float:
-        """Step size of an update, counted from 0.
+        """Learning rate of an update, counted from 0.
 
         >>> options = PriorOptions(steps=100, warmup=4, highest_rate=1.0)
         >>> [options.rate(step) for step in (0, 3, 49, 50, 60, 99)]
@@ -117,7 +117,7 @@ class PriorOptions:
         return rate * 0.5 ** min(done, self.halvings)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a record."""
+        """The options as a dict, for a record."""
         return asdict(self)
 
 
@@ -127,7 +127,7 @@ def paper(steps: int | None = None) -> PriorOptions:
 
 
 def small(steps: int | None = None) -> PriorOptions:
-    """A recipe for coloured shapes, 48 pixels wide."""
+    """Recipe for coloured shapes, 48 pixels wide."""
     return PriorOptions(
         hidden_dim=192,
         num_heads=3,
@@ -151,4 +151,4 @@ def small(steps: int | None = None) -> PriorOptions:
 
 
 RECIPES: dict[str, Callable[[int | None], PriorOptions]] = {"paper": paper, "small": small}
-"""By name, default first."""
+"""Recipes by name, default first."""

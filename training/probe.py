@@ -1,8 +1,8 @@
-"""A linear probe: logistic regression on a frozen image tower's features, learned from labelled examples.
+"""A linear probe: logistic regression on a frozen image tower's features, fitted to labelled examples.
 
 scikit-learn fits it by L-BFGS with up to 1,000 iterations, as CLIP's paper does. The paper chooses the strength of the
-L2 penalty on a validation set; here it is chosen by cross-validation. The paper takes the features before the
-projection and sweeps the strength for them; here they are those that all else uses: projected, of length 1.
+L2 penalty on a validation set; here it is chosen by cross-validation. The paper uses the features before the
+projection; here they are projected and of unit length, as everywhere else.
 
 Source: A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, appendix A.3.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 MAX_ITERATIONS = 1000
 TOLERANCE = 1e-8
-"""Of the gradient at the end. At scikit-learn's own, 1e-4, coefficients are some per cent away from the optimum."""
+"""Tolerance of the gradient. At scikit-learn's default, 1e-4, coefficients are some per cent off the optimum."""
 STRENGTHS = tuple(10.0**power for power in range(-2, 5))
-"""Of scikit-learn's ``C``, from the strongest penalty to the weakest."""
+"""Values of scikit-learn's ``C``, from the strongest penalty to the weakest."""
 MAX_FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Says how probable each label is."""
+    """Classifier with probabilities of labels."""
 
     labels: tuple[str, ...]
     model: Any
@@ -38,18 +38,18 @@ class Probe:
     strength: float
     """Its ``C``, chosen by cross-validation."""
     num_folds: int
-    """Of the cross-validation."""
+    """Number of folds of the cross-validation."""
     held_out: Tensor
-    """``[examples, labels]``, float64: for each example the probabilities by a probe that has not seen it."""
+    """``[examples, labels]``, float64: probabilities of each example by a probe that was fitted without it."""
 
     def __call__(self, features: Tensor) -> Tensor:
         """Probabilities of the labels.
 
         Args:
-            features: ``[images, p]``, of images.
+            features: ``[images, p]``, image features.
 
         Returns:
-            ``[images, labels]``, float64; rows add up to 1.
+            ``[images, labels]``, float64; rows sum to 1.
         """
         if not len(features):
             return torch.zeros(0, len(self.labels), dtype=torch.float64)
@@ -57,10 +57,10 @@ class Probe:
 
 
 def check_installed() -> None:
-    """See that there is scikit-learn.
+    """Check that scikit-learn is installed.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If it is not.
     """
     try:
         import sklearn  # noqa: F401
@@ -72,14 +72,14 @@ def check_installed() -> None:
 
 
 def fit_probe(features: Tensor, targets: Sequence[int], labels: Sequence[str]) -> Probe:
-    """Learn a probe, with the strength of its penalty chosen by cross-validation.
+    """Fit a probe, with the strength of its penalty chosen by cross-validation.
 
-    From the strongest penalty on each strength is tried until the cross-validated log loss no longer falls. There are
-    five folds, or as many as the rarest label has examples.
+    Strengths are tried from the strongest penalty on until the cross-validated log loss no longer falls. There are five
+    folds, or as many as the rarest label has examples.
 
     Args:
-        features: ``[examples, p]``, of the examples.
-        targets: For each the index of its label.
+        features: ``[examples, p]``, features of the examples.
+        targets: Index of the label of each example.
         labels: At least two.
 
     Returns:
@@ -104,14 +104,14 @@ def fit_probe(features: Tensor, targets: Sequence[int], labels: Sequence[str]) -
     inputs, outputs = features.double().numpy(), torch.tensor(targets).numpy()
     num_folds = min(MAX_FOLDS, *counts)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # under a weak penalty, which is then seldom chosen
+        warnings.simplefilter("ignore", ConvergenceWarning)  # under a weak penalty, which is then rarely chosen
         strength, held_out = _chosen(inputs, outputs, num_folds)
         model = _regression(strength).fit(inputs, outputs)
     return Probe(tuple(labels), model, strength, num_folds, torch.from_numpy(held_out))
 
 
 def _chosen(inputs: np.ndarray, outputs: np.ndarray, num_folds: int) -> tuple[float, np.ndarray]:
-    """The strength with the least log loss, and its probabilities of examples that were held out."""
+    """Strength with the lowest log loss, and its probabilities of held-out examples."""
     from sklearn.metrics import log_loss
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
@@ -128,7 +128,7 @@ def _chosen(inputs: np.ndarray, outputs: np.ndarray, num_folds: int) -> tuple[fl
 
 
 def _regression(strength: float) -> Any:
-    """The paper's regression; its solver is L-BFGS, which is scikit-learn's own choice, too."""
+    """The paper's regression, by L-BFGS, which is also scikit-learn's default."""
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=strength, solver="lbfgs", tol=TOLERANCE, max_iter=MAX_ITERATIONS)

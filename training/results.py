@@ -1,4 +1,4 @@
-"""What a run writes: files that hosts load."""
+"""Results of a run: files that hosts load."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors
 
 @dataclass(frozen=True)
 class Results:
-    """Writes what was trained into a run's folder."""
+    """Writer of the trained weights into a run's folder."""
 
     folder: Path
     clip: FullClip
-    """What training began from."""
+    """Model at the start of training."""
     weights: Path
-    """The file that it was read from."""
+    """File it was read from."""
     options: TrainOptions
     vision_digest: str
-    """`digest_of` the image tower where it was dropped; empty where it was trained."""
+    """`digest_of` the image tower if it was dropped; empty if it was trained."""
 
     def write(self, towers: Towers, step: int) -> None:
-        """Write the text encoder, a LoRA and the whole CLIP as hosts read them; of a new word its vectors alone.
+        """Write the text encoder, a LoRA and the whole CLIP in the hosts' formats; with a new word, only its vectors.
 
         Args:
-            towers: What is written.
-            step: After how many steps.
+            towers: Towers to write.
+            step: Number of steps trained.
 
         Raises:
             OSError: If a file cannot be written.
@@ -68,7 +68,7 @@ class Results:
             self._write_whole(towers, files[TEXT_NAME], metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Write the whole CLIP; its image tower is read again where it was not trained."""
+        """Write the whole CLIP; its image tower is read again if it was not trained."""
         scale = {"logit_scale": towers.loss.logit_scale.detach().cpu().contiguous()}
         if towers.vision is not None:
             vision = hugging_face_tensors(towers.vision)

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
-"""How often recall is measured in a run, beside before it."""
+"""Number of evaluations in a run, besides the initial one."""
 
 
 class Run:
-    """One training of a CLIP on some data. A run is made, perhaps resumed, and trained to its end."""
+    """Training of a CLIP. A run is created, optionally resumed, and trained to its end."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class Run:
         *,
         is_sharded: bool = False,
     ) -> None:
-        """Read the images and set all up.
+        """Read the images and set up the run.
 
         Args:
-            clip: What training begins from; its towers are trained in place. Where the image tower is not trained, its
-                weights are dropped once its features are known.
-            weights: The file that it was read from.
+            clip: Model to train in place. If the image tower is not trained, its weights are dropped once its features
+                are known.
+            weights: File it was read from.
             data: The pairs.
-            folder: For all that is written; it is there.
-            options: What to do.
-            accelerator: Which runs it.
-            say: Called with lines for people.
+            folder: Existing folder for all output.
+            options: Options of the run.
+            accelerator: Accelerator of the run.
+            say: Called with each line of output.
             is_sharded: Whether processes divide the model among themselves, by `Sharding`.
 
         Raises:
-            ValueError: If too few pairs are left to train on, or the model cannot be divided.
+            ValueError: If too few pairs are left for training, or the model cannot be sharded.
             OSError: If the features of the images cannot be written.
         """
         self.clip, self.weights, self.folder, self.options, self.say = clip, weights, folder, options, say
         self.accelerator, self._is_sharded = accelerator, is_sharded
         self.step = 0
         self.is_stopped = False
-        """Set it, and the run ends after the step that it is in, with a checkpoint."""
+        """Set to True to end the run after the current step, with a checkpoint."""
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
         self._images = Images(clip, options)
         self.data = self._images.read(data, folder, accelerator, say)
@@ -108,7 +108,7 @@ class Run:
         self._build()
 
     def _say_what_is_cut(self) -> None:
-        """Name captions of which the tower cannot read the end."""
+        """Name captions that are cut off for the tower."""
         config = self.clip.text.config
         captions = [(pair.name, caption) for pair in self.data.examples for caption in pair.captions]
         cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, self._word)]
@@ -132,7 +132,7 @@ class Run:
         self.say(f"{count:,} of {len(captions):,} captions have the word {self.options.word!r}")
 
     def _size_of_share(self) -> int:
-        """Pairs of a batch that are this process's; fewer than asked for where there are not so many."""
+        """This process's share of a batch; smaller than requested if there are not enough pairs."""
         processes = self.accelerator.num_processes
         asked = self.options.batch * self.options.accumulate
         share = min(asked, sum(pair.repeats for pair in self.pairs) // processes)
@@ -143,7 +143,7 @@ class Run:
         return share
 
     def _build(self) -> None:
-        """Model, optimizer, schedule and average."""
+        """Build model, optimizer, schedule and average."""
         options = self.options
         is_both = options.towers == "both"
         watched = dict(zip(options.watch, rows_of(self.clip.text, options.watch), strict=True))
@@ -160,7 +160,7 @@ class Run:
             if tower is not None:
                 tower.encoder.is_checkpointed = options.checkpointing
         groups = groups_of(self.towers, options.rates)
-        # before the accelerator changes the model, so that it is a copy of the model alone
+        # before the accelerator changes the model, so that the copy is of the model alone
         self.average = None
         if options.ema:
             of_weights = get_ema_multi_avg_fn(options.ema)
@@ -179,7 +179,7 @@ class Run:
         self.model, self.optimizer = prepare(self.towers, plain)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
         self.scales = None
-        if options.precision == "fp16":  # after the average, whose model is not hooked into
+        if options.precision == "fp16":  # after the average, whose model gets no hooks
             self.scales = GradientScales(self.towers, self.accelerator.num_processes)
         self.compression = powersgd.compression_of(self.accelerator, self.model, options.compress, self.scales)
 
@@ -189,11 +189,11 @@ class Run:
         """Train to the end, and write the results.
 
         Returns:
-            What was measured at the end: recall, if pairs are held out, and how far watched prompts have moved.
+            Final measurements: recall, if pairs are held out, and the change of watched prompts.
 
         Raises:
-            KeyboardInterrupt: If it was stopped. The checkpoint has all that was done.
-            ValueError: If the loss is no number any more. The results up to there are written.
+            KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
+            ValueError: If the loss is not finite. The results up to then are written.
             OSError: If a file cannot be written.
         """
         with board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext() as self._on_board:
@@ -207,7 +207,7 @@ class Run:
         return self._measured(self._result)
 
     def _train(self) -> None:
-        """All steps that are left."""
+        """Train the remaining steps."""
         if self.step == 0:
             self._log({"step": 0, **self._judged(self._measure())})
         every = max(1, self.num_steps // NUM_EVALUATIONS)
@@ -239,7 +239,7 @@ class Run:
                     saved = time.monotonic()
 
     def _merge(self) -> None:
-        """Go back towards the weights from before, as far as asked, and measure again."""
+        """Merge with the initial weights as requested, and measure again."""
         strength = self.options.merge
         if strength == 1:
             return
@@ -253,26 +253,26 @@ class Run:
         self.say(f"merged: the weights from before and {strength:g} of their change")
         self._measure()
 
-    # ---- early stop
+    # ---- early stopping
 
     @property
     def _is_over(self) -> bool:
         return self._patience is not None and self._patience.is_over
 
     def _trained(self) -> dict[str, Tensor]:
-        """What is trained, as it is measured and written."""
+        """Trained state, as it is measured and written."""
         trained = {name for name, parameter in self.towers.named_parameters() if parameter.requires_grad}
         return {name: one.detach() for name, one in self._result.named_parameters() if name in trained}
 
     def _judged(self, found: dict[str, float]) -> dict[str, float]:
-        """What was measured; the weights are kept if it is the best so far."""
+        """Record a measurement, keeping the weights if it is the best so far."""
         patience = self._patience
         if patience and patience.is_better(found, self.step) and self.accelerator.is_main_process:
             checkpoint.save(self.folder, {"step": self.step, "trained": self._trained()}, BEST_NAME)
         return found
 
     def _take_best(self) -> None:
-        """Go back to the best weights."""
+        """Restore the best weights."""
         patience = self._patience
         if patience is None:
             return
@@ -284,7 +284,7 @@ class Run:
         self.say(f"{why} {self.step:,}; the best weights, of step {patience.step:,}, are written")
 
     def _train_on(self, parts: Sequence[Part]) -> Losses:
-        """One step; the loss of its whole batch."""
+        """Perform one step; return the losses of the whole batch."""
         kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
         loss, distance = backward(self.accelerator, self.model, parts, kept, self.options.keep)
         loss = over_processes(self.accelerator, loss, "mean")
@@ -312,7 +312,7 @@ class Run:
         return Losses(loss, distance)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
-        """Captions and, as they come, images of this process's share of a step."""
+        """Captions of this process's share of a step, with its images as they come."""
         epoch, indices = self.batches(step)
         first = self.accelerator.process_index * self._share
         own = [self.pairs[index] for index in indices[first : first + self._share]]
@@ -344,16 +344,16 @@ class Run:
         return token_ids(captions, default_tokenizer(), self.clip.text.config, self._word)
 
     def _all_stop(self) -> bool:
-        """Whether any process is to stop."""
+        """Whether any process should stop."""
         return bool(over_processes(self.accelerator, float(self.is_stopped), "sum"))
 
-    # ---- what is said and written
+    # ---- messages and files
 
     def _scale(self) -> float:
         return 1 / self.towers.loss.temperature.item()
 
     def _progress(self, loss: float, seconds: float) -> str:
-        """A line on a step."""
+        """Progress line of a step."""
         per_step = self._share * self.accelerator.num_processes
         left = log.duration(seconds * (self.num_steps - self.step))
         return (
@@ -363,26 +363,26 @@ class Run:
 
     @property
     def _result(self) -> Towers:
-        """What is measured and written: the average, if there is one. If divided, all processes have to ask for it."""
+        """The model that is measured and written: the average, if any. If sharded, all processes must call this."""
         result = self.towers if self.average is None else self.average.module
         return cast("Towers", self._sharding.whole(result) if self._sharding else result)
 
     def _measure(self) -> dict[str, float]:
-        """Measure what would be written now, and say it."""
+        """Measure and report the current result."""
         found = self._measured(self._result)
         for line in self._measured.lines(found, self.step):
             self.say(line)
         return found
 
     def _log(self, entry: Mapping[str, float]) -> None:
-        """A line of the log; the first process writes it."""
+        """Append a line to the log, on the first process only."""
         if self.accelerator.is_main_process and len(entry) > 1:
             log.append(self.folder, entry)
             if self._on_board:
                 self._on_board(entry)
 
     def about(self) -> dict[str, Any]:
-        """What a resumed run has to have in common with the one that it goes on with: not how it is merged."""
+        """Properties that a resumed run must share with the one it continues; merging is not among them."""
         options = {name: value for name, value in self.options.as_dict().items() if name != "merge"}
         return {
             "data": self.data.digest,
@@ -397,7 +397,7 @@ class Run:
         """Write the checkpoint.
 
         Raises:
-            OSError: If it cannot be written; the last one is still there.
+            OSError: If it cannot be written; the last one is kept.
         """
         scaler = self.accelerator.scaler
         state = {
@@ -419,10 +419,10 @@ class Run:
             self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
-        """Go on where the checkpoint ends.
+        """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, or it is of other data, weights or options.
+            ValueError: If there is none, or it has other data, weights or options.
         """
         is_main = self.accelerator.is_main_process
         state = checkpoint.load_same(self.folder, self.about(), self.say, is_main_process=is_main)

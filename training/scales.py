@@ -1,9 +1,8 @@
 """A gradient scale for each resblock, so that a transformer trains in float16 without losing small gradients.
 
-In float16 most gradients of a deep stack are too small for its exponents and become 0. One scale for the whole loss
-cannot mend that, as those of early and late blocks differ too much. So each resblock, attention and MLP being one each,
-multiplies the gradient that enters it by a scale of its own and divides what leaves it; the stream between the blocks
-is in float32.
+In float16 most gradients of a deep stack underflow to 0. One scale for the whole loss cannot fix that, as gradients of
+early and late blocks differ too much. So each resblock, i.e. each attention and each MLP, multiplies the gradient that
+enters it by its own scale and divides it again when it leaves; the stream between the blocks is in float32.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.4, Figure 4 and appendix D.
 """
@@ -21,51 +20,51 @@ from torch import Tensor, nn
 from ..encoder.layers import Block
 
 FIRST, LEAST, MOST = 2.0**13, 2.0**7, 2.0**24
-"""Scales at the start, and what they are clamped to, each times the number of data-parallel replicas."""
+"""Initial, minimum and maximum scale, each times the number of data-parallel replicas."""
 GROWTH = 2 ** (1 / 1000)
-"""What a scale is multiplied by after each update."""
+"""Factor of a scale after each update."""
 DIVISOR = 2**0.5
-"""What a scale is divided by where a gradient is not finite."""
+"""Divisor of a scale if a gradient is not finite."""
 WINDOW = 125
-"""Updates after a division within which there is no second one."""
+"""Updates after a division without another one."""
 
 
 @dataclass
 class Resblock:
-    """A branch of the stream: a norm, and attention or an MLP."""
+    """A residual branch: a norm, and attention or an MLP."""
 
     name: str
     parameters: list[nn.Parameter]
     scale: float
     divided: int | None = None
-    """The update at which its scale was divided last."""
+    """Update of the last division of its scale."""
 
 
 class GradientScales:
-    """The scales of all resblocks of a model, and what becomes of them.
+    """Gradient scales of all resblocks of a model.
 
-    Made for a model, it hooks into its blocks. From then on they multiply matrices in float16 (norms, embeddings and
-    whatever is not in a block stay as they are), and a backward pass leaves gradients in their parameters that are
-    multiplied by their scales: `unscale` has to follow.
+    It hooks into the blocks of the model it is made for. From then on they multiply matrices in float16 (norms,
+    embeddings and everything outside the blocks stay as they are), and a backward pass leaves scaled gradients in their
+    parameters, so `unscale` has to follow.
     """
 
     def __init__(self, model: nn.Module, replicas: int = 1, dtype: torch.dtype = torch.float16) -> None:
         """Hook into a model.
 
         Args:
-            model: In float32, with `Block` s in it.
-            replicas: M, processes that train it.
-            dtype: Of the products of matrices in attention and MLP.
+            model: Model in float32 with `Block` modules.
+            replicas: M, number of processes.
+            dtype: Type of the matrix products in attention and MLP.
 
         Raises:
             ValueError: If it has no block.
         """
         self._least, self._most = replicas * LEAST, replicas * MOST
         self.blocks: list[Resblock] = []
-        """In the order of the forward pass."""
+        """Resblocks in the order of the forward pass."""
         self.step = 0
         self.is_skipped = False
-        """Whether the last update was to be skipped."""
+        """Whether the last update had to be skipped."""
         for name, block in model.named_modules():
             if isinstance(block, Block):
                 for norm, branch, kind in (
@@ -84,13 +83,13 @@ class GradientScales:
             raise ValueError("there is no block in this model to scale the gradients of")
 
     def unscale(self) -> bool:
-        """Divide the gradients by their scales after a backward pass, and move the scales on.
+        """Unscale the gradients after a backward pass, and adjust the scales.
 
-        A scale grows where all gradients of its resblock are finite. Otherwise it is divided, but not twice within
+        A scale grows if all gradients of its resblock are finite. Otherwise it is divided, but not twice within
         `WINDOW` updates.
 
         Returns:
-            Whether all gradients are finite. If not, the whole update is to be skipped.
+            Whether all gradients are finite. If not, skip the whole update.
         """
         is_whole = True
         for block in self.blocks:
@@ -109,7 +108,7 @@ class GradientScales:
         return is_whole
 
     def levels(self) -> dict[str, float]:
-        """For a log: base-2 logarithms of the lowest and the highest scale, and whether the last update was skipped."""
+        """Log values: base-2 logarithms of the lowest and highest scale, and whether the last update was skipped."""
         scales = [block.scale for block in self.blocks]
         return {
             "lowest scale": math.log2(min(scales)),
@@ -118,7 +117,7 @@ class GradientScales:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """State that a resumed run needs."""
         return {
             "step": self.step,
             "scales": [block.scale for block in self.blocks],
@@ -126,14 +125,14 @@ class GradientScales:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` gave."""
+        """Load the result of `state_dict`."""
         self.step = state["step"]
         for block, scale, divided in zip(self.blocks, state["scales"], state["divided"], strict=True):
             block.scale, block.divided = scale, divided
 
 
 class _Half:
-    """Another type of arithmetic as long as a branch is computed."""
+    """Hooks that change the dtype of the computation within a branch."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -149,7 +148,7 @@ class _Half:
 
 
 class _Leave:
-    """At the beginning of a branch, where its gradient goes back to the stream: divided, and filtered."""
+    """Hook at the beginning of a branch, where its gradient returns to the stream: divide and filter it."""
 
     def __init__(self, block: Resblock) -> None:
         self.block = block
@@ -159,7 +158,7 @@ class _Leave:
 
 
 class _Enter:
-    """At the end of a branch, where the gradient of the stream comes in: multiplied."""
+    """Hook at the end of a branch, where the gradient of the stream enters: multiply it."""
 
     def __init__(self, block: Resblock) -> None:
         self.block = block
@@ -169,7 +168,7 @@ class _Enter:
 
 
 class _Unscaled(torch.autograd.Function):
-    """The same forwards; backwards divided by the scale, values that are not finite as 0."""
+    """Identity forwards; backwards divides by the scale, with non-finite values as 0."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, block: Resblock) -> Tensor:
@@ -183,7 +182,7 @@ class _Unscaled(torch.autograd.Function):
 
 
 class _Scaled(torch.autograd.Function):
-    """To float32 forwards; backwards multiplied by the scale, in the type that came in."""
+    """Cast to float32 forwards; backwards multiplies by the scale, in the original type."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, block: Resblock) -> Tensor:

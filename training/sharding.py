@@ -1,8 +1,8 @@
-"""A model divided over processes, by PyTorch's ``fully_shard``: parameters, gradients and the optimizer's state.
+"""Sharding of a model over processes, by PyTorch's ``fully_shard``: parameters, gradients and optimizer state.
 
 Each process keeps a part of each tensor. While a block computes, its parameters are gathered, and its gradients are
-divided again as soon as they are there. The numbers are those of undivided training, and so are files and checkpoints.
-Parameters of no dimension stay whole on each process.
+sharded as soon as they are ready. Numbers, files and checkpoints are those of training without sharding. Scalar
+parameters stay whole on each process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Sharding:
-    """Divides the model of a run, and puts it together again to measure and write it."""
+    """Shards the model of a run, and gathers it again to measure and write it."""
 
     def __init__(self, accelerator: Accelerator, model: nn.Module) -> None:
-        """Take note of a model; it is not divided yet.
+        """Record a model that is not sharded yet.
 
         Args:
-            accelerator: Which runs it, as one of several processes.
-            model: As it is trained, with what is frozen marked so.
+            accelerator: Accelerator of the run, one of several processes.
+            model: Model to train, with frozen parameters marked.
 
         Raises:
             ValueError: If PyTorch has no ``fully_shard``.
@@ -51,14 +51,14 @@ class Sharding:
         self._is_whole = False
 
     def divide(self, model: nn.Module, groups: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Divide a model in place; each block is gathered by itself, and all else at once.
+        """Shard a model in place; each block is gathered by itself, and all else at once.
 
         Args:
-            model: On all processes the same.
-            groups: Of its parameters, for an optimizer.
+            model: Model, the same on all processes.
+            groups: Parameter groups for an optimizer.
 
         Returns:
-            The groups with the parameters that it has now.
+            The groups with the sharded parameters.
         """
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         whole = {parameter for parameter in model.parameters() if parameter.ndim == 0}
@@ -74,17 +74,17 @@ class Sharding:
         return [{**group, "params": [now[names[id(one)]] for one in group["params"]]} for group in groups]
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        """What `Accelerator.prepare` does, but for its own way of training by several processes."""
+        """Same as `Accelerator.prepare`, without its own handling of several processes."""
         prepared = self._accelerator.prepare_model(model, evaluation_mode=True)
         return prepared, self._accelerator.prepare_optimizer(optimizer)
 
-    # ---- to measure and write
+    # ---- measuring and writing
 
     def whole(self, model: nn.Module) -> nn.Module:
-        """A plain copy of a divided model, gathered when there is none. All processes have to ask for it.
+        """Plain copy of a sharded model, gathered if there is none yet. All processes must call this.
 
         Args:
-            model: Which was divided.
+            model: The sharded model.
         """
         if not self._is_whole:
             state = {name: _whole(tensor) for name, tensor in model.state_dict().items()}
@@ -93,7 +93,7 @@ class Sharding:
         return self._plain
 
     def forget(self) -> None:
-        """Free the memory of the plain copy; the model has changed."""
+        """Free the memory of the plain copy, as the model has changed."""
         if self._is_whole:
             self._plain.to("meta")
             self._is_whole = False
@@ -101,13 +101,13 @@ class Sharding:
     # ---- checkpoints
 
     def gathered(self, state: Any) -> Any:
-        """A state with whole tensors, as it is without sharding; one at a time. All processes have to ask for it.
+        """Gather a state to whole tensors, one at a time. All processes must call this.
 
         Args:
-            state: Dicts and lists of divided tensors and other values.
+            state: Dicts and lists of sharded tensors and other values.
 
         Returns:
-            The same on the first process, divided tensors on the CPU; on the others it has None for these.
+            The state with gathered tensors on the CPU; None instead of them on all processes but the first.
         """
         if isinstance(state, Mapping):
             return {name: self.gathered(value) for name, value in state.items()}
@@ -121,13 +121,13 @@ class Sharding:
     def divide_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
     ) -> None:
-        """Divide a checkpoint, in place, as all processes have read it.
+        """Shard a checkpoint in place; every process has read the whole.
 
         Args:
-            state: With ``model``, ``optimizer`` and ``average``.
-            model: Which was divided.
-            optimizer: Of its parameters.
-            average: Of the model, divided too; None for none.
+            state: Checkpoint with ``model``, ``optimizer`` and ``average``.
+            model: The sharded model.
+            optimizer: Optimizer of its parameters.
+            average: Sharded average of the model, or None.
         """
         for name, of in (("model", model), ("average", average)):
             if of is not None:
@@ -143,7 +143,7 @@ class Sharding:
         self.forget()
 
     def _like(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """This process's part of a tensor that all have."""
+        """This process's shard of a tensor that all processes have."""
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         if not isinstance(like, DTensor):
@@ -153,24 +153,24 @@ class Sharding:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, in memory of its own."""
+    """The whole of a tensor, in separate memory."""
     return cast("Any", tensor).full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
 
 
 def sharding_for(
     accelerator: Accelerator, model: nn.Module, precision: Precision, optimizer: Optimizer, say: Callable[[str], None]
 ) -> Sharding | None:
-    """What divides the model of a run; None for one process, which has nothing to divide.
+    """Sharding for the model of a run, or None for a single process.
 
     Args:
-        accelerator: Which runs it.
-        model: As it is trained, with what is frozen marked so; it is not divided yet.
-        precision: Of the arithmetic.
-        optimizer: What takes the steps.
-        say: Called with lines for people.
+        accelerator: Accelerator of the run.
+        model: Model to train, not sharded yet, with frozen parameters marked.
+        precision: Precision of the computation.
+        optimizer: Name of the optimizer.
+        say: Called with each line of output.
 
     Raises:
-        ValueError: If it cannot be divided.
+        ValueError: If it cannot be sharded.
     """
     if precision == "fp16":
         raise ValueError("--shard does not go with --precision fp16, whose scales need whole gradients: choose bf16")

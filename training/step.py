@@ -1,8 +1,8 @@
-"""One training step: the loss of a batch, which may be computed in parts, and its gradients.
+"""One training step: the loss of a batch, optionally computed in parts, and its gradients.
 
-In parts, every pair of the batch is still every other pair's negative: features are computed without gradients first,
-the loss of all of them gives the gradient of each feature, and each part is computed again to carry it on to the
-weights. Memory is that of one part; time is a third more. The gradients are those of the batch at once.
+In parts, all pairs of the batch are still negatives of each other: features are computed without gradients first, the
+loss of all of them gives the gradient of each feature, and each part is computed again to propagate it to the weights.
+This takes the memory of one part and a third more time. The gradients equal those of the whole batch.
 
 Source: L. Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
 """
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 LONGEST_WAIT = timedelta(minutes=30)
-"""How long processes wait for one of them, as while it writes a file; NCCL's own limit is 10 minutes."""
+"""Timeout for processes waiting for one of them, e.g. while it writes a file; NCCL's default is 10 minutes."""
 
 
 def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
-    """What runs training: on which device, in which precision, and as one of how many processes.
+    """Create the accelerator: device, precision and processes.
 
     Args:
-        precision: Of the arithmetic.
-        is_cpu: Whether a GPU is left alone.
-        has_scales: Whether float16 is left to `GradientScales`.
+        precision: Precision of the computation.
+        is_cpu: Whether to ignore a GPU.
+        has_scales: Whether `GradientScales` handles float16.
 
     Raises:
-        ValueError: If accelerate is not installed, or the device has no such arithmetic.
+        ValueError: If accelerate is not installed, or the device does not support the precision.
     """
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -51,8 +51,8 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: 
         if error.name != "accelerate":
             raise
         raise ValueError("train needs accelerate, which python run.py train installs") from error
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir sends them once
-    # buffers are the same on all processes without being sent, and what is sent may be in use
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir broadcasts once
+    # buffers are equal on all processes without being sent, and may be in use
     distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
     mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
     waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
@@ -60,13 +60,13 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: 
 
 
 def reduce_apart(model: nn.Module) -> None:
-    """Let processes add up the gradient of each parameter by itself, and not those of many in one long row.
+    """Reduce the gradient of each parameter separately between processes, instead of many in one bucket.
 
-    A sum of three or more is rounded by the order, which depends on the place in the row, and rows are arranged anew
-    after the first step: a resumed run would have other bits.
+    The rounding of a sum of three or more depends on the place in the bucket, and buckets are rebuilt after the first
+    step: a resumed run would differ in bits.
 
     Args:
-        model: As the accelerator has prepared it; alone it stays as it is.
+        model: Model as prepared by the accelerator; unchanged with a single process.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model.register_comm_hook(None, _reduced_apart)
@@ -80,7 +80,7 @@ def _reduced_apart(_, bucket):  # pyright: ignore[reportUnknownParameterType] - 
 
 
 def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:
-    """The mean or the sum of a number that each process has."""
+    """Mean or sum of a number over processes."""
     if accelerator.num_processes == 1:
         return number
     shared = torch.tensor(number, device=accelerator.device)
@@ -93,31 +93,31 @@ class Part(NamedTuple):
     ids: Tensor
     """``[pairs, s]``, int64."""
     images: Tensor
-    """Pixels ``[pairs, 3, size, size]``; features ``[pairs, p]`` where the image tower is not trained."""
+    """Pixels ``[pairs, 3, size, size]``, or features ``[pairs, p]`` if the image tower is not trained."""
 
 
 class Features(NamedTuple):
-    """What the towers find in some pairs."""
+    """Features of some pairs."""
 
     texts: Tensor
     """``[pairs, p]``."""
     images: Tensor
     """``[pairs, p]``."""
     distance: Tensor | None = None
-    """Shape ``[]``: of kept rows from where they were; None where none are given."""
+    """Shape ``[]``: change of the kept rows; None if none are given."""
 
 
 class Losses(NamedTuple):
-    """What a step minimises."""
+    """Losses of a step."""
 
     contrastive: float
-    """In nats."""
+    """Contrastive loss in nats."""
     distance: float
-    """Of kept rows, without its weight; 0 where none are kept."""
+    """Change of the kept rows, without its weight; 0 if none are kept."""
 
 
 class Towers(nn.Module):
-    """What is trained, as the one module that distributed training wants: the towers, and the scale of the loss."""
+    """Modules being trained, wrapped in one for distributed training: the towers, and the scale of the loss."""
 
     def __init__(
         self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss, word: Word | None = None
@@ -129,13 +129,13 @@ class Towers(nn.Module):
         self.word = word
 
     def forward(self, part: Part, kept: Kept | None = None) -> Features:
-        """Features of some pairs, and how far kept rows have moved."""
+        """Features of some pairs, and the change of the kept rows."""
         packed = pack(part.ids, self.text.config)
         if self.word is None:
             texts = projected(self.text, packed)
         else:
             ids, vectors = self.word.split(packed.ids, self.text.config)
-            # a batch without the word has a gradient too, of 0
+            # so that a batch without the word has a gradient, too, of 0
             texts = projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum()
         images = part.images if self.vision is None else self.vision(part.images).projected
         return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
@@ -144,17 +144,18 @@ class Towers(nn.Module):
 def backward(
     accelerator: Accelerator, model: nn.Module, parts: Sequence[Part], kept: Kept | None = None, keep: float = 0.0
 ) -> Losses:
-    """Add the gradients of a batch to the parameters.
+    """Accumulate the gradients of a batch.
 
     Args:
-        accelerator: Which runs it.
-        model: `Towers`, as the accelerator has prepared it.
-        parts: Of the batch; of one process's share of it. All processes have equally many.
-        kept: Prompts whose rows are to stay where they were; the same on all processes.
-        keep: Weight of their distance in the loss.
+        accelerator: Accelerator of the run.
+        model: `Towers`, as prepared by the accelerator.
+        parts: Parts of this process's share of the batch, equally many on all processes.
+        kept: Prompts whose rows should not change; the same on all processes.
+        keep: Weight of their change in the loss.
 
     Returns:
-        The contrastive loss, over several processes this one's part, whose mean is the batch's; and the distance.
+        The contrastive loss and the change of kept rows. With several processes, the mean over them is the batch's
+        loss.
     """
     loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
     if len(parts) == 1:

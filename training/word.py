@@ -1,9 +1,9 @@
-"""A new word: vectors that take a place in captions and are all that is trained. Textual inversion by CLIP's own loss.
+"""A new word: vectors used in captions, and nothing else trained. Textual inversion by CLIP's own loss.
 
-Ids from the size of the vocabulary on stand for the vectors, in their order.
+Ids from the size of the vocabulary on represent the vectors, in order.
 
-Source: R. Gal et al., "An Image is Worth One Word", 2022, for what is trained; first values and file as
-AUTOMATIC1111's stable-diffusion-webui has them.
+Source: R. Gal et al., "An Image is Worth One Word", 2022, for the trained parameters; initial values and file format as
+in AUTOMATIC1111's stable-diffusion-webui.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..encoder.tokenizer import Tokenizer
 
 _NOT_IN_NAMES = re.compile(r"[^\w-]+")
 MAX_VECTORS = 75
-"""As many as a chunk has room for."""
+"""Maximum number of vectors: the capacity of a chunk."""
 
 
 class Word(nn.Module):
-    """The vectors of a new word."""
+    """Vectors of a new word."""
 
     def __init__(self, text: TextModel, tokenizer: Tokenizer, count: int, begin: str) -> None:
-        """Begin with the token embeddings of a text, divided evenly among the vectors.
+        """Initialise with the token embeddings of a text, divided evenly among the vectors.
 
         Args:
-            text: The tower that reads them.
-            tokenizer: CLIP's.
-            count: Of vectors.
+            text: Tower of the vectors.
+            tokenizer: CLIP's tokenizer.
+            count: Number of vectors.
             begin: The text.
 
         Raises:
@@ -47,11 +47,11 @@ class Word(nn.Module):
         """``[count, d]``."""
 
     def split(self, ids: Tensor, config: TextConfig) -> tuple[Tensor, Vectors]:
-        """Ids that a tower reads, and by text and position the vectors that replace their embeddings.
+        """Split ids into those a tower reads, and the vectors that replace their embeddings by text and position.
 
         Args:
             ids: ``[texts, s]``, some from ``config.vocab_size`` on.
-            config: Of the tower.
+            config: Configuration of the tower.
         """
         is_word = ids >= config.vocab_size
         places = [(int(row), int(column)) for row, column in is_word.nonzero()]
@@ -61,7 +61,7 @@ class Word(nn.Module):
 
 
 def file_name(word: str) -> str:
-    """Name of a word's file, by which hosts then know it.
+    """File name of a word, by which hosts know it.
 
     Raises:
         ValueError: If the word has no letter or digit.
@@ -78,12 +78,12 @@ def file_name(word: str) -> str:
 
 
 def word_tensors(vectors: Tensor) -> dict[str, Tensor]:
-    """A word as ComfyUI, A1111 and Forge read it.
+    """A word in the formats of ComfyUI, A1111 and Forge.
 
     Args:
         vectors: ``[count, d]``.
 
     Returns:
-        On the CPU, as ``emb_params``, which is of any tower; as ``clip_g`` of SDXL's second one, which has its width.
+        Tensors on the CPU: ``emb_params`` for any tower, or ``clip_g`` for SDXL's second one, recognised by its width.
     """
     return {"clip_g" if vectors.shape[1] == 1280 else "emb_params": vectors.detach().float().cpu().contiguous()}
