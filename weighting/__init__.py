@@ -1,1 +1,1 @@
-"""Prompts and weights: strings in, chunks and conditioning out. Knows an encoder only as a function."""
+"""Prompts and weights: from strings to chunks and conditioning. An encoder is only a function here."""

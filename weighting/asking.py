@@ -1,4 +1,4 @@
-"""Asking an encoder for what a plan wants: equal encodings once, in calls of bounded size, folded as they come.
+"""Execution of plans: equal encodings once, in calls of bounded size, folded as they come.
 
 Source: docs/performance.md, "Plans".
 """
@@ -18,20 +18,20 @@ from .schemes.plan import Ask, Call, Plan, Variant
 T = TypeVar("T")
 
 Check = Callable[[], None]
-"""Called before each call of an encoder; raises to end the work."""
+"""Called before each call of an encoder. An exception it raises ends the work."""
 
 
 def ask(
     plan: Plan[T], encode: EncodeFn, *, max_chunks: int, keeps_calls: bool = False, check: Check | None = None
 ) -> T:
-    """Carry a plan out.
+    """Carry out a plan.
 
     Args:
-        plan: What is wanted.
+        plan: The plan.
         encode: The encoder.
-        max_chunks: How many chunks it is given at once.
-        keeps_calls: Whether the calls that a host would make are made just so, whatever their size: their last bits are
-            then the host's. Otherwise their chunks are encoded with any others.
+        max_chunks: Maximum number of chunks per call.
+        keeps_calls: Whether to make calls exactly as a host would, whatever their size, for bit-identical results.
+            Otherwise their chunks are batched with any others.
         check: Called before each call of the encoder.
 
     Returns:
@@ -43,7 +43,7 @@ def ask(
 def _answers(
     variants: Iterable[Variant], encode: EncodeFn, max_chunks: int, keeps_calls: bool, check: Check | None
 ) -> Iterator[Encoding]:
-    """The answers for each variant, encoded when they are first needed and let go after their last use."""
+    """Answers for each variant, encoded when first needed and released after their last use."""
     numbers: dict[Ask, int] = {}
     wanted: list[list[int]] = []
     calls: list[Call | None] = []
@@ -82,7 +82,7 @@ def _answers(
 
 
 def _waiting(wanted: Sequence[Sequence[int]], calls: Sequence[Call | None]) -> deque[int]:
-    """What is not encoded by a call before it is needed, in the order in which it is needed."""
+    """Encodings that no call makes before they are needed, in the order in which they are needed."""
     is_seen: set[int] = set()
     waiting: deque[int] = deque()
     for some, call in zip(wanted, calls, strict=True):
@@ -93,7 +93,7 @@ def _waiting(wanted: Sequence[Sequence[int]], calls: Sequence[Call | None]) -> d
 
 
 def _batch(waiting: deque[int], asks: Sequence[Ask], max_chunks: int) -> list[int]:
-    """Take the next encodings that can be asked for in one call."""
+    """Take the next encodings that can share a call."""
     batch = [waiting.popleft()]
     while waiting and len(batch) < max_chunks and asks[waiting[0]].is_causal == asks[batch[0]].is_causal:
         batch.append(waiting.popleft())
@@ -101,6 +101,6 @@ def _batch(waiting: deque[int], asks: Sequence[Ask], max_chunks: int) -> list[in
 
 
 def _encoded(asks: Sequence[Ask], encode: EncodeFn) -> Encoding:
-    """One call of the encoder."""
+    """Call the encoder once."""
     ids = [one.ids for one in asks]
     return encode(ids, mask_tensor([one.visible for one in asks], len(ids[0])), is_causal=asks[0].is_causal)

@@ -1,6 +1,6 @@
-"""What a word's weight does in the attention in which an image reads the text: to a row's logit, and to its value.
+"""Effect of a word's weight in the attention by which an image reads the text: on a row's logit, and on its value.
 
-Pure arithmetic on floats; who applies it to tensors is in ``hosts/comfy/attention.py``.
+Pure arithmetic on floats; ``hosts/comfy/attention.py`` applies it to tensors.
 
 Source: docs/reference/attention.md, "Weights in the attention"; for ``krea2`` the node Krea2PromptWeight of
 ComfyUI-KJNodes, revision 3f20054.
@@ -13,38 +13,37 @@ from typing import Literal, NamedTuple, get_args
 
 How = Literal["bias", "value", "negpip", "krea2"]
 HOWS: tuple[How, ...] = get_args(How)
-"""Every way of weighing a row, default first."""
+"""Ways of weighing a row, default first."""
 
 
 class RowEffect(NamedTuple):
-    """What happens to one text row wherever it is read."""
+    """Effect on one text row wherever it is read."""
 
     bias: float = 0.0
-    """Added to every query's logit for this row, before the softmax; ``-inf`` where nothing reads it."""
+    """Added to every query's logit for this row, before the softmax; ``-inf`` hides the row."""
     factor: float = 1.0
-    """What its value is multiplied by."""
+    """Factor of its value."""
 
 
 PLAIN = RowEffect()
-"""Of a row that is left as it is."""
+"""Effect on a row that is left unchanged."""
 
 
 def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEffect:
-    """What a weight does to a row.
+    """Effect of a weight on a row.
 
-    ``bias``: every query gives the row ``weight`` times the share, before shares are normalised; below zero the share
-    of the absolute weight, and the value with the other sign. ``value``: shares stay as they are, and what is read is
-    multiplied by the weight. ``negpip``: nothing above zero, where the scheme ``negpip`` has weighed the row; below,
-    the value has the other sign. ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to
-    the logit.
+    ``bias``: every query attends to the row ``weight`` times as much, before normalisation; below zero, by the absolute
+    weight, with the value negated. ``value``: attention stays as it is, and the value is multiplied by the weight.
+    ``negpip``: no effect above zero, where the scheme ``negpip`` has weighted the row; below, the value is negated.
+    ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to the logit.
 
     Args:
         weight: 1.0 is neutral.
         how: One of `HOWS`.
-        strength: How far the weight is taken: ``1 + strength * (weight - 1)`` takes its place.
+        strength: Scale of the weight, which becomes ``1 + strength * (weight - 1)``.
 
     Returns:
-        Bias and factor; those of `PLAIN` for weight 1.
+        Bias and factor; `PLAIN` for weight 1.
 
     Raises:
         ValueError: If ``how`` is unknown, or a number is not finite.

@@ -1,7 +1,7 @@
-"""What is taken out of a prompt before anything else is read: comments, and tags of extra networks.
+"""Comments and tags of extra networks, taken out of a prompt before anything else is read.
 
 A1111 and Forge read everything from ``#`` to the end of its line as a comment, unless a setting of theirs is off. They
-put a line break where a comment was; here the one that ended the line stays, which is the same to a tokenizer.
+replace a comment by a line break; here the one that ended the line remains, which a tokenizer reads the same.
 
 Source: docs/reference/syntaxes.md, "Comments"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -19,10 +19,10 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 
 class Bare(NamedTuple):
-    """A prompt without its comments and tags. All spans are places of the whole prompt."""
+    """A prompt without its comments and tags. All spans are positions in the whole prompt."""
 
     fragment: Fragment
-    """What is left, in pieces that know their places."""
+    """The remaining text, in pieces that know their positions."""
     tags: tuple[Tag, ...]
     """The tags, in order."""
     comments: tuple[Span, ...]
@@ -30,11 +30,11 @@ class Bare(NamedTuple):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where something was taken out."""
+        """Spans of everything taken out."""
         return tuple(sorted([*self.comments, *(tag.span for tag in self.tags)]))
 
     def issues(self, source: str) -> list[Issue]:
-        """What the author of the prompt ``source`` should know of what was taken out of it."""
+        """Issues about the parts taken out, for the author of the prompt ``source``."""
         return [*comment_issues(source, self.comments), *tag_issues(self.tags)]
 
 
@@ -43,8 +43,8 @@ def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
 
     Args:
         source: Any string.
-        has_comments: Whether ``#`` starts a comment in it.
-        has_tags: Whether ``<lora:name:0.8>`` is a tag in it.
+        has_comments: Whether ``#`` starts a comment.
+        has_tags: Whether ``<lora:name:0.8>`` is a tag.
 
     Returns:
         The prompt without them.
@@ -65,7 +65,7 @@ def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
 
 
 def comment_issues(source: str, comments: Sequence[Span]) -> list[Issue]:
-    """That comments are not encoded."""
+    """Issues saying that comments are not encoded."""
     return [
         Issue("comment", f"“{quoted(source, span)}” is a comment, as in A1111 and Forge: it is not encoded.", span)
         for span in comments
@@ -73,7 +73,7 @@ def comment_issues(source: str, comments: Sequence[Span]) -> list[Issue]:
 
 
 def _without(source: str, spans: Sequence[Span]) -> Fragment:
-    """A text without some stretches of it."""
+    """A text without some of its spans."""
     starts = [0, *(span.end for span in spans)]
     ends = [*(span.start for span in spans), len(source)]
     pieces = (Piece(source[start:end], Span(start, end)) for start, end in zip(starts, ends, strict=True))

@@ -1,7 +1,7 @@
 """Bound phrases: phrases of a prompt that cannot see each other, so that the colour of one does not leak into another.
 
 The prompt is encoded once more for each phrase, with the words of all other phrases hidden from everything, and the
-phrase's rows are taken from there. Whatever encodings a scheme asks for are bound so, one by one.
+phrase's rows are taken from that encoding. Every encoding a scheme needs is bound in this way.
 
 Source: docs/reference/masks.md, "Bound phrases".
 """
@@ -25,20 +25,20 @@ T = TypeVar("T")
 
 
 def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
-    """Mark the tokens of each phrase with its number, and those that it hides from others.
+    """Mark the tokens of each phrase with its number, and those it hides from the others.
 
-    A phrase is found by its token ids, within a chunk and in any case, whatever its weight; likewise the words that it
-    hides. It takes all its places. Under ``cutoff`` the parts between commas are numbered, words are found as whole
-    words of the text, and parts with none of them are no phrases.
+    A phrase is found by its token ids, within a chunk, ignoring case and weight; likewise the words it hides. All its
+    occurrences are marked. Under ``cutoff`` the parts between commas are numbered, words are found as whole words of
+    the text, and parts without any of them are not phrases.
 
     Args:
         chunks: A prompt.
-        text: The text that its spans are of.
-        options: What is bound.
+        text: The text its spans refer to.
+        options: Options for binding.
         tokenize: The encoder's tokenizer.
 
     Returns:
-        The chunks, and what is to be said of them. Of two phrases that overlap the later one takes what they share.
+        The chunks and issues. If two phrases overlap, the later one takes the shared tokens.
     """
     if not options.binds:
         return Bound(tuple(chunks), ())
@@ -48,16 +48,16 @@ def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, 
 
 
 def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
-    """A plan whose every version of the prompt is bound.
+    """Bind every version of the prompt in a plan.
 
     Args:
-        plan: Of chunks that `mark_bound` has marked.
-        strength: 0 to 1: how much of the bound encoding there is; the rest is the plain one.
+        plan: Plan of chunks marked by `mark_bound`.
+        strength: Share of the bound encoding, 0 to 1; the rest is the plain one.
         rest: One of `BIND_RESTS`.
 
     Returns:
-        The plan with more variants: for each version of the prompt one pass for each phrase, and with ``alone`` one
-        more. Pooled vectors stay the plain pass's.
+        The plan with more variants: one pass per phrase for each version of the prompt, and one more with ``alone``.
+        Pooled vectors are those of the plain pass.
     """
 
     def variants() -> Iterator[Variant]:
@@ -77,8 +77,8 @@ def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
 
 
 def _passes(variant: Variant, rest: BindRest) -> list[Variant]:
-    """The variant, a pass for each phrase in it, and with ``alone`` one with no phrase."""
-    # the host makes no such call, so there is none to be made just so
+    """The variant, a pass for each of its phrases, and with ``alone`` one without any phrase."""
+    # no host makes such a call, so there is none to reproduce
     plain = replace(variant, call=None)
     seen = [(number, f"bound: phrase {number}") for number in _phrases_in(variant.chunks, variant)]
     if seen and rest == "alone":
@@ -87,7 +87,7 @@ def _passes(variant: Variant, rest: BindRest) -> list[Variant]:
 
 
 def _pass(plain: Variant, number: int, title: str) -> Variant:
-    """The pass of one phrase. Chunks that do not have it stay plain, as nothing is taken from them."""
+    """The pass of one phrase. Chunks without it stay plain, as nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
     for index, chunk in enumerate(plain.chunks):
         if any(token.phrase if number == 0 else token.phrase == number for token in chunk.tokens):
@@ -97,7 +97,7 @@ def _pass(plain: Variant, number: int, title: str) -> Variant:
 
 
 def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
-    """A chunk with what other phrases hide replaced, and what is shown of it."""
+    """A chunk with the tokens hidden by other phrases replaced, and its mask."""
     tokens, shown = list(chunk.tokens), bytearray(b"\1" * len(chunk.tokens))
     for position, token in enumerate(tokens):
         if token.apart is not None and token.apart.phrase != number:
@@ -109,14 +109,14 @@ def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
 
 
 def _phrases_in(chunks: Sequence[TokenChunk], variant: Variant) -> list[int]:
-    """The phrases of a version, in order; none of what is no version of the prompt."""
+    """Phrases of a version, in order; none for a variant that is not a version of the prompt."""
     if variant.is_aside:
         return []
     return sorted({token.phrase for chunk in chunks for token in chunk.tokens} - {0})
 
 
 def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: BindRest) -> Encoding:
-    """One encoding of a version out of those of its passes."""
+    """Combine the passes of a version into one encoding."""
     import torch  # here, because the command line marks phrases without it
 
     if not passes:
@@ -131,7 +131,7 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
     return Encoding(hidden, plain.pooled)
 
 
-# Phrases that are given
+# Given phrases
 
 
 def _marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> Bound:
@@ -168,7 +168,7 @@ def _marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokeni
 def _with_hidden_words(
     chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize
 ) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
-    """The chunks with those words marked that phrases hide from each other, wherever they are in a phrase."""
+    """Mark the words that phrases hide from each other, wherever they occur in a phrase."""
     words = words_of(options)
     if not words:
         return tuple(chunks), [bind_issue(UNBOUND, "No words are given for the phrases to hide from each other.")]
@@ -189,7 +189,7 @@ def _with_hidden_words(
 
 
 def _places(chunk: TokenChunk, found: Phrases) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Where phrases stand in a chunk: the position of the first token, and the phrase's ids."""
+    """Occurrences of phrases in a chunk: position of the first token, and ids of the phrase."""
     ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
     for position, token_id in enumerate(ids):
         if token_id >= 0:

@@ -1,4 +1,4 @@
-"""Chunks: 77 positions of BOS, up to 75 tokens, EOS and padding. How a prompt is cut into them is in ``chunking/``."""
+"""Chunks: 77 positions of BOS, up to 75 tokens, EOS and padding. The rules for cutting prompts are in ``chunking/``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .prompt import Break, Issue, Prompt, Span
 
 
 class Apart(NamedTuple):
-    """How a token is kept from bound phrases."""
+    """Hiding of a token from bound phrases."""
 
     phrase: int
-    """The only phrase whose pass has it as it is."""
+    """The only phrase whose pass keeps the token."""
     stand_in: int | None = None
-    """The id of what stands in its place in all other passes; None: it stays, but nobody sees it there."""
+    """Id that replaces it in all other passes. None: it stays, but is masked there."""
 
 
 class Token(NamedTuple):
@@ -27,29 +27,29 @@ class Token(NamedTuple):
     weight: float = 1.0
     """1.0 is neutral; BOS, EOS and padding always have it."""
     word: int = 0
-    """Which group of tokens it belongs to, counted from 1 through the prompt; 0 for BOS, EOS and padding."""
+    """Group of tokens it belongs to, counted from 1 through the prompt; 0 for BOS, EOS and padding."""
     fragment: int = -1
     """Index of its fragment in the prompt; -1 for BOS, EOS and padding."""
     span: Span | None = None
-    """The text it came from; None for BOS, EOS and padding."""
+    """Source text; None for BOS, EOS and padding."""
     is_hidden: bool = False
-    """Whether others shall not see it; ``hiding.py`` says who."""
+    """Whether it is hidden from other tokens; see ``hiding.py``."""
     is_blind: bool = False
-    """Whether it shall not see what is hidden from some only."""
+    """Whether it does not see tokens that are hidden only from some."""
     phrase: int = 0
-    """Which bound phrase it belongs to, counted from 1; 0: none."""
+    """Bound phrase it belongs to, counted from 1; 0 for none."""
     apart: Apart | None = None
-    """Where it is not to be seen, if bound phrases hide it from each other."""
+    """Where it is hidden, if bound phrases hide it from each other."""
 
     @property
     def at(self) -> Span:
-        """Its span, or the start of the text where it has none."""
+        """Its span, or the start of the text if it has none."""
         return self.span or Span(0, 0)
 
 
 @dataclass(frozen=True)
 class ChunkLayout:
-    """The fixed parts of a chunk.
+    """Fixed parts of a chunk.
 
     Raises:
         ValueError: If there is no room for a token between BOS and EOS.
@@ -60,13 +60,13 @@ class ChunkLayout:
     bos_id: int = 49406
     """Id at position 0."""
     eos_id: int = 49407
-    """Id behind the last token."""
+    """Id after the last token."""
     pad_id: int = 49407
-    """Id that fills the rest; EOS again for CLIP-L, 0 for OpenCLIP encoders."""
+    """Id that fills the rest: EOS again for CLIP-L, 0 for OpenCLIP encoders."""
     comma_id: int = 267
-    """Id of the token ``,``, at which A1111 likes to cut."""
+    """Id of the token ``,``, at which A1111 prefers to cut."""
     is_open: bool = False
-    """Whether it has room for any text, as encoders without chunks have; the length is then this text's."""
+    """Whether it has room for any text, as in encoders without chunks; the length is then that of the text."""
 
     def __post_init__(self) -> None:
         if self.length < 3:
@@ -92,26 +92,26 @@ class TokenChunk:
 
     @property
     def ids(self) -> tuple[TokenId, ...]:
-        """The ids, in order."""
+        """Ids in order."""
         return tuple(token.id for token in self.tokens)
 
     @property
     def plain_ids(self) -> tuple[int, ...]:
-        """The ids, in order; of a vector, the id beneath it."""
+        """Ids in order; for a vector, the id beneath it."""
         return tuple(plain_id(token.id) for token in self.tokens)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The weights, in order."""
+        """Weights in order."""
         return tuple(token.weight for token in self.tokens)
 
     @property
     def content(self) -> tuple[Token, ...]:
-        """The tokens between BOS and EOS."""
+        """Tokens between BOS and EOS."""
         return self.tokens[1 : 1 + self.num_content]
 
     def reweighted(self, weight_of: Callable[[Token], float]) -> TokenChunk:
-        """The chunk with another weight for each token."""
+        """Copy with a new weight for each token."""
         return replace(self, tokens=tuple(token._replace(weight=weight_of(token)) for token in self.tokens))
 
 
@@ -120,7 +120,7 @@ def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
 
     Args:
         content: Up to ``layout.capacity`` tokens.
-        layout: The fixed parts.
+        layout: Fixed parts of the chunk.
 
     Returns:
         The chunk.
@@ -130,12 +130,12 @@ def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
 
 
 def filled(chunk: TokenChunk, length: int, layout: ChunkLayout) -> TokenChunk:
-    """A chunk with EOS as its content up to a length, as if it had been typed.
+    """Fill a chunk with EOS as content up to a length, as if it had been typed.
 
     Args:
         chunk: Any.
-        length: How many positions BOS, content and EOS take then, at least as many as now.
-        layout: The fixed parts.
+        length: New number of positions of BOS, content and EOS, at least the current one.
+        layout: Fixed parts of the chunk.
 
     Returns:
         The longer chunk.
@@ -149,23 +149,23 @@ def filled(chunk: TokenChunk, length: int, layout: ChunkLayout) -> TokenChunk:
 
 
 Tokenize = Callable[[str], Sequence[tuple[int, int, int]]]
-"""Text to ``(id, start, end)`` triples, as `encoder.tokenizer.Tokenizer` gives."""
+"""From text to ``(id, start, end)`` triples, as returned by `encoder.tokenizer.Tokenizer`."""
 
 
 @dataclass(frozen=True)
 class ChunkContext:
-    """What a chunk rule works with, besides the prompt."""
+    """Context of a chunk rule, besides the prompt."""
 
     tokenize: Tokenize
     """The encoder's tokenizer."""
     layout: ChunkLayout = CLIP_L_LAYOUT
-    """The fixed parts of the encoder's chunks."""
+    """Fixed parts of the encoder's chunks."""
     comma_backtrack: int = 20
-    """Rule ``a1111``: how many tokens back a comma may be to be cut at; 0 switches that off."""
+    """Rule ``a1111``: maximum distance, in tokens, of a comma to cut at; 0 switches that off."""
     embeddings: Embeddings | None = None
-    """What a prompt can name, under the rules ``a1111`` and ``comfy …``; without them, names are plain text."""
+    """Embeddings a prompt can name, under the rules ``a1111`` and ``comfy …``; without them, names are plain text."""
     quirks: bool = False
-    """Rule ``a1111``: do as the program does also where that loses an embedding's vectors."""
+    """Rule ``a1111``: whether to follow the program even where that loses an embedding's vectors."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.comma_backtrack < self.layout.capacity:
@@ -175,16 +175,16 @@ class ChunkContext:
 
 
 class Chunked(NamedTuple):
-    """Chunks of a prompt and what was met while making them."""
+    """Chunks of a prompt, and issues met in making them."""
 
     chunks: tuple[TokenChunk, ...]
-    """At least one."""
+    """At least one chunk."""
     issues: tuple[Issue, ...]
     """Problems, such as an unknown embedding."""
 
 
 def tokens_by_part(prompt: Prompt, tokenize: Tokenize) -> Iterator[list[Token] | None]:
-    """The tokens of each fragment in order, None for a break; one word for each fragment."""
+    """Tokens of each fragment in order, None for a break; each fragment is one word."""
     word = 0
     for index, part in enumerate(prompt.parts):
         if isinstance(part, Break):
@@ -197,7 +197,7 @@ def tokens_by_part(prompt: Prompt, tokenize: Tokenize) -> Iterator[list[Token] |
 def tokens_of(
     text: str, positions: Sequence[int], weight: float, fragment: int, word: int, tokenize: Tokenize
 ) -> list[Token]:
-    """Tokenize a stretch of text; ``positions[i]`` is where its character i stands in the prompt."""
+    """Tokenize a stretch of text; ``positions[i]`` is the position of its character i in the prompt."""
     return [
         Token(token_id, weight, word, fragment, Span(positions[start], positions[end - 1] + 1) if end > start else None)
         for token_id, start, end in tokenize(text)

@@ -1,8 +1,8 @@
 """Rewriting a prompt from one syntax into another, so that every token keeps its id and its weight.
 
-Each fragment is written in the target syntax and read back there; the first way of writing it that comes back the same
-is taken. Words may gain or lose spaces between letters and punctuation, which no CLIP token depends on. What the target
-cannot say is named in an issue.
+Each fragment is written in the target syntax and read back there; the first form that reads back the same is used.
+Words may gain or lose spaces between letters and punctuation, which no CLIP token depends on. Anything the target
+cannot express is named in an issue.
 
 Source: docs/reference/syntaxes.md, "Converting".
 """
@@ -26,7 +26,7 @@ TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not
 """Syntaxes that can be written."""
 
 WEIGHT_TOLERANCE = 1e-7
-"""Weights this near each other, relatively, are the same: they are written with eight digits."""
+"""Relative difference below which weights are the same: they are written with eight digits."""
 
 _WORDS = re.compile(r"[^\W\d_]+|\d|(?:[^\w\s]|_)+|\S")
 
@@ -35,9 +35,9 @@ class Converted(NamedTuple):
     """A prompt in another syntax."""
 
     text: str
-    """The prompt, to be read as the target syntax."""
+    """The prompt in the target syntax."""
     issues: tuple[Issue, ...]
-    """What the target cannot express, at its place in the source."""
+    """Parts the target cannot express, at their positions in the source."""
 
 
 def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_cleaned: bool = True) -> Converted:
@@ -45,13 +45,13 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
 
     Args:
         text: The prompt.
-        source: The syntax it is in.
-        target: The syntax wanted; one of `TARGETS`.
-        tokenize: CLIP's tokenizer, to compare with.
-        is_cleaned: Whether comments are taken out of A1111's syntax and its text is repaired, as Forge does.
+        source: Its syntax.
+        target: The target syntax, one of `TARGETS`.
+        tokenize: CLIP's tokenizer, for comparison.
+        is_cleaned: Whether to remove comments from A1111's syntax and repair its text, as Forge does.
 
     Returns:
-        The rewritten prompt and what could not be kept. The issues of reading the source come first.
+        The rewritten prompt and issues, those of reading the source first.
 
     Raises:
         ValueError: If a syntax is unknown.
@@ -80,7 +80,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
 
 
 class _Side:
-    """A syntax, and how the program that it is of gets from text to tokens."""
+    """A syntax, and how its program gets from text to tokens."""
 
     def __init__(self, name: str, tokenize: Tokenize, is_cleaned: bool) -> None:
         self.name = name
@@ -89,26 +89,26 @@ class _Side:
         self.tokenize = CleaningTokenize(tokenize) if self.is_cleaned else tokenize
 
     def bare(self, text: str) -> Bare:
-        """A prompt without what is taken out of it before it is read."""
+        """A prompt without the parts removed before reading."""
         return bare(text, has_comments=self.is_cleaned, has_tags=self.syntax.has_tags)
 
     def tokens(self, prompt: Prompt) -> list[Token]:
-        """The tokens of a prompt."""
+        """Tokens of a prompt."""
         return [token for tokens in tokens_by_part(prompt, self.tokenize) for token in tokens or ()]
 
     def cleaned(self, text: str) -> str:
-        """What the program makes of a text before it is tokenized."""
+        """Text as cleaned by the program before it is tokenized."""
         found = clean(text) if self.is_cleaned and can_clean() else None
         return text if found is None else found.text
 
 
 def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
-    """The LoRAs that a prompt names, and those that tags taken out of it name."""
+    """LoRAs named in a prompt and in tags removed from it."""
     return [*prompt.loras, *(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])]
 
 
 def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: _Side) -> tuple[list[str], list[Issue]]:
-    """LoRAs as the target names them, or an issue for each place with a tag that it has no words for."""
+    """LoRAs as written in the target syntax, or an issue for each tag if it has no form for them."""
     syntax = target.syntax
     if syntax.write_lora is not None and len(loras) == len(spans):
         names = [syntax.write_lora(lora) for lora in loras]
@@ -120,7 +120,7 @@ def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: _Side) 
 
 
 class _Writer:
-    """Writes parts in one syntax, collecting what it cannot say."""
+    """Writes parts in one syntax, collecting issues about anything it cannot express."""
 
     def __init__(self, source: _Side, target: _Side) -> None:
         write = target.syntax.write
@@ -135,7 +135,7 @@ class _Writer:
     def write(self, prompt: Prompt) -> str:
         self._report_structure(prompt)
         is_first_of_section = {index for index in _section_starts(prompt) if index}
-        # a syntax may put a space between fragments; elsewhere one keeps those apart that would run into one
+        # a syntax may put a space between fragments; otherwise one separates those that would run together
         is_spaced = self.syntax.is_spaced or syntax_of(prompt.syntax).is_spaced
         pieces: list[str] = []
         previous: Fragment | None = None
@@ -155,7 +155,7 @@ class _Writer:
         return _is_same(previous.weight, part.weight) or pieces[-1].endswith("\\")
 
     def _report_structure(self, prompt: Prompt) -> None:
-        """Mixtures and weights of sections, which no syntax is written with."""
+        """Report mixtures and weights of sections, which cannot be written in any syntax."""
         if any(section.shares for section in prompt.sections):
             self._issue("A blend of prompts cannot be written: they follow one another.", Span(0, len(prompt.source)))
         if any(section.weight != 1.0 for section in prompt.sections):
@@ -186,9 +186,9 @@ class _Writer:
         return next(self._candidates(text, 1.0))
 
     def _candidates(self, text: str, weight: float) -> Iterator[str]:
-        """Ways of writing a fragment, the most readable first."""
+        """Possible forms of a fragment, the most readable first."""
         spaced = " ".join(_WORDS.findall(text))
-        # a sign in compel's brackets must stand before a word: a space behind it would end the word
+        # a sign in compel's brackets must directly precede a word: a space after it would end the word
         glued = re.sub(r"([+-]) (?=\w)", r"\1", spaced)
         for form in (text, spaced, glued):
             yield from self.write_form(form, weight)
@@ -197,7 +197,7 @@ class _Writer:
         return [(token.id, token.weight) for token in self.target.tokens(self.syntax.parse(candidate))]
 
     def first_difference(self, prompt: Prompt, written: str) -> Span | None:
-        """The place in the source of the first token that is another in what was written; None if there is none."""
+        """Position in the source of the first token that differs in the written text; None if there is none."""
         read = self.syntax.parse(self.target.bare(written).fragment.text)
         ours, theirs = self.source.tokens(prompt), self.target.tokens(read)
         for a, b in zip(ours, theirs, strict=False):
@@ -225,7 +225,7 @@ def _is_same(weight: float, other: float) -> bool:
 
 
 def _same(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, float]]) -> bool:
-    """Whether tokens, or LoRAs, have the same ids, or names, and weights."""
+    """Whether tokens, or LoRAs, agree in ids, or names, and weights."""
     return len(found) == len(wanted) and all(
         a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(found, wanted, strict=True)
     )

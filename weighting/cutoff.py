@@ -1,4 +1,4 @@
-"""Bound phrases as Cutoff has them: they are the parts of a prompt between commas, and ``_`` replaces what they hide.
+"""Bound phrases as in Cutoff: the parts of a prompt between commas, with hidden words replaced by ``_``.
 
 Source: docs/reference/masks.md, "Cutoff"; behaviour of sd-webui-cutoff 33f102c (2023-11).
 """
@@ -16,12 +16,12 @@ from .options import EncodeOptions
 from .prompt import Issue, Span, shortened
 
 STAND_IN = "_"
-"""What Cutoff puts in the place of each token that it hides."""
+"""Text by which Cutoff replaces each token that it hides."""
 COMMA = ","
 
 
 def words_of(options: EncodeOptions) -> tuple[str, ...]:
-    """The words that phrases hide from each other, each once."""
+    """Distinct words that phrases hide from each other."""
     return tuple(
         dict.fromkeys(
             word.strip() for line in options.bind_words.split("\n") for word in line.split(COMMA) if word.strip()
@@ -33,16 +33,16 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
     """Mark the tokens of each part between commas, and those that Cutoff replaces in the passes of other parts.
 
     Cutoff counts parts twice: for the words to replace by the commas of the text, for the rows to take by the tokens
-    that are commas. Where these differ it mistakes one part for another, and so it is here.
+    that are commas. If these differ it mistakes one part for another, which is reproduced here.
 
     Args:
         chunks: A prompt.
-        text: The text that its spans are of.
-        words: Those to replace, in the order in which Cutoff is given them.
+        text: The text its spans refer to.
+        words: Words to replace, in the order given to Cutoff.
         tokenize: The encoder's tokenizer.
 
     Returns:
-        The chunks, and what is to be said of them. Parts with none of the words are no phrases.
+        The chunks and issues. Parts without any of the words are not phrases.
     """
     [(stand_in, _, _)] = tokenize(STAND_IN)
     comma_ids = {token_id for token_id, _, _ in tokenize(COMMA)}
@@ -77,7 +77,7 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
 
 
 def _words_in(text: str, words: Sequence[str]) -> dict[str, list[Span]]:
-    """Where each word stands in a text as whole words; a word that is given first takes its places from later ones.
+    """Occurrences of each word as a whole word in a text; earlier words take precedence over later ones.
 
     >>> _words_in("red, Red reddish red-haired", ["red"])
     {'red': [Span(start=0, end=3), Span(start=17, end=20)]}
@@ -92,7 +92,7 @@ def _words_in(text: str, words: Sequence[str]) -> dict[str, list[Span]]:
 
 
 def _whole(word: str, text: str) -> list[Span]:
-    """Where a word stands in a text with no letter, digit or underscore around it, from left to right."""
+    """Occurrences of a word with no letter, digit or underscore around it, from left to right."""
     found: list[Span] = []
     start = text.find(word)
     while start >= 0:
@@ -104,7 +104,7 @@ def _whole(word: str, text: str) -> list[Span]:
 
 
 def _is_edge(text: str, place: int) -> bool:
-    """Whether a word begins or ends at a place."""
+    """Whether a word begins or ends at a position."""
     before, behind = text[max(0, place - 1) : place], text[place : place + 1]
     return _is_of_word(before) != _is_of_word(behind)
 
@@ -114,7 +114,7 @@ def _is_of_word(character: str) -> bool:
 
 
 def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequence[Span]) -> list[Issue]:
-    """Words that have no places of their own, unless each is hidden with a longer word."""
+    """Issues about words without an occurrence of their own, unless each is hidden with a longer word."""
     issues: list[Issue] = []
     for word in (word for word, spans in places.items() if not spans):
         matches = _whole(word, text)
@@ -130,7 +130,7 @@ def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequen
 def _split_words(
     chunks: Sequence[TokenChunk], text: str, places: dict[str, list[Span]], tokenize: Tokenize
 ) -> list[Issue]:
-    """Words that are other tokens in the prompt than alone, by which Cutoff would replace a wrong number of tokens."""
+    """Issues about words tokenized differently in the prompt, so that Cutoff would replace a wrong number of tokens."""
     content = [token for chunk in chunks for token in chunk.content if token.span is not None]
     starts, ends = [token.at.start for token in content], [token.at.end for token in content]
     issues: list[Issue] = []

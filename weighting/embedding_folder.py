@@ -20,32 +20,33 @@ from .embeddings import EmbeddingError
 
 
 class _Listing(NamedTuple):
-    """What is in some folders, and how to see whether that is still so."""
+    """Content of some folders, and the times by which to check that it is up to date."""
 
     mtimes: dict[Path, int]
-    """Of every folder and sub-folder, in nanoseconds; 0 for one that is not there."""
+    """Modification time of every folder and sub-folder, in nanoseconds; 0 for a missing one."""
     is_settled: bool
-    """Whether the newest change was long enough ago that a later one has another time."""
+    """Whether the newest change is old enough that a later one has another time."""
     names: tuple[str, ...]
     files: dict[str, Path]
-    """By all that a file may be called."""
+    """Files by every name they can be called by."""
 
 
 class EmbeddingFolder:
     """The embeddings in some folders and their sub-folders, for one text tower.
 
-    A name is a file's path from one of the folders, or its bare name, with or without suffix. Of several files of one
-    name the first folder's comes first, then the one nearest to it. Names are looked up in a list of the files found,
-    so none leads out of the folders; links to a file outside are left out, as is what cannot be looked at. Links to
-    folders are not followed, nor folders deeper than `MAX_DEPTH`. The list is made anew when a folder has changed.
+    A name is a file's path relative to one of the folders, or its bare name, with or without suffix. If several files
+    have the same name, the first folder takes precedence, then the file nearest to it. Names are looked up in a list of
+    the files found, so none leads out of the folders; links to a file outside are left out, and so are unreadable
+    files. Links to folders are not followed, nor folders deeper than `MAX_DEPTH`. The list is refreshed when a folder
+    has changed.
     """
 
     def __init__(self, folders: Iterable[str | Path], tower: str, dim: int) -> None:
         """Choose the folders and the tower.
 
         Args:
-            folders: Where the files are; one that is not there is empty.
-            tower: Whose vectors to take from a file that has them for several: ``clip_l``, ``clip_g`` or ``clip_h``.
+            folders: Folders of the files; a missing one counts as empty.
+            tower: Tower whose vectors to take from a file with several: ``clip_l``, ``clip_g`` or ``clip_h``.
             dim: Width of the tower.
         """
         self.folders = tuple(map(_resolved, folders))
@@ -54,11 +55,11 @@ class EmbeddingFolder:
         self._listing: _Listing | None = None
 
     def names(self) -> tuple[str, ...]:
-        """The bare names of all files but pictures, sorted; of refused ones too, so that a prompt with one says so."""
+        """Sorted bare names of all files except pictures, including refused files, so that prompts with them say so."""
         return self._listed().names
 
     def find(self, name: str) -> list[Tensor] | None:
-        """Look a name up, as `Embeddings` says; vectors are float32."""
+        """Look up a name, as in `Embeddings`; vectors are float32."""
         files = self._listed().files
         path = files.get(name) or files.get(name.replace("\\", "/"))
         if path is None:
@@ -67,7 +68,7 @@ class EmbeddingFolder:
             with _refusals.remembered(path) as about:
                 towers = _read(path, about.st_mtime_ns, about.st_size)
         except (FileNotFoundError, NotADirectoryError):
-            return None  # it has gone since it was listed
+            return None  # it was removed after it was listed
         except OSError as error:
             raise EmbeddingError(f"The embedding “{name}” cannot be read: {error.strerror or error}.") from error
         except EmbeddingFileError as error:
@@ -96,14 +97,14 @@ class EmbeddingFolder:
 
 
 MAX_DEPTH = 32
-"""Folders within folders that are looked into."""
+"""Maximum depth of sub-folders."""
 SETTLED_SECONDS = 2
-"""Two changes of a folder within this time may carry the same time: FAT counts in steps of two seconds."""
+"""Changes of a folder within this time may have the same timestamp: FAT counts in steps of two seconds."""
 
 
 def _list(folders: Sequence[Path]) -> _Listing:
     mtimes = {folder: _mtime(folder) for folder in folders}
-    found: list[tuple[Path, Path]] = []  # folder, and the file's path from there
+    found: list[tuple[Path, Path]] = []  # folder, and the file's path relative to it
     for folder in folders:
         for path in sorted(_walk(folder, mtimes), key=lambda path: len(path.parts)):
             if path.suffix.lower() in (SUFFIX, *UNREADABLE_SUFFIXES) and _is_inside(path, folder):
@@ -118,7 +119,7 @@ def _list(folders: Sequence[Path]) -> _Listing:
         for folder, path in some:
             files.setdefault(path.name, folder / path)
             files.setdefault(path.stem, folder / path)
-        if suffix != ".png":  # most pictures beside embeddings are previews
+        if suffix != ".png":  # most pictures among embeddings are previews
             names |= {path.stem for _, path in some}
     is_settled = time.time_ns() - max(mtimes.values(), default=0) > SETTLED_SECONDS * 1_000_000_000
     return _Listing(mtimes, is_settled, tuple(sorted(names)), files)
@@ -129,7 +130,7 @@ def _walk(folder: Path, mtimes: dict[Path, int]) -> Iterator[Path]:
     for path, children, names in os.walk(folder):
         children.sort()
         here = Path(path)
-        if not here.resolve().is_relative_to(folder):  # a junction of Windows, which is no link to Python
+        if not here.resolve().is_relative_to(folder):  # a junction of Windows, which Python does not treat as a link
             children.clear()
             continue
         if len(here.parts) - len(folder.parts) >= MAX_DEPTH:
@@ -141,12 +142,12 @@ def _walk(folder: Path, mtimes: dict[Path, int]) -> Iterator[Path]:
 def _resolved(folder: str | Path) -> Path:
     try:
         return Path(folder).resolve()
-    except (OSError, RuntimeError):  # a link that leads to itself; it is empty like a folder that is not there
+    except (OSError, RuntimeError):  # a link to itself counts as empty, like a missing folder
         return Path(folder).absolute()
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether this is a file, and a link only to one in the folder."""
+    """Whether this is a file, and if a link, one to a file in the folder."""
     try:
         return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(folder))
     except (OSError, RuntimeError):
@@ -165,6 +166,6 @@ _refusals = Refusals()
 
 @lru_cache(maxsize=32)
 def _read(path: Path, mtime: int, size: int) -> dict[str, Tensor]:
-    """A file's vectors, 16 MB at most for a tower, remembered until the file changes."""
+    """Vectors of a file, at most 16 MB per tower, cached until the file changes."""
     del mtime, size
     return read_embedding_file(path)

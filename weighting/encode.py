@@ -1,6 +1,6 @@
-"""The one way through, as far as it goes without a model: text and options to chunks, and chunks to a plan.
+"""The pipeline that needs no model: from text and options to chunks, and from chunks to a plan.
 
-Every front end calls `read_prompt` where it only reads, and ``encoders.py`` where it encodes.
+Every front end calls `read_prompt` to read a prompt, and ``encoders.py`` to encode it.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ class EncodedPrompt(NamedTuple):
     """A prompt's conditioning."""
 
     hidden: Tensor
-    """``[1, rows, dim]``; 77 rows for each chunk, unless the scheme, the padding or a ``.blend`` makes them others."""
+    """``[1, rows, dim]``; 77 rows per chunk, unless the scheme, the padding or a ``.blend`` changes that."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
     read: ReadPrompt
-    """What was encoded; its issues include those of the scheme."""
+    """The prompt that was encoded; its issues include those of the scheme."""
     num_encodings: int = 0
-    """How many different encodings it took."""
+    """Number of different encodings it took."""
     signs: tuple[float, ...] = ()
-    """Of each row what its value is multiplied by in the attention that reads it, 1 or -1; empty where all are 1."""
+    """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
     variants: Callable[[], Iterable[Variant]] = tuple
-    """Gives the versions of it that were encoded, as its `Plan` does."""
+    """Function that returns the versions that were encoded, as in its `Plan`."""
 
 
 def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
-    """Plan a prompt by the scheme its options name.
+    """Plan a prompt by the scheme in its options.
 
     Args:
         read: The prompt.
         tokenize: The encoder's tokenizer, for the filler and for pooled vectors of the raw text.
 
     Returns:
-        The plan of its conditioning.
+        Plan of its conditioning.
 
     Raises:
         ValueError: If the filler is not exactly one token.
@@ -114,7 +114,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
 
 
 def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
-    """The plan of some prompts with what their options ask of every encoding: bound phrases, and no causality."""
+    """The plan of some prompts with options that affect every encoding applied: bound phrases, and no causality."""
     options = reads[0].options
     if options.binds:
         for read in reads:
@@ -124,14 +124,14 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
 
 
 _CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
-"""Schemes to which it is all the same whether rows are mixed before them, as here, or after them, as in Cutoff."""
+"""Schemes for which it makes no difference whether rows are mixed before them, as here, or after them, as in Cutoff."""
 
 
 def check_bound(read: ReadPrompt) -> None:
-    """See whether the phrases of a prompt can be bound.
+    """Check that the phrases of a prompt can be bound.
 
     Raises:
-        BindError: If they cannot: the message names the phrase, or the schemes that go with Cutoff.
+        BindError: If they cannot; the message names the phrase, or the schemes that work with Cutoff.
     """
     options = read.options
     if not options.binds:
@@ -159,12 +159,12 @@ def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
 
 
 _OF_A_COLUMN = {"a1111": "a1111_global_norm", "a1111_no_norm": "a1111_no_norm", "unweighted": "unweighted"}
-"""The WebUI's schemes, and what each does to a column, which is the same chunk of every text: the mean over a column is
-the mean over all chunks it is given."""
+"""The WebUI's schemes, with their equivalents for a column, i.e. the same chunk of every text: the mean over a column
+is the mean over all given chunks."""
 
 
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
-    """Whether the WebUI encodes texts chunk by chunk: by a scheme of its own, with nothing that it does not have."""
+    """Whether the WebUI encodes texts chunk by chunk: with one of its own schemes, and only options that it has."""
     options = reads[0].options
     is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
     is_plain = is_plain and all(read.sections[0].weight == 1.0 for read in reads)
@@ -172,10 +172,10 @@ def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
 
 
 def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
-    """Plan texts that stand in for one another while an image is made, as the WebUI encodes them.
+    """Plan texts that alternate while an image is made, as the WebUI encodes them.
 
-    It takes all first chunks, then all second ones, and so on. For most schemes that is the same as one text after
-    another. But the WebUI's own mean is taken over the texts, so for its own schemes this is the way to its numbers.
+    The WebUI encodes all first chunks, then all second ones, and so on. For most schemes that equals one text after
+    another. But the WebUI takes its mean over the texts, so its own schemes need this to get the same numbers.
 
     Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 
@@ -184,7 +184,7 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
             holds.
 
     Returns:
-        The plan of one result for each text.
+        Plan with one result for each text.
     """
     options, layout = reads[0].options, reads[0].layout
     scheme_options = SchemeOptions(visible_in=visible_fn(options, layout), layout=layout)
@@ -205,8 +205,8 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
 
 
 def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptions) -> Plan[Weighted]:
-    """One chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
-    plan = SCHEMES[scheme].plan(column, options)  # a scheme that needs nothing but the rows themselves
+    """Plan one chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
+    plan = SCHEMES[scheme].plan(column, options)  # a scheme that needs only the rows
 
     def combine(results: Iterator[Encoding]) -> Weighted:
         rows = next(results)
@@ -217,16 +217,16 @@ def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptio
 
 
 def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> Weighted:
-    """What one text has of every column."""
+    """Share of one text in every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
-    # what is found in a column is told once, with the first text
+    # issues found in a column are reported once, with the first text
     found = [issue for column in columns for issue in column.issues] if index == 0 else []
     places = all_places(len(columns), read.layout.length)
     return Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(found)))
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
-    """What padding policy and hidden phrases hide together, in every encoding of a prompt."""
+    """Mask of padding policy and hidden phrases together, for every encoding of a prompt."""
     of_padding, of_phrases = padding_visible(options.padding, layout), phrases_visible(options)
 
     def visible(chunk: TokenChunk) -> Visible:
@@ -236,20 +236,20 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
 
 
 def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
-    """Drop the padding's rows, where the prompt's options say so.
+    """Drop the rows of padding, if the prompt's options say so.
 
     Args:
         weighted: The result of a scheme.
-        read: The prompt, which says how many rows of each chunk are kept.
+        read: The prompt, with the number of rows to keep per chunk.
 
     Returns:
-        The rows of each chunk up to its EOS, or as many as asked for. All rows and an issue where the scheme has left
-        out others.
+        The rows of each chunk up to its EOS, or as many as requested. All rows and an issue if the scheme has left out
+        others.
     """
     kept = read.kept
     if kept is None:
         return weighted
-    if len(weighted.places) != len(kept) * read.layout.length:  # a scheme that leaves rows out by itself
+    if len(weighted.places) != len(kept) * read.layout.length:  # a scheme that leaves out rows by itself
         message = "Padding cannot be dropped here, as this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
     rows = [row for row, place in enumerate(weighted.places) if place.position < kept[place.chunk]]
@@ -257,7 +257,7 @@ def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
 
 
 def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Weighted:
-    """Put the first EOS row, or the mean of them, into the first EOS row of every chunk."""
+    """Replace the first EOS row of every chunk by that of the first chunk, or by the mean of them."""
     if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
         return weighted
     ends = {Place(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}

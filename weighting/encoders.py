@@ -1,6 +1,6 @@
-"""`Encoders`: the door through which every front end, and a program of its user's, has prompts encoded.
+"""`Encoders`: the interface by which every front end, and a user's program, has prompts encoded.
 
-Prompts are read and planned; then their plans are carried out together. How many encodings that takes is known before
+Prompts are read and planned; then their plans are carried out together. The number of encodings is known before
 anything is encoded.
 
 Source: docs/performance.md, "Plans".
@@ -29,38 +29,38 @@ from .schemes.repeat import check_rows
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 16
-"""Chunks that our own encoder is given at once: about a second's work for two cores of a CPU."""
+"""Chunks per call of our own encoder: about a second's work for two CPU cores."""
 MAX_ENCODINGS = 4096
-"""Different encodings that the prompts of one run may take, unless an environment variable says otherwise."""
+"""Maximum number of different encodings for the prompts of one run, unless an environment variable overrides it."""
 VARIABLE = "WEIGHTED_CLIP_MAX_ENCODINGS"
 
 
 class TooManyEncodings(ValueError):
-    """Prompts that take more encodings than are allowed."""
+    """Raised for prompts that take more encodings than allowed."""
 
 
 class EncodedTowers(NamedTuple):
     """A prompt encoded by every tower."""
 
     hidden: Tensor
-    """``[1, rows, sum of the towers' dims]``: the rows that all towers have, in the order of ``prompts``."""
+    """``[1, rows, sum of the towers' dims]``: rows common to all towers, in the order of ``prompts``."""
     pooled: Tensor
-    """``[1, pooled_dim]`` of the last tower, which in SDXL is CLIP-G's."""
+    """``[1, pooled_dim]`` of the last tower, in SDXL CLIP-G."""
     prompts: dict[str, EncodedPrompt]
-    """By tower."""
+    """Prompts by tower."""
 
 
 class VersionMask(NamedTuple):
-    """What the positions of a prompt may attend in one version of it that is encoded."""
+    """Attention mask of a prompt in one encoded version of it."""
 
     title: str
-    """Such as ``the prompt``; several versions can have the same."""
+    """Title, such as ``the prompt``; several versions can have the same."""
     mask: Tensor
     """Bool ``[chunks, 77, 77]``, query by key, True = may be attended, causality included."""
 
 
 class Encoders:
-    """Text towers, and what reads prompts for them.
+    """Text towers with their prompt readers.
 
     >>> from ..encoder.files.checkpoint import seeded_text_model
     >>> from ..encoder.config import TextConfig
@@ -82,15 +82,15 @@ class Encoders:
         keeps_calls: bool = False,
         max_encodings: int | None = None,
     ) -> None:
-        """Put readers and towers together; most callers use `load`.
+        """Combine readers and towers; most callers use `load`.
 
         Args:
-            readers: What reads prompts, by tower, in the order in which the towers' rows are joined.
-            encoders: The towers, by the same names. None: each is given when a plan is carried out, as by a host.
-            max_chunks: Chunks that a tower is given at once.
-            keeps_calls: As in `ask`: for hosts, whose own calls are made just so.
-            max_encodings: Different encodings that prompts may take together; by default as the environment variable
-                WEIGHTED_CLIP_MAX_ENCODINGS says, or 4096.
+            readers: Prompt readers by tower, in the order in which the towers' rows are joined.
+            encoders: Towers by the same names. None: each is passed when a plan is carried out, as hosts do.
+            max_chunks: Maximum number of chunks per call of a tower.
+            keeps_calls: As in `ask`: for hosts, whose own calls are reproduced.
+            max_encodings: Maximum number of different encodings for prompts together; by default the value of the
+                environment variable WEIGHTED_CLIP_MAX_ENCODINGS, or 4096.
 
         Raises:
             ValueError: If the variable is not a number.
@@ -111,13 +111,13 @@ class Encoders:
         device: torch.device | str = "cpu",
         embeddings: Iterable[str | Path] = (),
     ) -> Encoders:
-        """Load the text towers of a safetensors file, in any layout in use.
+        """Load the text towers of a safetensors file, in any common layout.
 
         Args:
             path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
             clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI.
-            dtype: Type of the weights and of the arithmetic.
-            device: Where the weights are.
+            dtype: Type of the weights and of the computation.
+            device: Device of the weights.
             embeddings: Folders of textual inversions.
 
         Returns:
@@ -134,7 +134,7 @@ class Encoders:
     def of_models(
         cls, models: Mapping[str, TextModel], *, clip_skip: int = 1, embeddings: Iterable[str | Path] = ()
     ) -> Encoders:
-        """As `load`, for towers that are loaded already, by ComfyUI's names."""
+        """Same as `load`, for loaded towers, by ComfyUI's names."""
         encoders = encoders_for(models, clip_skip)[1]
         configs = {name: encoder.config for name, encoder in encoders.items()}
         return cls(native_readers(configs, in_folders(embeddings)), encoders)
@@ -150,9 +150,8 @@ class Encoders:
             Hidden states ``[1, rows, sum of the towers' dims]`` and the pooled vector ``[1, pooled_dim]``.
 
         Raises:
-            NegPipError: If words are taken away, as the schemes ``negpip`` and ``negpip_apart`` do at weights below 0:
-                `prepare` and `Prepared.run` give the signs of rows.
-            As `prepare`.
+            NegPipError: If words are subtracted, as the schemes ``negpip`` and ``negpip_apart`` do at weights below 0;
+                `prepare` and `Prepared.run` return the signs of rows. Others as in `prepare`.
         """
         encoded = self.prepare([text], **choices).run()[0]
         check_without_signs(encoded.prompts, "an `Encoding`")
@@ -164,7 +163,7 @@ class Encoders:
         """Read and plan prompts, without an encoder.
 
         Args:
-            texts: The prompts, each one text or one for each tower, by name.
+            texts: Prompts, each one text, or one per tower by name.
             options: How to read and weight them; or
             choices: Fields of `EncodeOptions`.
 
@@ -175,19 +174,19 @@ class Encoders:
             TooManyEncodings: If they take more encodings than allowed.
             RepeatError: If the scheme ``repeat`` cannot weight one of them.
             NegPipError: If the scheme ``negpip_apart`` cannot.
-            PromptError: In strict mode, where the reference raises.
+            PromptError: In strict mode, if the reference raises.
             ValueError: If an option is out of range, or the filler is not exactly one token.
         """
         options = EncodeOptions(**choices) if options is None else options
         return self.plan([self.read(text, options) for text in texts])
 
     def read(self, text: str | Mapping[str, str], options: EncodeOptions) -> dict[str, ReadPrompt]:
-        """Read one prompt for every tower, as `read_for_towers`; for those who plan many later.
+        """Read one prompt for every tower, as `read_for_towers` does; for callers that plan many later.
 
         Raises:
             RepeatError: If the scheme ``repeat`` cannot weight it.
             NegPipError: If the scheme ``negpip_apart`` cannot.
-            PromptError: In strict mode, where the reference raises.
+            PromptError: In strict mode, if the reference raises.
             ValueError: If an option is out of range.
         """
         reads = read_for_towers(text, options, self.readers)
@@ -195,11 +194,11 @@ class Encoders:
         return reads
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
-        """Plan prompts that `read` has read."""
+        """Plan prompts returned by `read`."""
         return Prepared(self, {name: [read[name] for read in reads] for name in self.readers})
 
     def prepare_together(self, texts: Sequence[str], options: EncodeOptions, kept: Sequence[int] = ()) -> Prepared:
-        """As `prepare`, for texts that stand in for one another while an image is made in the WebUI.
+        """Same as `prepare`, for texts that alternate while an image is made in the WebUI.
 
         Args:
             texts: The texts, at least one.
@@ -207,10 +206,10 @@ class Encoders:
             kept: As in `read_together`.
 
         Returns:
-            The prepared texts, all with the same number of rows, but for the scheme ``repeat``.
+            The prepared texts, all with the same number of rows, except under the scheme ``repeat``.
 
         Raises:
-            As `prepare`.
+            As in `prepare`.
         """
         reads = read_together(texts, options, self.readers, kept)
         for one in zip(*reads.values(), strict=True):
@@ -219,24 +218,24 @@ class Encoders:
 
 
 class Prepared:
-    """Prompts that are read and planned. They can be carried out again and again, with other encoders too."""
+    """Prompts that have been read and planned. They can be encoded repeatedly, with other encoders too."""
 
     def __init__(
         self, encoders: Encoders, reads: Mapping[str, Sequence[ReadPrompt]], *, is_together: bool = False
     ) -> None:
-        """Plan prompts that are read.
+        """Plan prompts that have been read.
 
         Args:
-            encoders: What they are for.
-            reads: By tower.
-            is_together: Whether they are encoded as the WebUI encodes the texts of one image.
+            encoders: Encoders to plan for.
+            reads: The prompts by tower.
+            is_together: Whether to encode them as the WebUI encodes the texts of one image.
 
         Raises:
             TooManyEncodings: If they take more encodings than allowed.
             ValueError: If the filler is not exactly one token.
         """
         self.reads = reads
-        """What was read, by tower."""
+        """Prompts as read, by tower."""
         self._encoders = encoders
         self._counts: dict[str, list[int]] = {}
         self._variants: dict[str, list[Callable[[], Iterable[Variant]]]] = {}
@@ -249,14 +248,14 @@ class Prepared:
 
     @property
     def num_encodings(self) -> int:
-        """How many different encodings the prompts take, of all towers together."""
+        """Number of different encodings for the prompts, over all towers."""
         return sum(map(self._counted, self._plans.values()))
 
     @property
     def masks(self) -> list[list[VersionMask]]:
-        """For each prompt the masks of all versions of it that the first tower encodes, made without an encoder.
+        """For each prompt, the masks of all versions encoded by the first tower, made without an encoder.
 
-        They take 6 kB for each chunk of each version. The empty prompt, which some schemes look at beside, has none.
+        They take 6 kB for each chunk of each version. The empty prompt, which some schemes also need, has none.
         """
         name, reads = next(iter(self.reads.items()))
         return [
@@ -272,7 +271,7 @@ class Prepared:
         """Encode the prompts with every tower.
 
         Args:
-            check: Called before each call of a tower; raises to end the work.
+            check: Called before each call of a tower. An exception it raises ends the work.
 
         Returns:
             One result for each prompt.
@@ -285,8 +284,8 @@ class Prepared:
         """Encode the prompts with one tower.
 
         Args:
-            name: Of the tower.
-            encode: The tower; by default that of the encoders.
+            name: Name of the tower.
+            encode: The tower; by default the one of the encoders.
             check: As in `run`.
 
         Returns:

@@ -1,6 +1,6 @@
-"""A1111's tags for extra networks, ``<lora:name:0.8>``: what they name, and the prompt without them.
+"""A1111's tags for extra networks, ``<lora:name:0.8>``: their meaning, and the prompt without them.
 
-A tag is taken out of a prompt before anything else is read.
+A tag is removed from a prompt before anything else is read.
 
 Source: docs/reference/syntaxes.md, "LoRA tags"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .prompt import Fragment, Issue, Piece, Span
 
 LORA_KINDS = ("lora", "lyco")
-"""What stands before a LoRA's name; the second is an older extension's."""
+"""Kinds of LoRA tags; the second is from an older extension."""
 
 _START = re.compile(r"<(\w+):(?!>)")
 
@@ -23,34 +23,34 @@ class Tag(NamedTuple):
     """A tag in a prompt."""
 
     kind: str
-    """What stands in front: ``lora``, ``hypernet``, ..."""
+    """Kind in front: ``lora``, ``hypernet``, ..."""
     items: tuple[str, ...]
-    """What stands between the colons behind it."""
+    """Items between the colons after it."""
     span: Span
-    """The whole of it, brackets included."""
+    """The whole tag, including brackets."""
 
 
 class LoraTag(NamedTuple):
     """A LoRA named in a prompt."""
 
     name: str
-    """As the file is called, without suffix."""
+    """Name of the file without suffix."""
     clip_strength: float
-    """For the text encoder."""
+    """Strength for the text encoder."""
     model_strength: float
-    """For the diffusion model; the same unless written."""
+    """Strength for the diffusion model; the same unless given."""
     span: Span
     """The tag."""
 
 
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
-    """Take the tags out of a prompt.
+    """Remove the tags from a prompt.
 
     Args:
         source: Any string.
 
     Returns:
-        The prompt without them, in pieces that know their places, and the tags.
+        The prompt without them, in pieces that know their positions, and the tags.
 
     >>> text, tags = take_tags("a <lora:ink:0.8> cat")
     >>> text.text, tags[0].items
@@ -69,13 +69,13 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
 
 
 def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
-    """The LoRAs among some tags.
+    """LoRAs among some tags.
 
     Args:
-        tags: From `take_tags`.
+        tags: Result of `take_tags`.
 
     Returns:
-        The LoRAs in order, and an issue for each tag that is none or has a strength that is no number.
+        The LoRAs in order, and an issue for each tag that is not one or whose strength is not a number.
 
     >>> read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]
     [LoraTag(name='ink', clip_strength=0.5, model_strength=0.5, span=Span(start=0, end=21))]
@@ -101,7 +101,7 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
 
 
 def tag_issues(tags: tuple[Tag, ...]) -> list[Issue]:
-    """What the author of an encoded prompt should know of its tags: they are not encoded, and loaded elsewhere."""
+    """Issues about tags for the author of an encoded prompt: they are not encoded, and loaded elsewhere."""
     loras, issues = read_loras(tags)
     for lora in loras:
         message = (

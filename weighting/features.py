@@ -1,8 +1,8 @@
-"""A text of any length as one vector that images can be compared with.
+"""A text of any length as one vector, for comparison with images.
 
 CLIP was trained on plain text of up to 75 tokens. So weights are read and left out, and longer texts are cut into
-chunks as ComfyUI cuts them between words; the vectors of the chunks are averaged, each counting by its number of
-tokens. For up to 75 tokens that is CLIP's own vector.
+chunks between words, as in ComfyUI; the vectors of the chunks are averaged, weighted by their numbers of tokens. Up to
+75 tokens that is CLIP's own vector.
 
 Source: docs/images.md, "Long texts".
 """
@@ -21,20 +21,20 @@ from .encode import EncodeOptions, ReadPrompt, read_prompt
 from .prompt import Issue, Span
 
 EncodeTexts = Callable[[Sequence[Sequence[int]]], Tensor]
-"""Chunks of token ids to their vectors, ``[chunks, p]``, each of length 1."""
+"""From chunks of token ids to vectors, ``[chunks, p]``, of unit length."""
 
 
 class TextFeatures(NamedTuple):
-    """A text's vector, and what was read."""
+    """Vector of a text, and the text as read."""
 
     vector: Tensor
-    """``[p]``, of length 1."""
+    """``[p]``, of unit length."""
     read: ReadPrompt
-    """Its issues say what was left out."""
+    """The text as read; its issues say what was left out."""
 
 
 def text_options(syntax: str) -> EncodeOptions:
-    """How a text to compare images with is read: without weights, chunks cut between words."""
+    """Options for reading a text to compare images with: no weights, chunks cut between words."""
     return EncodeOptions(syntax=syntax, scheme="unweighted", chunking="comfy word")
 
 
@@ -43,7 +43,7 @@ def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayou
 
     Args:
         text: Any string.
-        syntax: How weights are written in it, for them to be left out; ``none`` takes every character as text.
+        syntax: Syntax of its weights, which are left out; ``none`` takes every character as text.
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout.
         encode: The encoder, with its projection.

@@ -1,4 +1,4 @@
-"""Phrases that tokens shall not see: finding them in a prompt, and the attention masks that hide them.
+"""Hidden phrases: finding them in a prompt, and the attention masks that hide them.
 
 Source: docs/masks.md, "Mask control".
 """
@@ -18,9 +18,9 @@ from .schemes.plan import Visible, VisibleFn, both
 
 
 def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> tuple[TokenChunk, ...]:
-    """Mark the tokens that are hidden, and those that shall not see them.
+    """Mark hidden tokens, and those that do not see them.
 
-    A phrase is found by its token ids, within a chunk and in any case, whatever its weight; an embedding by its name.
+    A phrase is found by its token ids, within a chunk, ignoring case and weight; an embedding by its name.
 
     Args:
         chunks: A prompt.
@@ -50,7 +50,7 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
 
 
 def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> list[Issue]:
-    """Phrases that are not in a marked prompt, and hiding that cannot have an effect; otherwise as `mark_hidden`."""
+    """Issues about phrases missing in a marked prompt, and hiding without effect; otherwise as `mark_hidden`."""
     if not options.hide.strip():
         return []
     is_partial = options.hidden_from == "the phrases below"
@@ -67,7 +67,7 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
 
 
 def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
-    """Tokens that stand before all that is hidden in their chunk do not see it anyway."""
+    """Issues about tokens before everything hidden in their chunk, which do not see it anyway."""
     unaffected: dict[int, Token] = {}
     for chunk in chunks:
         hidden = [position for position, token in enumerate(chunk.tokens) if token.is_hidden]
@@ -81,14 +81,14 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
 
 
 def phrases_visible(options: EncodeOptions) -> VisibleFn:
-    """What hides the marked tokens.
+    """Mask of the marked tokens.
 
     Args:
         options: ``hide`` and ``hidden_from``.
 
     Returns:
-        A function from a marked chunk to a flag for each of its positions or, where only some rows are blind, for each
-        query and key.
+        Function from a marked chunk to a flag for each of its positions or, if only some rows are blind, for each query
+        and key.
     """
     if not options.hide.strip():
         return hide_nothing
@@ -104,25 +104,25 @@ def phrases_visible(options: EncodeOptions) -> VisibleFn:
 
 
 class _Found(NamedTuple):
-    """What stands in a chunk."""
+    """Phrases found in a chunk."""
 
     ids: set[tuple[int, ...]]
-    """Of its phrases; thousands may have the same, as letter case is nothing to CLIP."""
+    """Ids of its phrases; thousands may have the same, as CLIP ignores letter case."""
     names: set[str]
     """Phrases that name an embedding."""
     positions: set[int]
-    """The positions of all of them."""
+    """Positions of all of them."""
 
 
 def _found_in(chunk: TokenChunk, phrases: Phrases) -> _Found:
-    """The phrases that stand in a chunk, and where."""
+    """Phrases in a chunk with their positions."""
     found: set[tuple[int, ...]] = set()
     names: set[str] = set()
     positions: set[int] = set()
     ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
     for position, token in enumerate(chunk.content, 1):
         if isinstance(token.id, int):
-            keys = list(phrases.keys_at(position - 1, ids))  # the longest first
+            keys = list(phrases.keys_at(position - 1, ids))  # longest first
             found.update(keys)
             positions.update(range(position, position + len(keys[0])) if keys else ())
         elif phrase := phrases.by_embedding.get(token.id.name.lower()):
@@ -132,7 +132,7 @@ def _found_in(chunk: TokenChunk, phrases: Phrases) -> _Found:
 
 
 def _missing_from(chunks: Sequence[TokenChunk], phrases: Phrases) -> list[str]:
-    """The phrases that stand in none of these chunks."""
+    """Phrases missing in all of these chunks."""
     found = [_found_in(chunk, phrases) for chunk in chunks]
     there = {name for one in found for name in one.names}
     there.update(phrase for ids in {ids for one in found for ids in one.ids} for phrase in phrases.by_ids[ids])

@@ -1,7 +1,7 @@
-"""What diffusers' lpw pipelines read otherwise than the a1111 syntax, whose older form they have.
+"""Differences between diffusers' lpw pipelines and the a1111 syntax, whose older form they use.
 
 Source: docs/reference/schemes.md, "The lpw pipelines"; behaviour of ``examples/community/lpw_stable_diffusion.py`` and
-``lpw_stable_diffusion_xl.py`` of diffusers 2843b3d (2026-02), which are those of diffusers 0.38 to 0.40.
+``lpw_stable_diffusion_xl.py`` of diffusers 2843b3d (2026-02), the same as in diffusers 0.38 to 0.40.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from .chunks import ChunkLayout, TokenChunk
 from .prompt import Break, Issue, Prompt, Span
 
 PIPELINES = ("lpw", "lerp_last")
-"""The schemes named after them: that for Stable Diffusion 1.x and that for SDXL."""
+"""Schemes named after them: the one for Stable Diffusion 1.x and the one for SDXL."""
 CODE = "lpw-reads-otherwise"
 
 _SPACED_WEIGHT = re.compile(r":(?:\s+[+-]?[.\d]+\s*|[+-]?[.\d]+\s+)\)")
 
 
 def lpw_issues(prompt: Prompt, chunks: Sequence[TokenChunk], scheme: str, layout: ChunkLayout) -> Iterator[Issue]:
-    """Where a prompt does not become what the pipeline makes of it that its scheme is named after.
+    """Issues where a prompt is read differently than by the pipeline that its scheme is named after.
 
     Args:
         prompt: The prompt, without comments and tags of extra networks.
@@ -29,8 +29,8 @@ def lpw_issues(prompt: Prompt, chunks: Sequence[TokenChunk], scheme: str, layout
         layout: The fixed parts of a chunk.
 
     Yields:
-        An issue for each BREAK and for each weight with white space round it, and one if the chunks are cut elsewhere.
-        None for other schemes, or where the prompt was read in another syntax.
+        An issue for each BREAK and for each weight with whitespace around it, and one if the chunks are cut elsewhere.
+        None for other schemes, or if the prompt was read in another syntax.
     """
     if scheme not in PIPELINES or prompt.syntax != "a1111":
         return
@@ -59,7 +59,7 @@ def lpw_issues(prompt: Prompt, chunks: Sequence[TokenChunk], scheme: str, layout
 
 
 def lpw_left_out_issues(spans: Sequence[Span], scheme: str) -> Iterator[Issue]:
-    """An issue for each tag and comment that was taken out of a prompt, which the pipelines do not do."""
+    """Issues for each tag and comment removed from a prompt, which the pipelines keep."""
     if scheme in PIPELINES:
         for span in spans:
             yield Issue(CODE, "diffusers' pipeline reads this as text; here it is left out.", span)

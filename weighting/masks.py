@@ -1,4 +1,4 @@
-"""The masks of a plan as tensors: as an encoder takes them, and with causality as a person looks at them."""
+"""Masks of a plan as tensors: for an encoder, and with causality for display."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .schemes.plan import Variant, Visible
 
 
 def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
-    """Masks of chunks as an encoder takes them.
+    """Masks of chunks for an encoder.
 
     Args:
-        visible: One for each chunk.
+        visible: One mask per chunk.
         length: Positions in a chunk.
 
     Returns:
@@ -30,7 +30,7 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 
 
 def variant_mask(variant: Variant, length: int) -> Tensor:
-    """What the positions of a version of a prompt may attend, causality included.
+    """Mask of a version of a prompt, including causality.
 
     Args:
         variant: The version.

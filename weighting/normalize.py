@@ -1,4 +1,4 @@
-"""Rules that change the weights of a prompt before a scheme sees them.
+"""Normalisation of a prompt's weights before a scheme sees them.
 
 Source: docs/reference/chunks.md, "Normalisations"; behaviour of ComfyUI_ADV_CLIP_emb 63984de.
 """
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from .chunks import Token, TokenChunk
 
 NORMALIZATIONS = ("none", "mean", "length", "length+mean")
-"""Every rule by name, default first."""
+"""Rules by name, default first."""
 
 
 def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]:
-    """Apply a rule to the weights of a prompt, all its chunks together.
+    """Normalise the weights of a prompt, over all its chunks.
 
     ``length`` divides the distance of a weight from 1 by the square root of the number of tokens its word has, so that
-    a long word does not count more than a short one. ``mean`` shifts all weights by the same amount so that they
-    average to 1. Special tokens (word 0) keep weight 1.
+    a long word counts no more than a short one. ``mean`` shifts all weights by the same amount so that they average to
+    1. Special tokens (word 0) keep weight 1.
 
     Args:
         chunks: The prompt.

@@ -1,4 +1,4 @@
-"""Everything a user can choose about one prompt."""
+"""All options for encoding a prompt."""
 
 from __future__ import annotations
 
@@ -16,93 +16,94 @@ from .syntax import SYNTAXES, syntax_of
 
 EosRows = Literal["own", "first", "mean"]
 EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
-"""What stands in the row of each chunk's first EOS, default first: its own state, the first chunk's, the mean of all.
-The others are compel's COPY_FIRST_CLS_TOKEN and MERGE_CLS_TOKENS."""
+"""Sources of the row of each chunk's first EOS, default first: its own state, the first chunk's, the mean of all. The
+last two are compel's COPY_FIRST_CLS_TOKEN and MERGE_CLS_TOKENS."""
 
 HiddenFrom = Literal["everything", "the phrases below", "padding rows only"]
 HIDDEN_FROM: tuple[HiddenFrom, ...] = get_args(HiddenFrom)
-"""Who shall not see a hidden phrase, default first: all tokens, itself included; other phrases; what stands behind the
+"""Tokens that a phrase is hidden from, default first: all tokens, including itself; other phrases; everything after the
 prompt, which the U-Net reads too."""
 
 BindRest = Literal["full", "alone"]
 BIND_RESTS: tuple[BindRest, ...] = get_args(BindRest)
-"""Where the rows of tokens in no bound phrase come from, default first: the plain pass, or one that hides of all
-phrases what they hide from each other."""
+"""Sources of the rows of tokens outside bound phrases, default first: the plain pass, or one that hides in all phrases
+what they hide from each other."""
 
 BindHide = Literal["whole phrases", "these words", "cutoff"]
 BIND_HIDES: tuple[BindHide, ...] = get_args(BindHide)
-"""What bound phrases hide from each other, default first: all of their words; some words of theirs; or as Cutoff does,
-whose phrases are the parts between commas, and whose words have ``_`` in their places."""
+"""Parts that bound phrases hide from each other, default first: all of their words; some of their words; or as in
+Cutoff, whose phrases are the parts between commas, and whose words are replaced by ``_``."""
 
 CLEANINGS = ("as Forge", "none")
-"""Whether text in the A1111 syntax is cleaned before it is tokenized, default first."""
+"""Cleaning of text in the A1111 syntax before it is tokenized, default first."""
 
 CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
-"""Chunk rules as menus show them, default first."""
+"""Chunk rules in menus, default first."""
 
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """Everything a user can choose about one prompt.
+    """All options for encoding a prompt.
 
     Raises:
-        ValueError: If a choice is not one of those allowed, which the message lists, or a number is out of range.
+        ValueError: If a choice is not allowed (the message lists the choices), or a number is out of range.
     """
 
     syntax: str = "comfy"
-    """How weights are written; a key of `SYNTAXES`."""
+    """Syntax of weights, a key of `SYNTAXES`."""
     scheme: str = "comfy"
-    """What a weight does; a key of `SCHEMES`."""
+    """Effect of weights, a key of `SCHEMES`."""
     normalization: str = "none"
-    """What happens to the weights before; one of `NORMALIZATIONS`."""
+    """Normalisation of weights, one of `NORMALIZATIONS`."""
     chunking: str = "as syntax"
-    """Where long prompts are cut; one of `CHUNKING_CHOICES`."""
+    """Rule for cutting long prompts, one of `CHUNKING_CHOICES`."""
     padding: str = "attend"
-    """What becomes of padding; one of `PADDINGS`."""
+    """Treatment of padding, one of `PADDINGS`."""
     pooled: Pooled = "unweighted"
-    """``unweighted``: of the first chunk, under lerp_last of the last; ``weighted``: masked_blend and its like blend
-    pooled vectors too; ``raw text``: of the text as typed, weights and brackets included, cut to one chunk, as the
-    compel library does."""
+    """Pooled vector. ``unweighted``: from the first chunk, under lerp_last from the last; ``weighted``: masked_blend
+    and similar schemes blend pooled vectors too; ``raw text``: from the text as typed, including weights and brackets,
+    cut to one chunk, as in the compel library."""
     law: Law = "nested"
     """masked_blend: how several faded words share the result."""
     mask_method: MaskMethod = "attention"
-    """masked_blend: what absent means."""
+    """masked_blend: how words are made absent."""
     filler: str = "+"
-    """masked_blend, method ``token``: the text that stands in for an absent token; exactly one token long."""
+    """masked_blend, method ``token``: the text that replaces an absent token; exactly one token long."""
     comma_backtrack: int = 20
-    """Chunk rule a1111: how many tokens back a comma may be to be cut at; 0 to 74."""
+    """Chunk rule a1111: maximum distance, in tokens, of a comma to cut at; 0 to 74."""
     eos_rows: EosRows = "own"
-    """Prompts of several chunks: what stands in their EOS rows; one of `EOS_ROWS`."""
+    """Prompts of several chunks: source of their EOS rows, one of `EOS_ROWS`."""
     quirks: bool = False
-    """Chunk rule a1111: do as the program does also where that loses an embedding's vectors."""
+    """Chunk rule a1111: whether to follow the program even where that loses an embedding's vectors."""
     hide: str = ""
-    """Phrases that tokens shall not see, one per line."""
+    """Phrases hidden from other tokens, one per line."""
     hidden_from: HiddenFrom = "everything"
-    """Who shall not see them; one of `HIDDEN_FROM`."""
+    """Tokens that they are hidden from, one of `HIDDEN_FROM`."""
     from_phrases: str = ""
-    """With ``hidden_from`` at ``the phrases below``: these phrases shall not, one per line."""
+    """With ``hidden_from`` at ``the phrases below``: phrases that do not see them, one per line."""
     is_causal: bool = True
-    """Whether a token is kept from seeing later ones, as CLIP was trained."""
+    """Whether tokens see only earlier ones, as in CLIP's training."""
     bind: str = ""
     """Phrases that cannot see each other, one per line."""
     bind_rest: BindRest = "full"
-    """Where the rows of all other tokens come from; one of `BIND_RESTS`."""
+    """Source of the rows of all other tokens, one of `BIND_RESTS`."""
     bind_strength: float = 1.0
-    """How much of the bound encoding there is, 0 to 1."""
+    """Share of the bound encoding, 0 to 1."""
     bind_hide: BindHide = "whole phrases"
-    """What they hide from each other; one of `BIND_HIDES`."""
+    """Parts they hide from each other, one of `BIND_HIDES`."""
     bind_words: str = ""
-    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one per line or between commas."""
+    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one per line or separated by commas."""
     binds_some: bool = False
-    """Bind those phrases that are in the text, and say which are not, instead of refusing it."""
+    """Whether to bind the phrases that occur in the text and report the missing ones, instead of refusing the
+    prompt."""
     cleaning: str = "as Forge"
-    """Syntax a1111: whether comments are taken out and text is repaired as in Forge; one of `CLEANINGS`."""
+    """Syntax a1111: whether to remove comments and repair text as in Forge, one of `CLEANINGS`."""
     finest_step: str = "auto"
-    """repeat: in how many steps a weight may go from 0 to 1; one of `FINEST_STEPS`."""
+    """repeat: maximum number of steps from weight 0 to 1, one of `FINEST_STEPS`."""
     strength: float = 1.0
-    """negpip: how far weights are taken; ``1 + strength (weight - 1)`` takes the place of each."""
+    """negpip: scale of weights, each of which becomes ``1 + strength (weight - 1)``."""
     strict: bool = False
-    """Raise where the program of that syntax raises, instead of reporting an issue."""
+    """Whether to raise where the program of that syntax raises, instead of reporting an issue."""
 
     @property
     def binds(self) -> bool:
@@ -112,7 +113,7 @@ class EncodeOptions:
 
     @property
     def drops_padding(self) -> bool:
-        """Whether the rows of padding are left out of the result."""
+        """Whether rows of padding are left out of the result."""
         return self.padding == "drop" or not SCHEMES[self.scheme].is_padded
 
     def __post_init__(self) -> None:
@@ -132,7 +133,7 @@ class EncodeOptions:
             ("bind_hide", BIND_HIDES),
             ("finest_step", FINEST_STEPS),
         ):
-            if getattr(self, name) not in tuple(allowed):  # a tuple, because what a caller gives may have no hash
+            if getattr(self, name) not in tuple(allowed):  # a tuple, because a caller's value may not be hashable
                 raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
         if not math.isfinite(self.strength):
             raise ValueError(f"strength must be a finite number, got {self.strength!r}")
@@ -141,6 +142,6 @@ class EncodeOptions:
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether comments are taken out and text is repaired; also where the WebUI reads brackets as text."""
+        """Whether comments are removed and text is repaired, including where the WebUI reads brackets as text."""
         is_webui = syntax_of(self.syntax).is_cleaned or (self.syntax, self.chunking) == ("none", "a1111")
         return is_webui and self.cleaning == "as Forge"

@@ -1,4 +1,4 @@
-"""What an encoder, and the diffusion model behind it, may see of the padding after a short prompt.
+"""Visibility of the padding after a short prompt, for an encoder and for the diffusion model.
 
 Source: docs/masks.md; docs/lecture.md Definition 3.2.
 """
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PADDINGS = ("attend", "mask", "mask EOS too", "drop", "clean", "clean EOS too")
-"""What becomes of padding, default first. The encoder may see all of it, as Stable Diffusion was trained; or none of
-it; or not the EOS in front of it either, which is the lecture's Definition 3.2 to the letter. ``drop``: its rows are
-left out of the result, so that the diffusion model does not see them. ``clean``: its rows are those of the empty
-prompt, which have read no words; ``clean EOS too``: so is the row of the EOS in front of it."""
+"""Padding policies, default first. The encoder sees all of it, as Stable Diffusion was trained; or none of it; or not
+even the EOS before it, which is the lecture's Definition 3.2 to the letter. ``drop``: its rows are left out of the
+result, so that the diffusion model does not see them. ``clean``: its rows are those of the empty prompt, which have
+read no words; ``clean EOS too``: so is the row of the EOS before it."""
 
 BEHIND_CONTENT = {"clean": 2, "clean EOS too": 1}
-"""Policies that put rows of the empty prompt in, and how far behind BOS and content these begin."""
+"""Policies that insert rows of the empty prompt, and the distance of these from the end of BOS and content."""
 
 
 def padding_visible(padding: str, layout: ChunkLayout) -> VisibleFn:
-    """What a padding policy hides in every encoding of a prompt.
+    """Mask of a padding policy for every encoding of a prompt.
 
     Args:
         padding: One of `PADDINGS`.
-        layout: The fixed parts of a chunk.
+        layout: Fixed parts of a chunk.
 
     Returns:
-        A function from a chunk to a flag for each of its positions. Padding is told by its place, so that a typed
-        end-of-text token does not hide what follows it; ``mask EOS too`` goes by the id.
+        Function from a chunk to a flag for each of its positions. Padding is identified by position, so that a typed
+        end-of-text token does not hide the rest; ``mask EOS too`` goes by the id.
     """
 
     def before_padding(chunk: TokenChunk) -> Visible:
@@ -47,18 +47,18 @@ def padding_visible(padding: str, layout: ChunkLayout) -> VisibleFn:
 
     if padding not in ("mask", "mask EOS too"):
         return hide_nothing
-    # where padding has an id of its own, Definition 3.2 hides that and leaves EOS: the same as masking by place
+    # if padding has its own id, Definition 3.2 hides that and leaves EOS: the same as masking by position
     return before_eos if padding == "mask EOS too" and layout.pad_id == layout.eos_id else before_padding
 
 
 def rows_kept(sections: Sequence[ChunkedSection]) -> tuple[int, ...]:
-    """How many rows of each chunk of a result are not padding.
+    """Number of rows of each chunk of a result that are not padding.
 
     Args:
         sections: The prompt.
 
     Returns:
-        For each chunk of the result BOS, content and EOS; where prompts are blended, of the fullest.
+        For each chunk of the result the number of BOS, content and EOS rows; for blended prompts, of the fullest one.
     """
     return tuple(
         max(prompt[index].num_content + 2 for prompt in section.prompts if index < len(prompt))
@@ -68,18 +68,18 @@ def rows_kept(sections: Sequence[ChunkedSection]) -> tuple[int, ...]:
 
 
 def cleaned(weighted: Weighted, chunks: Sequence[TokenChunk], padding: str, empty: Tensor) -> Weighted:
-    """Put rows of the empty prompt in for the padding of each chunk, by a policy of `BEHIND_CONTENT`.
+    """Replace the padding of each chunk by rows of the empty prompt, by a policy of `BEHIND_CONTENT`.
 
-    Padding is told by its place, as for masks.
+    Padding is identified by position, as for masks.
 
     Args:
-        weighted: The result of a scheme; one that leaves rows out lacks them here too.
+        weighted: The result of a scheme; rows it left out stay out.
         chunks: The prompt.
         padding: The policy.
         empty: E, ``[77, dim]``.
 
     Returns:
-        The result with every row before the padding, and the pooled vector, as they were.
+        The result, with every row before the padding, and the pooled vector, unchanged.
     """
     first = [chunk.num_content + BEHIND_CONTENT[padding] for chunk in chunks]
     rows = [row for row, place in enumerate(weighted.places) if place.position >= first[place.chunk]]

@@ -1,4 +1,4 @@
-"""Phrases by their token ids, and where they stand in a prompt: hidden phrases, names of embeddings."""
+"""Phrases by token ids, and their positions in a prompt: hidden phrases, names of embeddings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .prompt import shortened
 
 
 class Phrases:
-    """Phrases, by the ids of their tokens."""
+    """Phrases indexed by the ids of their tokens."""
 
     def __init__(self, texts: str | tuple[str, ...], tokenize: Tokenize) -> None:
-        """Tokenize them.
+        """Tokenize the phrases.
 
         Args:
-            texts: The phrases; or a text with one a line, of which blank lines and spaces around a line do not count.
+            texts: The phrases; or a text with one per line, ignoring blank lines and spaces around a line.
             tokenize: The encoder's tokenizer.
         """
         if isinstance(texts, str):
@@ -31,23 +31,23 @@ class Phrases:
         lengths: dict[int, set[int]] = {}
         for ids in self.by_ids:
             lengths.setdefault(ids[0], set()).add(len(ids))
-        # by the id that a phrase begins with, ascending
+        # ascending, by the first id of a phrase
         self._lengths = {first: sorted(some) for first, some in lengths.items()}
 
     @cached_property
     def by_embedding(self) -> dict[str, str]:
-        """The phrases by the name in lower case of the embedding that each may be."""
+        """Phrases by the lower-case name of the embedding that each may be."""
         return {text.removeprefix(EMBEDDING_PREFIX).lower(): text for text in self.texts}
 
     def keys_at(self, position: int, ids: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Keys of `by_ids` for the phrases that stand at a place.
+        """Keys of `by_ids` for the phrases at a position.
 
         Args:
-            position: The place, an index of ``ids``.
+            position: The position, an index of ``ids``.
             ids: Token ids.
 
         Yields:
-            Each key, the longest first.
+            Keys, longest first.
         """
         lengths = self._lengths.get(ids[position])
         if lengths is None:
@@ -58,14 +58,14 @@ class Phrases:
                 yield key
 
     def at(self, position: int, ids: tuple[int, ...]) -> Iterator[tuple[str, int]]:
-        """The phrases that stand at a place, each with its number of tokens; otherwise as `keys_at`."""
+        """Phrases at a position, each with its number of tokens; otherwise as `keys_at`."""
         for key in self.keys_at(position, ids):
             for text in self.by_ids[key]:
                 yield text, len(key)
 
 
 def absent(phrase: str) -> str:
-    """What is said of a phrase that stands in no chunk."""
+    """Message about a phrase that occurs in no chunk."""
     return f"“{shortened(phrase)}” is not in the prompt, or is cut by the end of a chunk."
 
 
@@ -73,13 +73,13 @@ _kept = lru_cache(maxsize=8)(Phrases)
 
 
 def phrases_of(texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:
-    """`Phrases`, tokenized once.
+    """Tokenize phrases, with a cache.
 
-    A prompt is read at every keystroke, a folder may hold thousands of embeddings, a prompt thousands of sections that
-    each ask for the phrases.
+    A prompt is read at every keystroke, a folder may hold thousands of embeddings, and a prompt thousands of sections
+    that each need the phrases.
     """
     try:
         hash(tokenize)
-    except TypeError:  # a caller's own class may have no hash
+    except TypeError:  # a caller's own class may not be hashable
         return Phrases(texts, tokenize)
     return _kept(texts, tokenize)

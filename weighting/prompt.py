@@ -1,7 +1,7 @@
-"""What every prompt syntax parses into: fragments of text with one weight each, breaks, syntax marks and issues.
+"""Result of parsing in every prompt syntax: fragments of text with a weight each, breaks, syntax marks and issues.
 
-The pieces of a prompt always point back at the text they came from. Offsets count code points; a front end that counts
-UTF-16 units converts in ``view.py``.
+The pieces of a prompt always refer to the text they came from. Offsets count code points; ``view.py`` converts them for
+front ends that count UTF-16 units.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text as it stands in the prompt, ``prompt[span.start:span.end]``; or text put in at an empty span, as a space."""
+    """Text as written in the prompt, ``prompt[span.start:span.end]``; or text inserted at an empty span, e.g. spaces."""
 
     text: str
     """The characters."""
     span: Span
-    """Where they stand."""
+    """Their position."""
 
 
 def pieces_of(text: str, positions: Sequence[int]) -> list[Piece]:
-    """Text in pieces, where ``positions`` says of each character where it stands in the prompt.
+    """Split text into pieces, given the position of each character in the prompt.
 
     >>> pieces_of("a cat", [0, 1, 9, 10, 11])
     [Piece(text='a ', span=Span(start=0, end=2)), Piece(text='cat', span=Span(start=9, end=12))]
@@ -58,12 +58,12 @@ class Fragment:
 
     @cached_property
     def text(self) -> str:
-        """The text that is tokenized."""
+        """Text to tokenize."""
         return "".join(piece.text for piece in self.pieces)
 
     @cached_property
     def positions(self) -> list[int]:
-        """For each code point of ``text``, where it stands in the prompt."""
+        """Position in the prompt of each code point of ``text``."""
         return [
             position
             for text, span in self.pieces
@@ -72,11 +72,11 @@ class Fragment:
 
     @property
     def span(self) -> Span:
-        """From its first piece to its last, syntax between them included."""
+        """Span from its first piece to its last, including syntax between them."""
         return Span(self.pieces[0].span.start, self.pieces[-1].span.end) if self.pieces else Span(0, 0)
 
     def span_of(self, span: Span) -> Span:
-        """Where a stretch of ``text`` stands in the prompt; what runs over a gap between pieces takes the gap in.
+        """Span in the prompt of a stretch of ``text``; gaps between pieces are included.
 
         >>> Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12)))).span_of(Span(1, 3))
         Span(start=1, end=10)
@@ -86,7 +86,7 @@ class Fragment:
         return Span(start, positions[span.end - 1] + 1 if span.end > span.start else start)
 
     def part(self, inner: Fragment) -> Fragment:
-        """A fragment of ``text`` as a fragment of the prompt.
+        """Convert a fragment of ``text`` to a fragment of the prompt.
 
         >>> outer = Fragment((Piece("a ", Span(0, 2)), Piece("cat", Span(9, 12))))
         >>> outer.part(Fragment((Piece(" c", Span(1, 3)),))).pieces
@@ -101,25 +101,25 @@ class Break:
     """A forced end of chunk (the word BREAK)."""
 
     span: Span
-    """Where the word stands."""
+    """Position of the word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Something about a prompt that its author should know. Shown by every front end at its place in the text."""
+    """Something the author of a prompt should know. Every front end shows it at its position in the text."""
 
     code: str
     """Short permanent name, e.g. ``unclosed-bracket``."""
     message: str
-    """One sentence: what was met and what was made of it."""
+    """One sentence: what was found and how it was read."""
     span: Span
-    """The place in the text it speaks of; empty where it speaks of all of it."""
+    """Position in the text; empty if it concerns the whole text."""
     written_in: str = ""
     """For a form of another syntax, the name of that syntax, from which the prompt can be converted."""
 
     @property
     def line(self) -> str:
-        """The message with its place, counted from 0, as reports and front ends show it.
+        """The message with its position, counted from 0, as shown in reports and front ends.
 
         >>> Issue("unclosed-bracket", "“(” is never closed.", Span(2, 3)).line
         'at 2: “(” is never closed.'
@@ -132,15 +132,15 @@ class Swap:
     """compel's ``.swap``: an instruction to the sampler. An encoder reads the original."""
 
     original: tuple[Fragment | Swap, ...]
-    """What stands in the prompt."""
+    """Text in the prompt."""
     edited: tuple[Fragment | Swap, ...]
-    """What the sampler's attention would be controlled to show."""
+    """Text that the sampler's attention would be directed to show."""
     settings: tuple[tuple[str, float], ...]
     """``s_start``, ``s_end``, ``t_start``, ``t_end``: parts of the sampling, 0 to 1."""
 
 
 def encoded_fragments(parts: Iterable[Fragment | Swap]) -> tuple[Fragment, ...]:
-    """The fragments that an encoder reads: of a swap, the original, and so on within it."""
+    """Fragments that an encoder reads: the original of each swap, recursively."""
     return tuple(
         chain.from_iterable(encoded_fragments(part.original) if isinstance(part, Swap) else (part,) for part in parts)
     )
@@ -148,12 +148,12 @@ def encoded_fragments(parts: Iterable[Fragment | Swap]) -> tuple[Fragment, ...]:
 
 @dataclass(frozen=True)
 class Section(Generic[Part]):
-    """A part of a prompt that is conditioned on its own and put behind the part before (compel's ``.and``)."""
+    """A part of a prompt that is conditioned separately and appended to the previous part (compel's ``.and``)."""
 
     prompts: tuple[tuple[Part, ...], ...]
-    """One prompt, or several that are mixed (compel's ``.blend``), each in fragments or in chunks."""
+    """One prompt, or several to be mixed (compel's ``.blend``), each as fragments or chunks."""
     shares: tuple[float, ...] = ()
-    """How much of each goes into the mixture; empty where there is one prompt and no ``.blend``."""
+    """Shares of the prompts in the mixture; empty for a single prompt without ``.blend``."""
     normalize: bool = True
     """Whether the shares are divided by their sum."""
     weight: float = 1.0
@@ -177,17 +177,17 @@ class Prompt:
     """
 
     source: str
-    """The text as the user typed it."""
+    """The text as typed."""
     syntax: str
     """Name of the syntax it was read as."""
     parts: tuple[Fragment | Break, ...]
     """Fragments and breaks in reading order."""
     marks: tuple[Span, ...] = ()
-    """Characters that are syntax and not text: brackets, weights, backslashes of escapes, white space round BREAK."""
+    """Characters that are syntax: brackets, weights, backslashes of escapes, whitespace around BREAK."""
     issues: tuple[Issue, ...] = ()
     """Problems found while reading."""
     sections: tuple[Section[Fragment | Swap], ...] = ()
-    """For a syntax that has them, how the fragments belong together; empty where they are one prompt."""
+    """Grouping of the fragments, for a syntax with sections; empty for a single prompt."""
     loras: tuple[Lora, ...] = ()
     """LoRAs named in the text."""
 
@@ -198,14 +198,14 @@ class Prompt:
 
 
 class PromptError(ValueError):
-    """A prompt that the program whose syntax it is read in would refuse. Raised in strict mode only."""
+    """Raised in strict mode for a prompt that the program of its syntax would refuse."""
 
     def __init__(self, message: str, source: str, span: Span) -> None:
         """Quote the prompt with carets under the span; the message says what is wrong and what is allowed."""
         line_start = source.rfind("\n", 0, span.start) + 1
         line_end = source.find("\n", span.start)
         line = source[line_start : line_end if line_end >= 0 else len(source)]
-        # a long line is shown around the place only
+        # of a long line, show only the part around the span
         left = max(0, span.start - line_start - 40)
         carets = "^" * max(1, min(span.end, line_start + len(line)) - span.start)
         super().__init__(
@@ -215,7 +215,7 @@ class PromptError(ValueError):
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """The text, of a long one the beginning: what a message quotes must not grow with the prompt.
+    """Shorten a text for a message, which must not grow with the prompt.
 
     >>> shortened("a red cat", 5)
     'a red…'
@@ -224,7 +224,7 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def quoted(source: str, span: Span, length: int = 80) -> str:
-    """A stretch of a prompt as a message quotes it; the rest of a long one is not even copied.
+    """Quote a stretch of a prompt for a message, copying only the part shown.
 
     >>> quoted("a red cat", Span(2, 9), 3)
     'red…'
@@ -233,14 +233,14 @@ def quoted(source: str, span: Span, length: int = 80) -> str:
 
 
 def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
-    """The stretches of a text that no given span covers, in order.
+    """Stretches of a text not covered by any of the given spans, in order.
 
     Args:
         length: Length of the text.
         covered: Spans in ascending order that do not overlap.
 
     Returns:
-        The gaps between them. Parsers use it to find their syntax marks: whatever did not become text.
+        The gaps between them. Parsers use them as syntax marks: everything that did not become text.
 
     >>> unmarked(5, [Span(1, 2), Span(3, 4)])
     (Span(start=0, end=1), Span(start=2, end=3), Span(start=4, end=5))

@@ -1,4 +1,4 @@
-"""From text and options to chunks with their final weights; no model is needed."""
+"""From text and options to chunks with their final weights; no model needed."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from .syntax import parse, syntax_of
 from .terms import SYNTAXES_WITH_TERMS, CutTerm, cut_terms
 
 MAX_WEIGHT = 1e30
-"""Larger weights are clamped to this: times a hidden state they would no longer fit a float32."""
+"""Larger weights are clamped to this, so that their product with a hidden state fits a float32."""
 MAX_ISSUES = 100
-"""Of more problems than this the rest are only counted."""
+"""Maximum number of issues listed; the rest are only counted."""
 
 
 class ReadTerm(NamedTuple):
-    """What the scheme ``negpip_apart`` encodes on its own."""
+    """A term that the scheme ``negpip_apart`` encodes separately."""
 
     chunks: tuple[TokenChunk, ...]
     """Its chunks with their final weights."""
     num_tokens: int
-    """How many tokens it has, with the padding between chunks."""
+    """Number of its tokens, including the padding between chunks."""
 
 
 class ReadPrompt(NamedTuple):
-    """A prompt as far as it gets without a model."""
+    """A prompt processed as far as possible without a model."""
 
     prompt: Prompt
     """Fragments, breaks and marks."""
     sections: tuple[ChunkedSection, ...]
-    """Chunks with their final weights; one section of one prompt, unless the syntax has ``.and`` or ``.blend``."""
+    """Chunks with their final weights; one section with one prompt, unless the syntax has ``.and`` or ``.blend``."""
     issues: tuple[Issue, ...]
-    """Everything the author should know, in the order of the text."""
+    """Everything the author should know, in text order."""
     options: EncodeOptions
-    """How it was read."""
+    """Options it was read with."""
     layout: ChunkLayout
-    """The fixed parts of its chunks."""
+    """Fixed parts of its chunks."""
     kept: tuple[int, ...] | None = None
-    """Where padding is dropped: how many rows of each chunk of the result are kept. None: all."""
+    """If padding is dropped, the number of rows kept of each chunk of the result. None: all rows."""
     terms: tuple[ReadTerm, ...] = ()
-    """Scheme ``negpip_apart``: what was cut out of the prompt, and is none of its sections."""
+    """Scheme ``negpip_apart``: terms cut out of the prompt, which are in none of its sections."""
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks in reading order, at least one; those of terms behind the others."""
+        """All chunks in reading order, at least one; those of terms come last."""
         return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
 
 
@@ -75,16 +75,16 @@ def read_prompt(
 
     Args:
         text: Any string.
-        options: How.
+        options: Options.
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout; CLIP-L's by default.
-        embeddings: What the prompt can name; without them, names are plain text.
+        embeddings: Embeddings the prompt can name; without them, names are plain text.
 
     Returns:
         The chunks, their weights final and finite.
 
     Raises:
-        PromptError: In strict mode, where the reference raises.
+        PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
     if options.is_cleaned:
@@ -101,7 +101,7 @@ def read_prompt(
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:
-    """A prompt without tags of extra networks."""
+    """Read a prompt without tags of extra networks."""
     prompt = parse(text, options.syntax, strict=options.strict)
     chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
     weight_issues: list[Issue] = []
@@ -129,7 +129,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
 
 
 def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
-    """The prompt with the terms that were cut out of it, each parsed and cut into chunks on its own."""
+    """Add terms cut out of the prompt, each parsed and cut into chunks separately."""
     options, source = read.options, read.prompt.source
     read_terms: list[ReadTerm] = []
     issues = list(read.issues)
@@ -150,7 +150,7 @@ def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContex
 
 
 def _uncleaned(prompt: Prompt) -> list[Issue]:
-    """One issue for each fragment that Forge might repair, where what repairs it is not installed."""
+    """Issues for each fragment that Forge might repair, if ftfy is not installed."""
     fragments = [fragment for fragment in prompt.fragments if may_change(fragment.text)]
     if not fragments or can_clean():
         return []
@@ -166,7 +166,7 @@ def _uncleaned(prompt: Prompt) -> list[Issue]:
 
 
 def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
-    """The prompt with what was taken out of it as marks, LoRAs and issues."""
+    """Add the parts removed from the prompt as marks, LoRAs and issues."""
     marks = tuple(sorted([*read.prompt.marks, *found.spans]))
     loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(found.tags)[0])
     told = [*found.issues(read.prompt.source), *lpw_left_out_issues(found.spans, read.options.scheme)]
@@ -176,26 +176,26 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
 
 
 def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
-    """A prompt whose problems name what there is where they are shown.
+    """Adapt the wording of a prompt's problems to the place where they are shown.
 
     Args:
         read: The prompt as it was read.
-        words: What its problems say, such as `syntax.a1111.TIMED_READER`.
-        here: What they are to say instead.
+        words: Text in its problems, such as `syntax.a1111.TIMED_READER`.
+        here: Text to replace it by.
     """
     return read._replace(issues=tuple(replace(one, message=one.message.replace(words, here)) for one in read.issues))
 
 
 def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
-    """A prompt that is a part of a longer text, with all places counted in that text.
+    """Relocate a prompt that is part of a longer text, with all positions counted in that text.
 
     Args:
-        read: The part as it was read on its own.
+        read: The part as read separately.
         source: The longer text.
         fragment: The part, made of pieces of the longer text.
 
     Returns:
-        The same with other places. What runs over a gap between two pieces takes the gap in.
+        The same with new positions. Spans across a gap between two pieces include the gap.
     """
     if fragment.text == source:
         return read
@@ -233,7 +233,7 @@ def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
 
 
 def _clamped(chunks: tuple[TokenChunk, ...]) -> tuple[tuple[TokenChunk, ...], list[Issue]]:
-    """Weights that a float32 can carry; one issue for each fragment where that changed something."""
+    """Clamp weights to the range of float32; one issue for each fragment that changed."""
     weights = {token.weight for chunk in chunks for token in chunk.tokens}
     if all(abs(weight) <= MAX_WEIGHT for weight in weights):
         return chunks, []

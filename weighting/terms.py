@@ -1,4 +1,4 @@
-"""Terms that the scheme ``negpip_apart`` cuts out of a prompt: ``(text:-1.2)``, to be encoded on their own.
+"""Terms that the scheme ``negpip_apart`` cuts out of a prompt: ``(text:-1.2)``, to be encoded separately.
 
 Source: docs/reference/schemes.md, "NegPip"; behaviour of sd-webui-negpip dc75fd2c (2025-11).
 """
@@ -12,32 +12,32 @@ from typing import NamedTuple
 from .prompt import Fragment, Piece, Span, pieces_of
 
 SYNTAXES_WITH_TERMS = ("a1111", "comfy")
-"""Syntaxes in which a term is written as a weighted group."""
+"""Syntaxes that write a term as a weighted group."""
 
 _TERM = re.compile(r"\((?P<text>[^():]*):\s*-(?P<weight>\d+(?:\.\d+)?)\s*\)")
 
 
 class CutTerm(NamedTuple):
-    """A term as it is encoded. All spans are places of the whole prompt."""
+    """A term as it is encoded. All spans are positions in the whole prompt."""
 
     fragment: Fragment
     """``(text:1.2)``: the text with the absolute weight."""
     text: Fragment
     """The text alone."""
     span: Span
-    """What was cut out."""
+    """The stretch cut out."""
 
 
 def cut_terms(prompt: Fragment) -> tuple[Fragment, tuple[CutTerm, ...]]:
-    """Cut the terms out of a prompt: groups of a weight below 0 in which no bracket and no colon stands.
+    """Cut the terms out of a prompt: groups with a weight below 0 that contain no bracket and no colon.
 
-    As in the program, a backslash before the bracket does not protect it, and ``(BREAK:-1)`` is cut out and forgotten.
+    As in the program, a backslash before the bracket does not protect it, and ``(BREAK:-1)`` is cut out and dropped.
 
     Args:
         prompt: The prompt.
 
     Returns:
-        What is left, and the terms in order.
+        The rest, and the terms in order.
 
     >>> left, terms = cut_terms(Fragment((Piece("a cat (oil, ink:-1.5) here", Span(0, 26)),)))
     >>> left.text, [term.fragment.text for term in terms]

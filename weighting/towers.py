@@ -1,6 +1,6 @@
-"""Prompts for models with several CLIP text towers, such as SDXL: each tower reads and encodes the prompt on its own.
+"""Prompts for models with several CLIP text towers, such as SDXL: each tower reads and encodes the prompt separately.
 
-The towers' rows stand side by side. Where one tower has more rows than another, as a Long-CLIP can, its last ones are
+The towers' rows are joined side by side. If one tower has more rows than another, as a Long-CLIP can, its last ones are
 left out.
 
 Source: docs/models.md; behaviour of ComfyUI 0.29.0.
@@ -30,25 +30,25 @@ from .schemes.table import SCHEMES
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads prompts for one text tower."""
+    """Prompt reader for one text tower."""
 
     tokenize: Tokenize
     """Its tokenizer."""
     layout: ChunkLayout = CLIP_L_LAYOUT
-    """The fixed parts of its chunks."""
+    """Fixed parts of its chunks."""
     embeddings: Embeddings | None = None
-    """What prompts can name for it, if anything."""
+    """Embeddings that prompts can name for it, if any."""
 
 
 def layout_of(config: TextConfig) -> ChunkLayout:
-    """The chunks of a text tower of ours."""
+    """Chunk layout of one of our text towers."""
     return ChunkLayout(config.context_length, config.bos_id, config.eos_id, config.pad_id)
 
 
 def native_readers(
     configs: Mapping[str, TextConfig], embeddings: Callable[[str, TextConfig], Embeddings | None]
 ) -> dict[str, Reader]:
-    """What reads prompts for text towers of ours; ``embeddings`` gives what they can name for a tower of such sizes."""
+    """Prompt readers for our text towers; ``embeddings`` returns the embeddings for a tower of such sizes."""
     return {
         name: Reader(default_tokenizer(), layout_of(config), embeddings(name, config))
         for name, config in configs.items()
@@ -56,7 +56,7 @@ def native_readers(
 
 
 def in_folders(folders: Iterable[str | Path]) -> Callable[[str, TextConfig], Embeddings | None]:
-    """The embeddings in some folders, for `native_readers`; without folders none."""
+    """Embeddings in some folders, for `native_readers`; without folders none."""
     folders = list(folders)
     return lambda tower, config: EmbeddingFolder(folders, tower, config.hidden_dim) if folders else None
 
@@ -67,18 +67,17 @@ def read_for_towers(
     """Read a prompt for every tower.
 
     Args:
-        text: One text; or one for each tower, by name.
+        text: One text, or one per tower by name.
         options: How to read it.
-        readers: By tower.
+        readers: Readers by tower.
 
     Returns:
-        By tower, in the order of ``readers``. Empty chunks are added to the shorter prompts, as by ComfyUI's
-        CLIPTextEncodeSDXL and by compel. Not so where one text is cut by ComfyUI's rule, for its CLIPTextEncode does
-        not, nor where one text is for towers of different lengths. What is behind the rows that all towers have is
-        named in the issues.
+        The prompt by tower, in the order of ``readers``. Empty chunks are added to the shorter prompts, as in ComfyUI's
+        CLIPTextEncodeSDXL and compel, except if one text is cut by ComfyUI's rule, as in its CLIPTextEncode, or is for
+        towers of different lengths. Text beyond the rows common to all towers is named in the issues.
 
     Raises:
-        As `read_together`.
+        As in `read_together`.
     """
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
@@ -93,21 +92,21 @@ def read_together(
     readers: Mapping[str, Reader],
     kept: Sequence[int] = (),
 ) -> dict[str, list[ReadPrompt]]:
-    """Read prompts that stand in for one another, and add empty chunks to the shorter ones.
+    """Read prompts that alternate, and add empty chunks to the shorter ones.
 
     Args:
-        texts: At least one prompt: one text, or one for each tower. ComfyUI's names of towers are ``clip_l``,
-            ``clip_g`` and ``clip_h``.
+        texts: At least one prompt: one text, or one per tower. ComfyUI's names of towers are ``clip_l``, ``clip_g`` and
+            ``clip_h``.
         options: How to read them.
-        readers: By tower, all with chunks of one length.
-        kept: Where padding is dropped: how many rows of each chunk are kept for the sake of other texts.
+        readers: Readers by tower, all with the same chunk length.
+        kept: If padding is dropped, the number of rows of each chunk to keep for the sake of other texts.
 
     Returns:
-        By tower, in the order of ``readers``, all with the same number of chunks in their result, at least as many as
-        ``kept`` has, and of rows kept.
+        The prompts by tower, in the order of ``readers``, with equal numbers of kept rows and of chunks in their
+        results, at least as many as in ``kept``.
 
     Raises:
-        PromptError: In strict mode, where the reference raises.
+        PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
     return _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
@@ -118,7 +117,7 @@ def _differ_in_length(towers: Iterable[Reader | ReadPrompt]) -> bool:
 
 
 Reads = Mapping[str, Sequence[ReadPrompt]]
-"""By tower, what it reads of each text."""
+"""Each tower's reading of each text."""
 
 
 def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]) -> Reads:
@@ -130,13 +129,13 @@ def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, read
 
 
 def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:
-    """All with as many chunks as the longest, and ``least`` at least."""
+    """Pad all to the number of chunks of the longest, and to at least ``least``."""
     longest = max(least, *(num_chunks(read) for some in reads.values() for read in some))
     return {name: [padded(read, longest) for read in some] for name, some in reads.items()}
 
 
 def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[ReadPrompt]]:
-    """Where padding is dropped: the same rows of every text and tower, of each chunk as many as the fullest has."""
+    """If padding is dropped, keep the same rows of every text and tower: as many of each chunk as the fullest has."""
     every = [read for some in reads.values() for read in some]
     counts = [read.kept for read in every if read.kept is not None]
     fullest = tuple(map(max, zip_longest(*counts, kept, fillvalue=0)))
@@ -145,7 +144,7 @@ def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[R
         if read.kept is None:
             return read
         if len(fullest) > 1 and _differ_in_length(every):
-            # a row that is padding for one tower is a word for another, whose chunks end elsewhere
+            # a row that is padding for one tower is a word for another, as their chunks end elsewhere
             message = "Padding cannot be dropped here, as the text encoders' chunks differ in length: all is kept."
             issue = Issue("padding-kept", message, Span(0, 0))
             return read._replace(kept=None, issues=(*read.issues, issue))
@@ -155,7 +154,7 @@ def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[R
 
 
 def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
-    """With an issue for each tower that has tokens behind the rows that all towers have, in all prompts of its text."""
+    """Add an issue for each tower with tokens beyond the rows that all towers have, in all prompts of its text."""
     counts = {name: _first_rows(read)[-1] for name, read in reads.items()}
     shortest = min(counts, key=counts.__getitem__)
     issues: dict[str, list[Issue]] = {}
@@ -174,12 +173,12 @@ def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
 
 
 def _first_rows(read: ReadPrompt) -> list[int]:
-    """For each chunk of a prompt's result the row it starts at, and behind the last the number of rows."""
+    """First row of each chunk of a prompt's result, and finally the number of rows."""
     return list(accumulate(read.kept or [read.layout.length] * num_chunks(read), initial=0))
 
 
 def _content_from(row: int, read: ReadPrompt) -> list[Token]:
-    """The tokens between BOS and EOS in a row and behind it."""
+    """Tokens between BOS and EOS from a row on."""
     first_rows = _first_rows(read)
     first = 0
     found: list[Token] = []
@@ -192,7 +191,7 @@ def _content_from(row: int, read: ReadPrompt) -> list[Token]:
 
 
 def _keeping(read: ReadPrompt, kept: tuple[int, ...]) -> ReadPrompt:
-    """The prompt with so many rows kept of each chunk; under a scheme without padding EOS fills them."""
+    """The prompt with a number of kept rows per chunk; under a scheme without padding they are filled with EOS."""
     if SCHEMES[read.options.scheme].is_padded:
         return read._replace(kept=kept)
     counts = iter(kept)
@@ -208,21 +207,21 @@ def _keeping(read: ReadPrompt, kept: tuple[int, ...]) -> ReadPrompt:
 
 
 def num_chunks(read: ReadPrompt) -> int:
-    """Chunks behind one another in the result; of prompts that are blended, only the longest counts."""
+    """Number of consecutive chunks in the result; of blended prompts, only the longest counts."""
     return sum(max(map(len, section.prompts)) for section in read.sections)
 
 
 def num_rows(read: ReadPrompt) -> int:
-    """Rows of the result, under schemes that give all rows of every chunk; those of terms are appended."""
+    """Number of rows of the result, under schemes that return all rows of every chunk; those of terms are appended."""
     return _first_rows(read)[-1] + sum(term.num_tokens + 1 for term in read.terms)
 
 
 def padded(read: ReadPrompt, count: int) -> ReadPrompt:
-    """The prompt with empty chunks behind it, as many as it lacks.
+    """Append as many empty chunks to the prompt as it lacks.
 
     Args:
         read: A prompt of at most ``count`` chunks.
-        count: How many chunks it shall have.
+        count: Required number of chunks.
 
     Returns:
         The longer prompt. The rows of an empty chunk are those of the empty prompt, in every section and blend.
@@ -239,14 +238,14 @@ def padded(read: ReadPrompt, count: int) -> ReadPrompt:
 
 
 def joined(encoded: Mapping[str, EncodedPrompt]) -> Encoding:
-    """The towers' rows side by side, and the pooled vector that image models take.
+    """Join the towers' rows side by side, with the pooled vector that image models use.
 
     Args:
-        encoded: By tower.
+        encoded: Encoded prompts by tower.
 
     Returns:
-        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``, with the rows that all of them
-        have; the pooled vector of the last tower, which in SDXL is CLIP-G's.
+        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``, with the rows common to all;
+        pooled vector of the last tower, in SDXL CLIP-G.
     """
     prompts = list(encoded.values())
     num_rows = min(prompt.hidden.shape[1] for prompt in prompts)

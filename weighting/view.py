@@ -1,4 +1,4 @@
-"""What became of a prompt, as plain data that every front end draws: chips of tokens, chunks, issues.
+"""A prompt as plain data that every front end draws: chips of tokens, chunks, issues.
 
 The view is JSON-able and counts UTF-16 units, as a browser does; see `view` for its keys. `token_table` is the same for
 a terminal.
@@ -21,40 +21,40 @@ from .prompt import Break, Span
 from .reading import ReadPrompt
 
 VERSION = 2
-"""Raised when a key of the view changes its meaning."""
+"""Incremented when a key of the view changes its meaning."""
 MAX_CHIP_TEXT = 300
-"""Characters of a chip's text; longer ones are cut with an ellipsis."""
+"""Maximum length of a chip's text; longer ones are cut with an ellipsis."""
 
 _TAG_ISSUES = ("lora", "unknown-tag")
-"""Codes of issues about a part of a prompt that is taken out of it as a whole."""
+"""Codes of issues about a part of a prompt that is removed as a whole."""
 _CONTRACTION = re.compile(r"['’]\w")
 
 
 def view(read: ReadPrompt) -> dict[str, Any]:
     """The JSON view of a prompt.
 
-    A chip is what is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors
-    of an embedding. Special tokens are left out.
+    A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
+    embedding. Special tokens are left out.
 
     Args:
         read: The prompt.
 
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
-        ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and given by `encodings_text` where
+        ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and set by `encodings_text` where
         they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end`` and, about a form of another
         syntax, that syntax as ``written_in``; and ``chunks``, each with ``num_tokens``, ``capacity`` (None: any
         number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
 
-        - ``text``: what stands on it, on one line: as typed, else an embedding's name or ``#`` and the id;
-        - ``note``: small text behind it, such as ``×3 1.4``: number of tokens and weight, if not 1. Of neighbours in
-          one word with the same weight only the last says it;
+        - ``text``: its label, on one line: as typed, else an embedding's name or ``#`` and the id;
+        - ``note``: small text after it, such as ``×3 1.4``: number of tokens and weight, if not 1. Neighbours in one
+          word with the same weight show it only once, on the last;
         - ``weight``: final weight;
-        - ``ids``: of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a hidden chip of
-          its own, has none;
-        - ``start``, ``end``: where it was typed, in UTF-16 units of ``text``; both 0 if nowhere;
-        - ``joins``: goes on with the word of the chip before it;
-        - ``hidden``: from all others;
+        - ``ids``: ids of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a separate
+          hidden chip, has none;
+        - ``start``, ``end``: its source, in UTF-16 units of ``text``; both 0 if there is none;
+        - ``joins``: whether it continues the word of the previous chip;
+        - ``hidden``: whether it is hidden from all others;
         - ``problems``: indices of the issues about it.
 
     >>> from ..encoder.tokenizer import default_tokenizer
@@ -90,7 +90,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in tags]
     )
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
-    if read.terms:  # they stand behind the rest, wherever they were typed
+    if read.terms:  # they follow the rest, wherever they were typed
         chips.sort(key=lambda chip: chip["start"])
     _mark_problems(chips, issues)
     return {
@@ -109,7 +109,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
 
 
 def token_table(read: ReadPrompt) -> str:
-    """Tokens of every chunk with place, id, text and weight, and the issues below, for a terminal or a text box.
+    """Table of every chunk's tokens with position, id, text and weight, then the issues, for a terminal or a text box.
 
     Args:
         read: The prompt.
@@ -118,7 +118,7 @@ def token_table(read: ReadPrompt) -> str:
         Lines of text.
     """
     lines: list[str] = []
-    chunks = read.chunks  # gathered anew each time it is asked for
+    chunks = read.chunks  # computed at each access
     for number, chunk in enumerate(chunks, 1):
         if read.layout.is_open:
             lines.append(counted(chunk.num_content, "token"))
@@ -134,7 +134,7 @@ def token_table(read: ReadPrompt) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> counted(1, "chunk"), counted(2, "chunk")
     ('1 chunk', '2 chunks')
@@ -143,7 +143,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def encodings_text(num_encodings: int, num_chunks: int) -> str:
-    """How many encodings a prompt takes, if more than a host's own call: each chunk once, and the empty prompt.
+    """Number of encodings of a prompt, if more than a host's own call takes: each chunk once, and the empty prompt.
 
     >>> encodings_text(12, 1), encodings_text(2, 1)
     ('12 encodings', '')
@@ -152,7 +152,7 @@ def encodings_text(num_encodings: int, num_chunks: int) -> str:
 
 
 def bound_text(read: ReadPrompt) -> str:
-    r"""How many phrases of a prompt are kept apart, and in how many passes; empty if none are.
+    r"""Number of bound phrases of a prompt, and of passes; empty if there are none.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .encode import EncodeOptions, read_prompt
@@ -167,7 +167,7 @@ def bound_text(read: ReadPrompt) -> str:
 
 
 def weight_text(weight: float) -> str:
-    """A weight in as few digits as say enough.
+    """Format a weight with as few digits as needed.
 
     >>> [weight_text(weight) for weight in (1.4, 1 / 1.1, 1.0004, -0.5, 0.0, 1e30)]
     ['1.4', '0.91', '1.0004', '-0.5', '0', '1e30']
@@ -184,12 +184,12 @@ def id_of(token_id: TokenId) -> int | str:
 
 
 def text_of(token: Token, source: str) -> str:
-    """What was typed for a token; empty if nothing was."""
+    """Source text of a token; empty if there is none."""
     return source[slice(*token.span)] if token.span else ""
 
 
 def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *, hides: bool) -> list[dict[str, Any]]:
-    """The chips of one chunk, their problems still to come."""
+    """Chips of one chunk, still without problems."""
     groups: list[tuple[Token, list[int | str]]] = []
     for token in tokens:
         one = groups[-1][0] if groups else None
@@ -222,7 +222,7 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
 
 
 def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[tuple[str, int, int]]) -> None:
-    """Put a chip without tokens where each tag stands, of which the text and the place are given."""
+    """Insert a chip without tokens for each tag, given its text and position."""
     for text, start, end in tags:
         numbers = [
             number for number, chunk in enumerate(chunks) if chunk["chips"] and chunk["chips"][0]["start"] <= start
@@ -239,7 +239,7 @@ def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Seq
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:
-    """Whether two tokens come from one stretch of text and are treated alike. Those from no text are never one."""
+    """Whether two tokens come from one stretch of text and are treated alike. Tokens without text never are."""
     span = token.span
     if span is None or span != following.span or span.start == span.end:
         return False
@@ -247,7 +247,7 @@ def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:
 
 
 def _is_one_word(span: Span, following: Span, source: str) -> bool:
-    """Whether nothing stands between two tokens, and both are letters, digits or other characters; so is ``don't``."""
+    """Whether nothing is between two tokens, and both are letters, digits or other characters; so is ``don't``."""
     if not span.start < span.end == following.start < following.end:
         return False
     behind = source[slice(*following)]
@@ -260,7 +260,7 @@ def _kind(character: str) -> str:
 
 
 def _mark_breaks(chunks: Sequence[dict[str, Any]], starts: Sequence[int]) -> None:
-    """Say of each chunk whether a BREAK ends it: one that stands before the next chip. Each BREAK ends one chunk."""
+    """Set whether a BREAK ends each chunk: one before the next chip. Each BREAK ends one chunk."""
     breaks = deque(starts)
     places = [*(chip["start"] for chunk in chunks for chip in chunk["chips"]), math.inf]
     for chunk, end in zip(chunks, accumulate(len(chunk["chips"]) for chunk in chunks), strict=True):
@@ -270,8 +270,8 @@ def _mark_breaks(chunks: Sequence[dict[str, Any]], starts: Sequence[int]) -> Non
 
 
 def _mark_problems(chips: Sequence[dict[str, Any]], issues: Sequence[dict[str, Any]]) -> None:
-    """Give each issue to the chips that it overlaps; one about syntax, which has no token, to the next, or the last."""
-    # spans never go backwards; a chip without a place, which says 0, is taken to stand where the one before it does
+    """Assign each issue to the chips it overlaps; one about syntax, without tokens, to the next chip or the last."""
+    # spans never go backwards; a chip without a position, which says 0, is treated as if at the previous one
     starts = list(accumulate((chip["start"] for chip in chips), max))
     ends = list(accumulate((chip["end"] for chip in chips), max))
     for number, issue in enumerate(issues if chips else ()):
@@ -281,7 +281,7 @@ def _mark_problems(chips: Sequence[dict[str, Any]], issues: Sequence[dict[str, A
 
 
 def _utf16_offsets(text: str) -> Callable[[int], int]:
-    """A function from code point offsets to UTF-16 offsets."""
+    """Function from code point offsets to UTF-16 offsets."""
     if text.isascii():
         return lambda offset: offset
     offsets: Sequence[int] = [0, *accumulate(2 if ord(character) > 0xFFFF else 1 for character in text)]

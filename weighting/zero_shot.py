@@ -1,6 +1,6 @@
-"""Zero-shot classification: labels become prompts, and an image gets the label whose prompts it fits best.
+"""Zero-shot classification: labels become prompts, and an image gets the label whose prompts match it best.
 
-The vector of a label is the mean of the vectors of its prompts, each of length 1, brought to length 1 again.
+The vector of a label is the mean of its prompts' unit vectors, normalised again.
 
 Source: A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, sections 3.1.2
 and 3.1.4, and the notebook ``Prompt_Engineering_for_ImageNet.ipynb`` of openai/CLIP.
@@ -19,18 +19,18 @@ from .features import EncodeTexts, text_features
 from .prompt import Issue
 
 GAP = "{}"
-"""Stands for the label in a template."""
+"""Placeholder for the label in a template."""
 
 
 def label_prompts(label: str, templates: Iterable[str]) -> list[str]:
-    """The prompts that stand for a label.
+    """Prompts for a label.
 
     Args:
         label: Any text.
-        templates: Texts with `GAP` where the label belongs.
+        templates: Texts with `GAP` in place of the label.
 
     Returns:
-        One for each template.
+        One prompt per template.
 
     Raises:
         ValueError: If a template has no gap.
@@ -49,17 +49,17 @@ def label_prompts(label: str, templates: Iterable[str]) -> list[str]:
 def label_vectors(
     labels: Sequence[str], templates: Sequence[str], tokenize: Tokenize, layout: ChunkLayout, encode: EncodeTexts
 ) -> tuple[Tensor, list[Issue]]:
-    """The vectors of labels.
+    """Vectors of labels.
 
     Args:
-        labels: At least one.
-        templates: At least one; the same for all labels.
+        labels: At least one label.
+        templates: At least one template; the same for all labels.
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout.
         encode: The encoder, with its projection.
 
     Returns:
-        ``[labels, p]``, float32, each of length 1; and what there is to say of the prompts, as that one is too long.
+        ``[labels, p]``, float32, of unit length; and issues about the prompts, e.g. if one is too long.
 
     Raises:
         ValueError: If a template has no gap for the label.
@@ -74,14 +74,14 @@ def label_vectors(
 
 
 def label_probabilities(vectors: Tensor, features: Tensor, logit_scale: float) -> Tensor:
-    """How probable each label is for each image, among the labels given.
+    """Probability of each label for each image, among the given labels.
 
     Args:
-        vectors: ``[labels, p]``, of labels.
-        features: ``[images, p]``, of images.
-        logit_scale: What the model multiplies cosines by.
+        vectors: ``[labels, p]``, vectors of labels.
+        features: ``[images, p]``, vectors of images.
+        logit_scale: Factor of the model for cosines.
 
     Returns:
-        ``[images, labels]``, float64; rows add up to 1.
+        ``[images, labels]``, float64; rows sum to 1.
     """
     return probabilities(similarity(vectors.double(), features.double(), 1 / logit_scale), "texts").T

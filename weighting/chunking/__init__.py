@@ -1,4 +1,4 @@
-"""Cutting a prompt's tokens into chunks, by the rule of the program whose result is wanted. One program a file."""
+"""Cutting a prompt's tokens into chunks by the rules of various programs, one per file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     **{f"compel {mode}": partial(compel.chunk_compel, mode=mode) for mode in compel.LADDERS},
     "compel truncate": compel.chunk_compel_truncate,
 }
-"""Every chunk rule by name: a parsed prompt, and what the rule works with, to its chunks and the problems met."""
+"""Chunk rules by name: from a parsed prompt and its context to chunks and issues."""
 
 
 ChunkedSection = Section[TokenChunk]
@@ -27,10 +27,10 @@ ChunkedSection = Section[TokenChunk]
 
 
 class ChunkedPrompt(NamedTuple):
-    """All chunks of a prompt and what was met while making them."""
+    """Chunks of a prompt, and issues met in making them."""
 
     sections: tuple[ChunkedSection, ...]
-    """At least one."""
+    """At least one section."""
     issues: tuple[Issue, ...]
     """Problems, such as an unknown embedding."""
 
@@ -46,7 +46,7 @@ def chunks_of(sections: Sequence[ChunkedSection]) -> tuple[TokenChunk, ...]:
 
 
 def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as syntax") -> ChunkedPrompt:
-    """Cut a prompt into chunks by a named rule, each of its sections on its own.
+    """Cut each section of a prompt into chunks by a named rule.
 
     Args:
         prompt: The parsed prompt.
@@ -86,12 +86,12 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
 
 
 def rule_of(chunking: str, syntax: str) -> str:
-    """The chunk rule of that name, or what ``as syntax`` means for a syntax."""
+    """Chunk rule of this name; ``as syntax`` is resolved for the syntax."""
     return syntax_of(syntax).chunking if chunking == "as syntax" else chunking
 
 
 def _counted_from(chunk: TokenChunk, first: int) -> TokenChunk:
-    """The chunk with its fragments counted through the whole prompt."""
+    """The chunk with fragment numbers counted through the whole prompt."""
     if not first:
         return chunk
     tokens = tuple(t._replace(fragment=t.fragment + first) if t.fragment >= 0 else t for t in chunk.tokens)

@@ -1,4 +1,4 @@
-"""A1111's way of cutting a prompt: at 75 tokens or at a comma not far before, and at BREAK; embeddings by bare names.
+"""A1111's chunk rule: cuts at 75 tokens or at a comma shortly before, and at BREAK; embeddings by bare names.
 
 Source: docs/reference/chunks.md, "Chunks" and "Textual inversion"; behaviour of stable-diffusion-webui-forge dfdcbab6
 (2025-06).
@@ -19,12 +19,12 @@ from ..prompt import Issue, Prompt, Span
 def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Cut as the A1111 WebUI does.
 
-    When a 76th token arrives that is no comma, and the last comma is at most ``comma_backtrack`` tokens back, the cut
-    falls behind that comma. BREAK ends the chunk. The vectors of an embedding stay together: if they do not fit, they
+    When a 76th token arrives that is not a comma, and the last comma is at most ``comma_backtrack`` tokens back, the
+    cut is after that comma. BREAK ends the chunk. The vectors of an embedding stay together: if they do not fit, they
     start the next chunk.
 
-    Tokens that the comma rule moves take their vectors along. In the program they do not, and ``quirks`` does as it
-    does: the vectors stay where they were, which is in the padding now, and the next chunk has the ids beneath them.
+    Tokens moved by the comma rule take their vectors along. In the program they do not, and ``quirks`` reproduces that:
+    the vectors stay where they were, which is now padding, and the next chunk has the ids beneath them.
     """
     layout, backtrack = context.layout, context.comma_backtrack
     chunks: list[TokenChunk] = []
@@ -63,15 +63,15 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
 
 
 class _Unit(NamedTuple):
-    """What goes into one chunk: a token, or all vectors of an embedding."""
+    """Unit that is not split: a token, or all vectors of an embedding."""
 
     tokens: Sequence[Token]
     first_id: int
-    """Of the text's first token, also where that is part of an embedding's name."""
+    """Id of the text's first token, even if that is part of an embedding's name."""
 
 
 def _units(prompt: Prompt, context: ChunkContext, issues: list[Issue]) -> Iterator[_Unit | None]:
-    """The units of all fragments in order, None for a break; problems with embeddings go into ``issues``."""
+    """Units of all fragments in order, None for a break; problems with embeddings go into ``issues``."""
     reader = None if context.embeddings is None else _NameReader(prompt.source, context.embeddings, context, issues)
     for tokens in tokens_by_part(prompt, context.tokenize):
         if tokens is None:
@@ -81,7 +81,7 @@ def _units(prompt: Prompt, context: ChunkContext, issues: list[Issue]) -> Iterat
 
 
 class _NameReader:
-    """Finds embeddings by their names among the tokens of a prompt."""
+    """Finds embeddings by name among the tokens of a prompt."""
 
     def __init__(self, source: str, embeddings: Embeddings, context: ChunkContext, issues: list[Issue]) -> None:
         self._source = source
@@ -92,7 +92,7 @@ class _NameReader:
         self._found: dict[str, LookUp] = {}
 
     def units(self, tokens: Sequence[Token]) -> Iterator[_Unit]:
-        """The units of one fragment: at each place the longest name that stands there, or else the token."""
+        """Units of one fragment: at each position the longest matching name, or else the token."""
         ids = tuple(plain_id(token.id) for token in tokens)
         position = 0
         while position < len(tokens):
@@ -108,7 +108,7 @@ class _NameReader:
             position += length
 
     def _vectors(self, name: str, span: Span) -> list[EmbeddingVector]:
-        """The vectors of an embedding, none if it cannot be used."""
+        """Vectors of an embedding; none if it cannot be used."""
         if name not in self._found:
             self._found[name] = look_up(name, self._embeddings)
         vectors, problem = self._found[name]
@@ -128,7 +128,7 @@ class _NameReader:
 
 
 def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
-    """The chunk with the vectors among the tokens that were moved out of it where they stood: in its padding."""
+    """Chunk that keeps the vectors of tokens moved out of it at their old positions: in its padding."""
     tokens = list(chunk.tokens)
     for position, token in enumerate(moved, 1 + chunk.num_content):
         if isinstance(token.id, EmbeddingVector):
@@ -138,7 +138,7 @@ def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
 
 
 def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
-    """One issue for each embedding among tokens that are moved without their vectors."""
+    """One issue for each embedding among tokens moved without their vectors."""
     for token in moved:
         if isinstance(token.id, EmbeddingVector) and token.id.index == 0:
             message = f"The comma rule moves “{token.id.name}” to the next chunk and leaves its vectors, as in A1111."
@@ -146,7 +146,7 @@ def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
 
 
 def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
-    """Where padding is not EOS, A1111 blanks every id behind the first EOS id, also one the user typed."""
+    """Without EOS as padding, A1111 blanks every id after the first EOS id, even one typed by the user."""
     if layout.pad_id == layout.eos_id:
         return chunk
     first = chunk.plain_ids.index(layout.eos_id)
@@ -157,5 +157,5 @@ def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
 
 
 def _blanked(token: TokenId, pad_id: int) -> TokenId:
-    """The padding id; a vector stays, above it."""
+    """The padding id; a vector remains, on top of it."""
     return replace(token, placeholder=pad_id) if isinstance(token, EmbeddingVector) else pad_id

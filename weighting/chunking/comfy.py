@@ -1,4 +1,4 @@
-"""ComfyUI's way of cutting a prompt: groups of tokens are packed, and small ones kept whole.
+"""ComfyUI's chunk rule: groups of tokens are packed, and small ones kept whole.
 
 A group is a weighted segment (``comfy segment``, since December 2024) or a word (``comfy word``, until then).
 
@@ -18,13 +18,13 @@ from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, 
 from ..prompt import Break, Issue, Prompt, Span
 
 LARGE_GROUP = 8
-"""ComfyUI keeps groups of fewer tokens than this in one chunk."""
+"""Groups with fewer tokens than this are kept in one chunk."""
 
 _WORD_BORDER = re.compile("[ \n]")
 _EMBEDDING_BORDER = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
 _NAME = re.compile(r"\s*(?=\S)([^\s<\[]*)")
 _BETWEEN_SPACES = re.compile("[^\x1c-\x1f]+")
-"""Behind a name ComfyUI makes one space of all white space, also of what is none to the tokenizer but to Python."""
+"""Text between whitespace known to Python but not to the tokenizer; after a name ComfyUI makes it one space."""
 
 
 class _Group(NamedTuple):
@@ -33,7 +33,7 @@ class _Group(NamedTuple):
 
 
 def chunk_comfy(prompt: Prompt, context: ChunkContext, *, split: Callable[[str], Iterable[tuple[int, int]]]) -> Chunked:
-    """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, empty groups included.
+    """Pack groups of tokens, keeping small ones whole. Words are numbered through the prompt, including empty groups.
 
     A break, which ComfyUI does not have, starts a new chunk. ``split`` is `segments` or `words`.
     """
@@ -69,13 +69,13 @@ def chunk_comfy(prompt: Prompt, context: ChunkContext, *, split: Callable[[str],
 
 
 def segments(text: str) -> Iterator[tuple[int, int]]:
-    """The groups since December 2024: a weighted segment, split before ``embedding:``."""
+    """Groups since December 2024: a weighted segment, split before ``embedding:``."""
     borders = [match.start() for match in _EMBEDDING_BORDER.finditer(text)]
     yield from zip([0, *borders], [*borders, len(text)], strict=True)
 
 
 def words(text: str) -> Iterator[tuple[int, int]]:
-    """The groups until December 2024: the words of a weighted segment, between spaces or newlines."""
+    """Groups until December 2024: the words of a weighted segment, between spaces or newlines."""
     start = 0
     for match in _WORD_BORDER.finditer(text + " "):
         yield start, match.start()
@@ -85,7 +85,7 @@ def words(text: str) -> Iterator[tuple[int, int]]:
 def _groups(
     text: str, positions: Sequence[int], weight: float, fragment: int, numbers: Iterator[int], context: ChunkContext
 ) -> Iterator[_Group]:
-    """The group or groups of one segment or word, which may start with an embedding's name. Each takes a number."""
+    """Group or groups of a segment or word, which may start with an embedding's name. Each takes a number."""
     if not text:
         return
     rests = [(0, len(text))]
@@ -117,26 +117,26 @@ class _Mention(NamedTuple):
     """An embedding named at the start of a text."""
 
     name: str
-    """The name looked up last."""
+    """The last name looked up."""
     found: LookUp
     end: int
-    """Where the name ends in the text."""
+    """End of the name in the text."""
     rests: list[tuple[int, int]]
-    """Stretches of the text behind the name, to be tokenized one by one."""
+    """Parts of the text after the name, to be tokenized separately."""
 
 
 def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     """Read ``embedding:name`` at the start of a text.
 
     The name ends at white space, ``<`` or ``[``, and may be empty before these. If there is no embedding of that name,
-    commas round it are taken off and become text.
+    commas around it are stripped and become text.
 
     Args:
         text: A segment or word of a prompt.
-        embeddings: Where the name is looked up.
+        embeddings: Embeddings to look the name up in.
 
     Returns:
-        The mention, or None where the text does not start with one.
+        The mention, or None if the text does not start with one.
 
     >>> from types import SimpleNamespace
     >>> _read_mention("embedding:cat, b", SimpleNamespace(find={"cat": [0.5]}.get))
@@ -152,7 +152,7 @@ def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     found = look_up(name, embeddings)
     stripped = name.strip(",")
     if found == LookUp(None) and len(stripped) < len(name):
-        # the reference gives back the last characters, as many as there were commas, even where some stood in front
+        # the reference returns as many characters from the end as there were commas, even leading ones
         cut = start + len(stripped)
         return _Mention(stripped, look_up(stripped, embeddings), cut, [(cut, end), *rests])
     return _Mention(name, found, end, rests)

@@ -1,4 +1,4 @@
-"""compel's way of cutting a prompt: behind the last sentence, phrase or word that fits into 75 tokens, or not at all.
+"""compel's chunk rule: cuts after the last sentence, phrase or word that fits into 75 tokens, or truncates.
 
 Source: docs/reference/chunks.md, "Chunks"; behaviour of compel 2.5.1.
 """
@@ -24,7 +24,7 @@ LADDERS: dict[str, tuple[str, ...]] = {
     "words": ("word",),
     "brutal": (),
 }
-"""What each mode cuts behind, best first; where nothing fits, at 75 tokens."""
+"""What each mode cuts after, best first; if nothing fits, at 75 tokens."""
 
 
 def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked:
@@ -47,7 +47,7 @@ def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked
 def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
     """Keep one chunk, as compel does by default: each fragment is cut to 75 tokens, then all of them together.
 
-    Each part between breaks is one; an issue tells where the text was cut.
+    Each part between breaks is one chunk; an issue tells where the text was cut.
     """
     layout = context.layout
     chunks: list[TokenChunk] = []
@@ -63,7 +63,7 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
             issues.append(Issue("text-cut", f"{lost} tokens do not fit into {layout.capacity} and are left out.", span))
         chunk = close_chunk(kept, layout)
         if rest and kept[-1].fragment == rest[0].fragment:
-            # a fragment that the end of the chunk cuts reaches to the EOS, for compel: it hides that with the fragment
+            # for compel, a fragment cut by the end of the chunk includes the EOS: it hides that with the fragment
             eos = chunk.tokens[-1]._replace(fragment=kept[-1].fragment)
             chunk = replace(chunk, tokens=(*chunk.tokens[:-1], eos))
         chunks.append(chunk)
@@ -71,7 +71,7 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
 
 
 def _sections(prompt: Prompt, tokenize: Tokenize) -> list[list[Token]]:
-    """The tokens between breaks."""
+    """Tokens between breaks."""
     sections: list[list[Token]] = [[]]
     for tokens in tokens_by_part(prompt, tokenize):
         if tokens is None:
@@ -82,7 +82,7 @@ def _sections(prompt: Prompt, tokenize: Tokenize) -> list[list[Token]]:
 
 
 def _cut(window: Sequence[Token], ladder: Sequence[str]) -> int:
-    """How many tokens of a full window to keep."""
+    """Number of tokens to keep of a full window."""
     for step in ladder:
         for index in range(len(window), 0, -1):
             if _is_end(window[index - 1], step):

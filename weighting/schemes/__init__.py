@@ -1,1 +1,1 @@
-"""Weighting schemes: what each wants encoded, and how it folds the answers; `table.py` lists them all."""
+"""Weighting schemes: the encodings each needs, and how it folds them; `table.py` lists them all."""

@@ -1,4 +1,4 @@
-"""What a weighting scheme is given and what it gives back, and the few steps that schemes share.
+"""Input and output of weighting schemes, and the steps they share.
 
 Notation here and in every scheme: C = the encoding of a prompt's chunks, ``[chunks, 77, dim]``; w = the weights,
 ``[chunks, 77, 1]``; E = the encoding of the empty prompt, ``[77, dim]``, the same for every chunk.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def hide_nothing(chunk: TokenChunk) -> Visible:
-    """The `VisibleFn` under which every position sees all that causality lets it see."""
+    """`VisibleFn` under which every position sees everything that causality allows."""
     del chunk
 
 
@@ -38,24 +38,24 @@ POOLED: tuple[Pooled, ...] = get_args(Pooled)
 
 @dataclass(frozen=True)
 class SchemeOptions:
-    """What a scheme may want to know beyond the chunks."""
+    """Options of a scheme, besides the chunks."""
 
     law: Law = "nested"
     """masked_blend: how several faded words share the result."""
     mask_method: MaskMethod = "attention"
-    """masked_blend: what it means for a word to be absent."""
+    """masked_blend: how words are made absent."""
     filler_id: int = 266
-    """masked_blend: the id that stands in for an absent token with the method ``token``; 266 is ``+``."""
+    """masked_blend: id that replaces an absent token with the method ``token``; 266 is ``+``."""
     pooled: Pooled = "unweighted"
     """Whether a scheme that blends encodings blends their pooled vectors too (``weighted``). Schemes that work row by
-    row leave them as they are either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is
-    no matter of schemes: `plan_prompt` sees to it."""
+    row leave them unchanged either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is
+    not for schemes: `plan_prompt` handles it."""
     visible_in: VisibleFn = hide_nothing
-    """What is hidden in every encoding of the prompt, such as padding. The empty prompt is always encoded unmasked."""
+    """Mask in every encoding of the prompt, e.g. of padding. The empty prompt is always encoded unmasked."""
     layout: ChunkLayout = CLIP_L_LAYOUT
-    """The fixed parts of a chunk."""
+    """Fixed parts of a chunk."""
     strength: float = 1.0
-    """negpip: how far weights are taken, as in `taken_weight`."""
+    """negpip: scale of weights, as in `taken_weight`."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("law", LAWS), ("mask_method", MASK_METHODS), ("pooled", POOLED)):
@@ -67,12 +67,12 @@ DEFAULT_OPTIONS = SchemeOptions()
 
 
 class Place(NamedTuple):
-    """Where a row of a result comes from."""
+    """Origin of a row of a result."""
 
     chunk: int
-    """Which chunk of the result, from 0."""
+    """Chunk of the result, counted from 0."""
     position: int
-    """Which of its positions, from 0, which is BOS."""
+    """Position in the chunk, counted from 0, which is BOS."""
 
 
 class Weighted(NamedTuple):
@@ -83,51 +83,51 @@ class Weighted(NamedTuple):
     pooled: Tensor
     """``[1, pooled_dim]``."""
     places: Sequence[Place]
-    """Of each row, in the order of the text; most schemes give all rows of every chunk."""
+    """Origin of each row, in text order; most schemes return all rows of every chunk."""
     issues: tuple[Issue, ...] = ()
-    """What could not be done as asked."""
+    """Problems with the request."""
     signs: tuple[float, ...] = ()
-    """Of each row what its value is multiplied by in the attention that reads it, 1 or -1; empty where all are 1."""
+    """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
 
 
 def all_places(num_chunks: int, length: int) -> list[Place]:
-    """The places of all rows of some chunks."""
+    """Places of all rows of some chunks."""
     return [Place(chunk, position) for chunk in range(num_chunks) for position in range(length)]
 
 
 def weighted_rows(hidden: Tensor, pooled: Tensor, issues: tuple[Issue, ...] = ()) -> Weighted:
-    """A result with all rows of every chunk, from hidden states ``[chunks, 77, dim]``."""
+    """Result with all rows of every chunk, from hidden states ``[chunks, 77, dim]``."""
     return Weighted(hidden.flatten(0, 1).unsqueeze(0), pooled, all_places(*hidden.shape[:2]), issues)
 
 
 def whole_prompt(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Variant:
-    """The prompt itself, in the call that a host makes."""
+    """The prompt itself, in the same call as in a host."""
     visible = tuple(map(options.visible_in, chunks))
     return Variant(tuple(chunks), visible, "the prompt", call="starts")
 
 
 def empty_prompt(options: SchemeOptions) -> Variant:
-    """E, encoded in the same call as the prompt before it, last and with nothing hidden, as ComfyUI does."""
+    """E, encoded in the same call as the prompt before it, last and without a mask, as in ComfyUI."""
     chunk = close_chunk([], options.layout)
     return Variant((chunk,), (None,), "the empty prompt", is_aside=True, call="goes on")
 
 
 def empty_prompt_aside(options: SchemeOptions) -> Variant:
-    """E, encoded with whatever else is, for a step that comes behind a scheme."""
+    """E, batched with any other encodings, for a step after a scheme."""
     return replace(empty_prompt(options), call=None)
 
 
 def plan_rows(
     chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Encoding], Weighted]
 ) -> Plan[Weighted]:
-    """The plan of a scheme that needs nothing but C."""
+    """Plan of a scheme that needs only C."""
     return Plan(lambda: [whole_prompt(chunks, options)], lambda rows: fold(next(rows)))
 
 
 def plan_with_empty(
     chunks: Sequence[TokenChunk], options: SchemeOptions, move: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Plan[Weighted]:
-    """The plan of a scheme that moves rows by ``move(C, E, w)``, and leaves C alone where every weight is 1."""
+    """Plan of a scheme that moves rows by ``move(C, E, w)``, and leaves C alone if every weight is 1."""
     if not has_weights(chunks):
         return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
@@ -140,12 +140,12 @@ def plan_with_empty(
 
 
 def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
-    """Weights as ``[chunks, 77, 1]``, in the type and on the device of ``like``."""
+    """Weights as ``[chunks, 77, 1]``, with the type and device of ``like``."""
     return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
 
 
 def taken_weight(weight: float, strength: float) -> float:
-    """A weight taken so far: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
+    """Scale a weight: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
 
     >>> taken_weight(-1.0, 1.0), taken_weight(-1.0, 0.25)
     (-1.0, 0.5)
@@ -154,13 +154,13 @@ def taken_weight(weight: float, strength: float) -> float:
 
 
 def negative_weight_issues(chunks: Sequence[TokenChunk], acting: str) -> tuple[Issue, ...]:
-    """For a scheme that knows no weights below 0, one issue for each fragment that has one.
+    """Issues for a scheme without weights below 0: one for each fragment that has one.
 
-    Schemes that equal a program take such weights as their program does, and have no such issue.
+    Schemes that equal a program treat such weights as it does, and have no such issue.
 
     Args:
         chunks: The prompt.
-        acting: What those weights act as, such as ``0``, and why.
+        acting: Value such weights act as, e.g. ``0``, and why.
     """
     first: dict[tuple[int, float], Token] = {}
     for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
@@ -175,7 +175,7 @@ def has_weights(chunks: Sequence[TokenChunk]) -> bool:
 
 
 def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
-    """``E + (C - E) w`` where w differs from 1, else C.
+    """``E + (C - E) w`` if w differs from 1, else C.
 
     Args:
         hidden: C, ``[chunks, 77, dim]``.

@@ -1,8 +1,8 @@
-"""Turning words down by blending in encodings in which they are absent.
+"""Fading words by blending in encodings in which they are absent.
 
 A word at weight 0.3 should be 0.3 present, in its own rows and in every row that read it. Scaling its rows cannot do
-that: later rows have already attended it. So the prompt is also encoded with the word absent, and the two encodings are
-mixed. Two laws say how several faded words share the result, three methods say what absent means.
+that: later rows have already attended to it. So the prompt is also encoded with the word absent, and the two encodings
+are mixed. Two laws define how several faded words share the result, three methods define what absent means.
 
 Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1.
 """
@@ -32,32 +32,33 @@ from .api import (
 from .plan import Plan, Variant, both
 
 LEAST_WEIGHT = 1e-5
-"""compel's law takes weights below this for this, so that its tangent stays finite."""
+"""Minimum weight in compel's law, so that its tangent stays finite."""
 
 
 class Blend(NamedTuple):
-    """Encodings that are mixed."""
+    """Encodings to mix."""
 
     versions: Callable[[], Iterator[Variant]]
-    """Gives the whole prompt, then it with some tokens absent. Their weights act as in the scheme ``comfy``."""
+    """Function that returns the whole prompt, then versions with some tokens absent. Their weights act as in the scheme
+    ``comfy``."""
     shares: Sequence[float]
-    """Their parts of the result; they sum to 1."""
+    """Their shares of the result, which sum to 1."""
     is_weighted: bool
-    """Whether the rows of any version are moved; none has weights that the whole prompt has not."""
+    """Whether the rows of any version are moved; no version has weights that the whole prompt lacks."""
 
 
 def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """Blend the prompt's encoding with encodings in which its down-weighted tokens are absent.
 
-    Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``,
-    ``v_0 B + sum_i (v_(i+1) - v_i) M_i``, where B is the whole prompt and in M_i every token of weight up to v_i is
-    absent. It is the mean encoding if a number is drawn from 0..1 and every token below it is absent: a set of words at
-    0 is absent altogether. Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0.
-    With the method ``attention`` an absent token still fills its own row, as the sum of its embedding and what it
-    reads; no mask can change that.
+    Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``, ``v_0 B + sum_i (v_(i+1)
+    - v_i) M_i``, where B is the whole prompt and in M_i every token of weight up to v_i is absent. This is the mean
+    encoding when a number is drawn from 0..1 and every token below it is absent: words at 0 are completely absent.
+    Weights above 1 act in B and every M_i as in the scheme ``comfy``; negative ones act as 0. With the method
+    ``attention`` an absent token still has its own row, the sum of its embedding and what it reads; no mask can change
+    that.
 
-    Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, one D_k for each
-    fragment below 1, in which that fragment alone is absent; all weights also act in Z and D_k as in ``comfy``. Two
+    Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, with one D_k for each
+    fragment below 1, in which only that fragment is absent; all weights also act in Z and D_k as in ``comfy``. Two
     words at 0 each survive by half.
 
     Args:
@@ -65,8 +66,8 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
         options: Law, method, filler, pooled and mask.
 
     Returns:
-        The plan of the blend. Its pooled vector is that of the whole prompt, or the blend of all if ``options.pooled``
-        says so.
+        The plan of the blend. Its pooled vector is that of the whole prompt, or a blend, depending on
+        ``options.pooled``.
     """
     if options.law == "compel":
         return plan_blend(_compel_blend(tuple(chunks), options), options)
@@ -81,14 +82,14 @@ def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
 
 
 def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
-    """The encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``.
+    """Encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``.
 
     Args:
-        chunks: The prompt; weights below 0 count as they are.
+        chunks: The prompt; weights below 0 are used as they are.
         options: Method and mask.
 
     Returns:
-        The versions. They carry the weights raised to at least 1; what is absent is decided by those in ``chunks``.
+        The versions, with weights raised to at least 1; the weights in ``chunks`` decide which tokens are absent.
     """
     raised = tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
     written = [chunk.weights for chunk in chunks]
@@ -121,9 +122,9 @@ def _compel_blend(chunks: tuple[TokenChunk, ...], options: SchemeOptions) -> Ble
 
 
 def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
-    """From a fragment's first token to its last, also over the end of a chunk: EOS and padding there are absent too.
+    """Extend from a fragment's first token to its last, even across chunks: EOS and padding there are absent too.
 
-    The first and last position of each chunk stay, as in compel, but for a last one that is marked itself.
+    The first and last position of each chunk stay, as in compel, unless the last one itself is marked.
     """
     length = len(gone[0])
     marked = [index for index, is_gone in enumerate(flag for row in gone for flag in row) if is_gone]
@@ -159,7 +160,7 @@ def _replaced(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
 
 
 def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
-    """The chunk without its marked tokens: what follows moves up, and padding fills the end."""
+    """The chunk without its marked tokens: the rest moves up, and padding fills the end."""
     kept = [token for token, is_gone in zip(chunk.tokens, gone, strict=True) if not is_gone]
     num_gone = len(chunk.tokens) - len(kept)
     padding = [Token(options.layout.pad_id)] * num_gone
@@ -167,7 +168,7 @@ def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
 
 
 def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
-    """The plan that sums the versions of a prompt by their shares."""
+    """Plan that sums the versions of a prompt by their shares."""
 
     def variants() -> Iterator[Variant]:
         versions = blend.versions()
@@ -183,18 +184,18 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     """Sum encodings as they come.
 
     Args:
-        blend: What they are of.
-        results: That of the whole prompt; that of the empty one, if any rows are moved; those of the other versions.
-        options: Whether pooled vectors are blended too.
+        blend: The blend.
+        results: Encoding of the whole prompt; of the empty one, if any rows are moved; of the other versions.
+        options: Options for pooled vectors.
 
     Returns:
-        Rows of the whole prompt as the encoder gave them, and the sum: hidden states ``[chunks, 77, dim]`` and pooled
-        vector ``[1, pooled_dim]``.
+        Rows of the whole prompt as encoded, and the sum: hidden states ``[chunks, 77, dim]`` and pooled vector ``[1,
+        pooled_dim]``.
     """
     whole = next(results)
     empty = next(results).hidden[0] if blend.is_weighted else None
     hidden = pooled = None
-    # the results come last: behind those of the blend there may be others'
+    # the results come last: others' may follow those of the blend
     for share, version, rows in zip(blend.shares, blend.versions(), chain([whole], results), strict=False):
         if not share:
             continue

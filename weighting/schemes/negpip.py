@@ -1,8 +1,8 @@
-"""NegPip: weights below 0 take a word away, by what its rows are where the image reads them.
+"""NegPip: weights below 0 subtract a word, through the values of its rows when the image reads them.
 
-An attention reads rows by keys and values. A row whose sign is -1 keeps its key, so the image looks at it as before,
-and its value is multiplied by -1, so what it would add is taken away. Who carries the signs to the attention is a
-host's matter: ``hosts/comfy/negpip.py``, ``hosts/webui/pairs.py``.
+An attention reads rows by keys and values. A row with sign -1 keeps its key, so the image attends to it as before, but
+its value is negated, so its contribution is subtracted. Hosts carry the signs to the attention:
+``hosts/comfy/negpip.py``, ``hosts/webui/pairs.py``.
 
 Source: docs/reference/schemes.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c
 (2025-11).
@@ -29,11 +29,11 @@ SIGNED = ("negpip", "negpip_apart")
 
 
 class NegPipError(ValueError):
-    """Weights below 0 that cannot act here; the message says what can be done."""
+    """Raised for weights below 0 that cannot act here; the message says what can be done."""
 
 
 class Signed(Protocol):
-    """What has rows with signs: `EncodedPrompt`."""
+    """Protocol of results with signed rows, such as `EncodedPrompt`."""
 
     @property
     def hidden(self) -> Tensor:
@@ -42,14 +42,14 @@ class Signed(Protocol):
 
     @property
     def signs(self) -> tuple[float, ...]:
-        """1 or -1 for each row; empty where all are 1."""
+        """1 or -1 for each row; empty if all are 1."""
         ...
 
 
 def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """``E + (C - E) |w|``; rows of w < 0 have the sign -1, given them by `signed`. Equals ComfyUI-ppm's CLIP NegPip.
+    """``E + (C - E) |w|``; `signed` gives rows with w < 0 the sign -1. Equals ComfyUI-ppm's CLIP NegPip.
 
-    With ``options.strength`` s, ``1 + s (w - 1)`` takes the place of w.
+    With ``options.strength`` s, w is replaced by ``1 + s (w - 1)``.
     """
     strength = options.strength
 
@@ -61,7 +61,7 @@ def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
 
 
 def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """As `a1111`, for what is left of a prompt and for each term that is cut out of it. Equals sd-webui-negpip.
+    """As `a1111`, for the rest of a prompt and each term cut out of it. Equals sd-webui-negpip.
 
     The terms' rows are appended by `with_terms`.
     """
@@ -72,15 +72,15 @@ def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: flo
     """Give each row of a prompt the sign of its weight.
 
     Args:
-        weighted: Rows of the whole prompt, in any number.
+        weighted: Any number of rows of the whole prompt.
         sections: The prompt.
-        strength: How far weights are taken.
+        strength: Scale of weights.
 
     Returns:
         The same rows with signs.
 
     Raises:
-        NegPipError: If prompts that are blended have different signs in the same row.
+        NegPipError: If blended prompts have different signs in the same row.
     """
     rows = [
         [taken_weight(weight, strength) < 0 for weight in chunk.weights]
@@ -98,7 +98,7 @@ def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: flo
 
 
 def has_signs(read: ReadPrompt) -> bool:
-    """Whether any row of a prompt, read for a scheme of `SIGNED`, will have the sign -1."""
+    """Whether any row of a prompt, read for a scheme of `SIGNED`, has the sign -1."""
     if read.options.scheme == "negpip":
         weights = (weight for chunk in read.chunks for weight in chunk.weights)
         return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
@@ -106,15 +106,15 @@ def has_signs(read: ReadPrompt) -> bool:
 
 
 def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Weighted:
-    """Append the rows of terms that were encoded on their own, with the sign -1.
+    """Append the rows of terms encoded separately, with the sign -1.
 
     Args:
         weighted: Rows of the prompt without the terms.
-        terms: Of each the rows of its chunks, and how many tokens n it has: its rows 1 to n + 1 are appended, which are
-            its tokens and the EOS behind them.
+        terms: Rows of the chunks of each term, and its number of tokens n: its rows 1 to n + 1 are appended, i.e. its
+            tokens and the EOS after them.
 
     Returns:
-        The longer result; its places go on counting chunks.
+        The longer result; its places continue to count chunks.
     """
     import torch  # not above: commands that encode nothing read the table of schemes
 
@@ -132,13 +132,13 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
 
 
 def signs_of(towers: Mapping[str, Signed]) -> tuple[float, ...]:
-    """The signs of rows that stand side by side; empty where all are 1.
+    """Signs of the rows common to all towers; empty if all are 1.
 
     Args:
         towers: A prompt as each tower encoded it, by name.
 
     Raises:
-        NegPipError: If they are not the same for all towers.
+        NegPipError: If they differ between towers.
     """
     (first, encoded), *others = towers.items()
     count = encoded.hidden.shape[1]
@@ -152,13 +152,13 @@ def signs_of(towers: Mapping[str, Signed]) -> tuple[float, ...]:
 
 
 def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
-    """See whether the rows of terms can stand side by side.
+    """Check that the rows of terms can be joined.
 
     Args:
-        towers: How many tokens each term has, as each tower reads it, by name.
+        towers: Number of tokens of each term as read by each tower, by name.
 
     Raises:
-        NegPipError: If they are not as many for all towers.
+        NegPipError: If the numbers differ between towers.
     """
     (first, counts), *others = towers.items()
     for name, other in others:
@@ -171,11 +171,11 @@ def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
 
 
 def check_without_signs(towers: Mapping[str, Signed], where: str) -> None:
-    """Refuse rows with signs where nothing could carry them.
+    """Refuse rows with signs where nothing can carry them.
 
     Args:
         towers: As in `signs_of`.
-        where: What cannot hold them, such as ``a file``.
+        where: Destination that cannot hold them, such as ``a file``.
 
     Raises:
         NegPipError: If a row has the sign -1.
@@ -188,14 +188,14 @@ def check_without_signs(towers: Mapping[str, Signed], where: str) -> None:
 
 
 def paired(hidden: Tensor, signs: Sequence[float]) -> Tensor:
-    """Rows twice, side by side: one to be read as key, one as value, which has the sign.
+    """Duplicate rows as pairs: one to be read as key, one as value, which has the sign.
 
     Args:
         hidden: ``[batch, rows, dim]``.
-        signs: Of each row; empty where all are 1.
+        signs: Sign of each row; empty if all are 1.
 
     Returns:
-        ``[batch, 2 rows, dim]``: keys in even rows, values in odd ones, as ComfyUI-ppm's CLIP NegPip has them.
+        ``[batch, 2 rows, dim]``: keys in even rows, values in odd ones, as in ComfyUI-ppm's CLIP NegPip.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""What a weighting scheme wants to know of an encoder, said before anything is encoded, and how the answers are folded.
+"""Plans: the encodings a weighting scheme needs, declared before anything is encoded, and how they are folded.
 
-A `Plan` holds no tensor: it lists versions of a prompt, each of them chunks and what is hidden in them. So it can be
-counted, drawn, gathered with the plans of other prompts, and divided between calls of the encoder.
+A `Plan` holds no tensor: it lists versions of a prompt, each with its chunks and masks. So it can be counted, drawn,
+combined with the plans of other prompts, and split between calls of the encoder.
 
 Source: docs/performance.md, "Plans".
 """
@@ -21,10 +21,10 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 Visible = bytes | None
-"""Which positions of a chunk may be attended, a byte 0 or 1 for each: 77 for all queries alike, or 77 x 77, query after
-query. None: nothing is hidden."""
+"""Positions of a chunk that may be attended to, a byte 0 or 1 for each: 77 for all queries alike, or 77 x 77, query
+after query. None: nothing is hidden."""
 VisibleFn = Callable[[TokenChunk], Visible]
-"""A chunk to what is hidden in it."""
+"""Function from a chunk to its mask."""
 
 
 class Ask(NamedTuple):
@@ -33,9 +33,9 @@ class Ask(NamedTuple):
     ids: tuple[TokenId, ...]
     """77 ids."""
     visible: Visible
-    """On top of causality."""
+    """Mask on top of causality."""
     is_causal: bool
-    """Whether a position is kept from seeing later ones."""
+    """Whether positions see only earlier ones."""
 
 
 Call = Literal["starts", "goes on"]
@@ -43,22 +43,22 @@ Call = Literal["starts", "goes on"]
 
 @dataclass(frozen=True)
 class Variant:
-    """A version of a prompt: as many encodings as it has chunks."""
+    """A version of a prompt, with one encoding per chunk."""
 
     chunks: tuple[TokenChunk, ...]
-    """Its tokens. Their weights are not the encoder's business."""
+    """Its tokens. The encoder ignores their weights."""
     visible: tuple[Visible, ...]
-    """For each chunk what is hidden."""
+    """Mask of each chunk."""
     title: str
-    """What a page writes beside its mask."""
+    """Title shown with its mask."""
     is_causal: bool = True
     """As in `Ask`."""
     is_aside: bool = False
-    """Whether it is no version of the prompt, but something else that a scheme looks at, such as the empty prompt."""
+    """Whether it is not a version of the prompt but something else that a scheme needs, such as the empty prompt."""
     call: Call | None = None
-    """Whether it is the first in a call of the encoder that a host makes just so, or goes on with that of the variant
-    before it. Such a call has its chunks in this order and no others, because the last bits depend on that. None: its
-    chunks may be encoded with any others."""
+    """Whether it is the first in a call of the encoder that reproduces a host's call, or continues that of the variant
+    before it. Such a call has exactly its chunks in this order, because the last bits depend on that. None: its chunks
+    may be batched with any others."""
 
     def asks(self) -> list[Ask]:
         """Its encodings in order."""
@@ -67,24 +67,25 @@ class Variant:
 
 @dataclass(frozen=True)
 class Plan(Generic[T]):
-    """Encodings that are wanted, and what becomes of them."""
+    """Encodings that are needed, and how they are combined."""
 
     variants: Callable[[], Iterable[Variant]]
-    """Gives them in the order in which they are folded, made anew each time: a prompt can have thousands."""
+    """Function that returns them in the order in which they are folded, each time anew: a prompt can have thousands."""
     combine: Callable[[Iterator[Encoding]], T]
-    """Takes one `Encoding` for each variant. Holds no more of them than it needs, and can be called again."""
+    """Function that takes one `Encoding` per variant. It holds no more of them than it needs, and can be called
+    again."""
 
     def then(self, function: Callable[[T], Result]) -> Plan[Result]:
-        """The same plan with something done to its result."""
+        """The same plan with a function applied to its result."""
         return Plan(self.variants, lambda rows: function(self.combine(rows)))
 
     def then_with(self, aside: Variant, function: Callable[[T, Encoding], Result]) -> Plan[Result]:
-        """The same plan with one more variant at its end, and something done to its result and that."""
+        """The same plan with one more variant at its end, and a function applied to its result and that variant's."""
         return Plan(lambda: chain(self.variants(), [aside]), lambda rows: function(self.combine(rows), next(rows)))
 
 
 def different_asks(variants: Iterable[Variant], limit: int) -> int:
-    """How many different encodings some variants take; at most one more than the limit, where counting ends."""
+    """Number of different encodings of some variants; counting ends at one more than the limit."""
     found: set[Ask] = set()
     for variant in variants:
         found.update(variant.asks())
@@ -94,7 +95,7 @@ def different_asks(variants: Iterable[Variant], limit: int) -> int:
 
 
 def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
-    """The versions of the first prompt in a plan, which has several where a syntax joins or blends prompts."""
+    """Versions of the first prompt in a plan; a syntax that joins or blends prompts has several."""
     first: list[Variant] = []
     for variant in variants:
         if first and variant.call == "starts":
@@ -104,7 +105,7 @@ def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
 
 
 def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
-    """Several plans as one, for all their results in order."""
+    """Combine several plans into one that returns all their results in order."""
     return Plan(
         lambda: chain.from_iterable(plan.variants() for plan in plans),
         lambda rows: [plan.combine(rows) for plan in plans],
@@ -112,12 +113,12 @@ def gathered(plans: Sequence[Plan[T]]) -> Plan[list[T]]:
 
 
 def uncausal(plan: Plan[T]) -> Plan[T]:
-    """The same with no position kept from seeing later ones."""
+    """The same plan without causality."""
     return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
 def both(one: Visible, other: Visible) -> Visible:
-    """What two masks leave visible together; None if that is everything.
+    """Intersection of two masks; None if nothing is hidden.
 
     >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))
     (True, None)

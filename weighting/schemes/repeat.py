@@ -1,7 +1,7 @@
-"""Weights as how often a row stands in the conditioning.
+"""Weights as numbers of repetitions of a row in the conditioning.
 
-A softmax over rows gives a row that stands m times m times the share, as adding ln m to its logits would. So the model
-need not be touched: weights become whole numbers, all divided by what a row of weight 1 stands.
+A softmax over rows gives a row repeated m times m times the share, as adding ln m to its logits would. So the model can
+stay as it is: weights become whole numbers, relative to the repetitions of a row of weight 1.
 
 Source: docs/reference/schemes.md, "repeat".
 """
@@ -21,57 +21,57 @@ from .plan import Plan
 
 STEPS = (1, 2, 4, 8, 10)
 FINEST_STEPS = ("auto", *map(str, STEPS))
-"""In how many steps a weight may go from 0 to 1, default first. ``auto``: the fewest by which no weight is off by more
-than `TOLERANCE`, or else the most."""
+"""Number of steps from weight 0 to 1, default first. ``auto``: the fewest steps by which no weight is off by more than
+`TOLERANCE`, or else the most."""
 TOLERANCE = 0.03
 MAX_ROWS = 2048
-"""Rows that repeating may make of a prompt."""
+"""Maximum number of rows after repetition."""
 _ROUNDING = 1e-6
-"""What is off by less than this comes of the arithmetic on weights, not of the steps."""
+"""Errors below this come from the arithmetic on weights, not from the steps."""
 
 
 class RepeatError(ValueError):
-    """Weights that cannot be had by repeating rows; the message says what can."""
+    """Raised for weights that repetition of rows cannot represent; the message says what can be done."""
 
 
 class Copies(NamedTuple):
-    """How often the rows of a prompt stand."""
+    """Numbers of repetitions of the rows of a prompt."""
 
     rows: tuple[tuple[int, ...], ...]
-    """For each chunk of the result and each of its positions."""
+    """Repetitions for each chunk of the result and each of its positions."""
     steps: int
-    """In how many steps a weight goes from 0 to 1."""
+    """Number of steps from weight 0 to 1."""
 
     @property
     def unit(self) -> int:
-        """How often a row of weight 1 stands, as BOS always is: once, where all weights are whole numbers."""
+        """Repetitions of a row of weight 1, such as BOS: 1 if all weights are whole numbers."""
         return self.rows[0][0]
 
     @property
     def is_repeating(self) -> bool:
-        """Whether any row does not stand just once."""
+        """Whether any row does not occur exactly once."""
         return any(count != 1 for row in self.rows for count in row)
 
     def count(self, kept: Sequence[int] | None) -> int:
-        """How many rows they are together, of those that are kept of each chunk; None: of all."""
+        """Total number of rows, among those kept of each chunk; None for all."""
         ends = [len(row) for row in self.rows] if kept is None else kept
         return sum(sum(row[:end]) for row, end in zip(self.rows, ends, strict=True))
 
 
 def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """C. Its rows are repeated by `repeated` when all else is done: prompts are joined, and padding dealt with."""
+    """C. `repeated` repeats its rows at the very end, after prompts are joined and padding is handled."""
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
 
 def repeated(weighted: Weighted, copies: Copies) -> Weighted:
-    """Put copies of rows side by side, and leave rows of weight 0 out.
+    """Repeat rows next to each other, and leave out rows of weight 0.
 
     Args:
-        weighted: Rows of the whole prompt, in any number.
-        copies: How often each stands, by its place.
+        weighted: Any number of rows of the whole prompt.
+        copies: Repetitions of each row, by its place.
 
     Returns:
-        The longer or shorter result; the same one if every row stands once.
+        The longer or shorter result; the same one if every row occurs once.
     """
     if not copies.is_repeating:
         return weighted
@@ -81,21 +81,21 @@ def repeated(weighted: Weighted, copies: Copies) -> Weighted:
 
 
 def copies_of(sections: Sequence[ChunkedSection], finest_step: str) -> Copies:
-    """How often each row of a prompt stands.
+    """Number of repetitions of each row of a prompt.
 
-    With q steps, a row of weight w > 0 stands ``floor(q w + 1/2)`` times, at least once; of 0, not at all; of w < 0, as
-    often as one of 1. All numbers are divided by their greatest common divisor. q and divisor are those of the whole
-    prompt.
+    With q steps, a row of weight w > 0 occurs ``floor(q w + 1/2)`` times, at least once; of weight 0, never; of w < 0,
+    as often as one of weight 1. All numbers are divided by their greatest common divisor. q and the divisor apply to
+    the whole prompt.
 
     Args:
         sections: The prompt.
         finest_step: One of `FINEST_STEPS`.
 
     Returns:
-        The numbers.
+        The repetitions.
 
     Raises:
-        RepeatError: If prompts that are blended have different weights in the same row.
+        RepeatError: If blended prompts have different weights in the same row.
     """
     weights = _row_weights(sections)
     different = {weight for row in weights for weight in row}
@@ -106,16 +106,16 @@ def copies_of(sections: Sequence[ChunkedSection], finest_step: str) -> Copies:
 
 
 def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str, kept: Sequence[int] | None) -> None:
-    """See whether a prompt can be weighted so.
+    """Check that a prompt can be weighted by repetition.
 
     Args:
-        towers: The prompt as each tower reads it, by name.
+        towers: The prompt as read by each tower, by name.
         finest_step: One of `FINEST_STEPS`.
-        kept: How many rows are kept of each chunk; None: all.
+        kept: Number of rows kept of each chunk; None for all.
 
     Raises:
-        RepeatError: If the towers' rows, which stand side by side, have different weights, or there would be too many
-            rows; or as `copies_of`.
+        RepeatError: If rows joined across towers have different weights, or there would be too many rows; or as in
+            `copies_of`.
     """
     (first, sections), *others = towers.items()
     weights = list(chain.from_iterable(_row_weights(sections)))
@@ -138,7 +138,7 @@ def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str,
 
 
 def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Sequence[int] | None) -> list[Issue]:
-    """What the author of a prompt should know of its weights; otherwise as `check_rows`, for one tower."""
+    """Issues about a prompt's weights for its author; otherwise as `check_rows`, for one tower."""
     try:
         copies = copies_of(sections, finest_step)
     except RepeatError as error:
@@ -160,10 +160,10 @@ def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Se
 
 
 def _row_weights(sections: Sequence[ChunkedSection]) -> list[tuple[float, ...]]:
-    """The weights of the rows of each chunk of the result."""
+    """Weights of the rows of each chunk of the result."""
     result: list[tuple[float, ...]] = []
     for section in sections:
-        plain = (1.0,) * len(section.prompts[0][0].tokens)  # of the empty prompt, which is added to shorter ones
+        plain = (1.0,) * len(section.prompts[0][0].tokens)  # of the empty prompt, which pads shorter ones
         for index in range(max(map(len, section.prompts))):
             rows = {prompt[index].weights if index < len(prompt) else plain for prompt in section.prompts}
             if len(rows) > 1:
@@ -177,7 +177,7 @@ def _row_weights(sections: Sequence[ChunkedSection]) -> list[tuple[float, ...]]:
 
 
 def _steps_for(weights: set[float], finest_step: str) -> int:
-    """Q."""
+    """q, the number of steps."""
     if finest_step != "auto":
         return int(finest_step)
     positive = [weight for weight in weights if weight > 0]
@@ -189,14 +189,14 @@ def _steps_for(weights: set[float], finest_step: str) -> int:
 
 
 def _count(weight: float, steps: int) -> int:
-    """m, before it is divided."""
+    """Number of repetitions m before division."""
     if weight <= 0:
         return 0 if weight == 0 else steps
     return max(1, math.floor(steps * weight + 0.5))
 
 
 def _too_many(copies: Copies, kept: Sequence[int] | None) -> str:
-    """What is wrong if there are too many rows; a long prompt without weights has as many as it has in any scheme."""
+    """Message about too many rows; a long prompt without weights has as many as under any scheme."""
     count = copies.count(kept)
     if count <= MAX_ROWS or not copies.is_repeating:
         return ""

@@ -1,4 +1,4 @@
-"""Schemes that encode the prompt again with words replaced by the token ``+``.
+"""Schemes that also encode the prompt with words replaced by the token ``+``.
 
 Source: docs/reference/schemes.md, "Schemes"; behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
 """
@@ -16,9 +16,9 @@ from .plan import Plan, Variant
 
 
 def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """The nested law of masked_blend with words replaced, negative weights as they are.
+    """Nested law of masked_blend with words replaced and negative weights unchanged.
 
-    Called ``compel`` in ADV_CLIP_emb and prompt-control; it is not what the compel library does.
+    Called ``compel`` in ADV_CLIP_emb and prompt-control; it differs from the compel library.
     """
     options = replace(options, mask_method="token")
     return plan_blend(nested_blend(chunks, options), options)
@@ -32,7 +32,7 @@ def down_weight(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_O
 
 
 def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the rows of the word itself."""
+    """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the word's own rows."""
     options = replace(options, mask_method="token")
     blend = nested_blend([chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
     plain = tuple(chunk.reweighted(lambda token: 1.0) for chunk in chunks)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """C: the weights are read and not applied. Equals A1111's emphasis mode ``Ignore``."""
+    """C: weights are read but not applied. Equals A1111's emphasis mode ``Ignore``."""
     first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
     issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.at),)
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1], issues))
@@ -68,7 +68,7 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
     """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
 
     Equals ``get_weighted_text_embeddings`` of diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n
-    chunks give ``75 n + 2`` rows: the first keeps its BOS, the last its row 76.
+    chunks yield ``75 n + 2`` rows: the first keeps its BOS, the last its row 76.
     """
     length = options.layout.length
     places = all_places(len(chunks), length)
@@ -90,8 +90,8 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
 def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
     """``L + (C - L) w`` with L the row of the EOS that closes the chunk. Equals diffusers' lpw pipeline for SDXL.
 
-    Its chunks have no padding, so that EOS is the last row: what stands behind it is left out of the result by
-    `without_padding`. Weights are rounded to float16 there, and the pooled vector is that of the last chunk.
+    Its chunks have no padding, so that EOS is the last row: `without_padding` leaves out everything after it. Weights
+    are rounded to float16 as in the pipeline, and the pooled vector is that of the last chunk.
     """
     too_large = [token for chunk in chunks for token in chunk.content if abs(token.weight) > MAX_HALF]
     message = f"This scheme takes weights in float16: a larger one than {MAX_HALF:g} acts as that."
@@ -112,10 +112,10 @@ MAX_HALF = 65504.0
 
 
 def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
-    """Moves a row by the part of the empty prompt's row that points its way. Equals prompt-control 3.0.0-beta.9.
+    """Move a row by the projection of the empty prompt's row onto it. Equals prompt-control 3.0.0-beta.9.
 
-    With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else
-    ``C - (1 - w) P``. There is a jump just above 1; it is the reference's.
+    With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else ``C - (1 - w) P``.
+    The jump just above 1 is the reference's.
     """
 
     def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def _scaled(hidden: Tensor, chunks: Sequence[TokenChunk]) -> Tensor:
 
 
 SMALL_MEAN = 1e-4
-"""A mean smaller than this part of the mean absolute value is too near zero to divide by with confidence."""
+"""Relative mean, to the mean absolute value, below which division is numerically doubtful."""
 
 
 def _plan_with_mean_restored(
@@ -150,22 +150,22 @@ def _plan_with_mean_restored(
 
 
 def _mean_of_each(hidden: Tensor) -> Tensor:
-    """The mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as A1111 does, so that the last digits agree."""
+    """Mean of each chunk, ``[chunks, 1, 1]``; reduced one by one, as in A1111, so that the last digits agree."""
     import torch  # not above: commands that encode nothing read the table of schemes
 
     return torch.stack([chunk.mean() for chunk in hidden]).view(-1, 1, 1)
 
 
 def _mean(hidden: Tensor) -> Tensor:
-    """The mean of everything."""
+    """Mean of everything."""
     return hidden.mean()
 
 
 def _with_mean_of(scaled: Tensor, plain: Tensor, mean: Callable[[Tensor], Tensor]) -> tuple[Tensor, tuple[Issue, ...]]:
-    """Scaled rows brought to the mean of the plain ones, and an issue where that mean is too near zero."""
+    """Scale rows to the mean of the plain ones; an issue if that mean is too close to zero."""
     before, after = mean(plain), mean(scaled)
     small = after.abs() < SMALL_MEAN * mean(scaled.abs())
-    # exactly zero would give infinity or NaN; the reference does, we leave the rows unscaled
+    # exactly zero would give infinity or NaN, as in the reference; we leave the rows unscaled
     ratio = (before / after).masked_fill(after == 0, 1.0)
     if not bool(small.any()):
         return scaled * ratio, ()

@@ -1,4 +1,4 @@
-"""Putting prompts together that were encoded on their own: compel's ``.blend`` and ``.and``.
+"""Joining prompts that were encoded separately: compel's ``.blend`` and ``.and``.
 
 Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
@@ -23,19 +23,18 @@ def plan_sections(
     plan: Callable[[Sequence[TokenChunk]], Plan[Weighted]],
     options: SchemeOptions,
 ) -> Plan[Weighted]:
-    """Plan each prompt of each section, and how they are joined.
+    """Plan each prompt of each section, and join the results.
 
     The prompts of a blend are padded to the longest with copies of E, the empty prompt's encoding, and summed by their
     shares. A section of weight a other than 1 becomes ``E + (section - E) a``. Sections follow one another.
 
     Args:
         sections: The prompt.
-        plan: Plans one prompt's chunks by the chosen scheme.
-        options: Layout of a chunk; what is hidden, in E too; whether a blend in the first section blends its pooled
-            vectors.
+        plan: Function that plans one prompt's chunks by the chosen scheme.
+        options: Layout of a chunk; mask, also for E; whether a blend in the first section blends its pooled vectors.
 
     Returns:
-        The plan of the rows of all sections; its pooled vector is that of the first prompt, or of the first section's
+        Plan of the rows of all sections; its pooled vector is that of the first prompt, or of the first section's
         blend.
     """
     first = sections[0]
@@ -50,7 +49,7 @@ def plan_sections(
 def _joined(
     sections: Sequence[ChunkedSection], results: Sequence[Sequence[Weighted]], empty: Tensor, options: SchemeOptions
 ) -> Weighted:
-    """Put the results of all prompts together; ``empty`` is E, ``[77, dim]``."""
+    """Join the results of all prompts; ``empty`` is E, ``[77, dim]``."""
     issues = [issue for result in results for weighted in result for issue in weighted.issues]
     parts: list[Tensor] = []
     places: list[Place] = []
@@ -86,7 +85,7 @@ def _blend(hidden: Sequence[Tensor], section: ChunkedSection, empty: Tensor, iss
 
 
 def _scale(section: ChunkedSection) -> float:
-    """What the shares of a blend are divided by."""
+    """Divisor of the shares of a blend."""
     return (sum(section.shares) or 1.0) if section.normalize else 1.0
 
 
@@ -98,6 +97,6 @@ def _blended_pooled(section: ChunkedSection, results: Sequence[Weighted]) -> Ten
 
 
 def _repeated(empty: Tensor, rows: int) -> Tensor:
-    """``[77, dim]`` to ``[1, rows, dim]``: copies of E behind one another."""
+    """``[77, dim]`` to ``[1, rows, dim]``: consecutive copies of E."""
     copies = -(-rows // empty.shape[0])
     return empty.repeat(copies, 1)[:rows].unsqueeze(0)

@@ -1,4 +1,4 @@
-"""The table of weighting schemes that every menu and page reads."""
+"""The table of weighting schemes that every menu and page uses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Scheme:
     """A row of the table: a weighting scheme as users choose it."""
 
     plan: SchemeFn
-    """``(chunks, options)`` to the plan of a `Weighted`."""
+    """Function from ``(chunks, options)`` to the plan of a `Weighted`."""
     summary: str
-    """One sentence for menus: what a weight does."""
+    """Effect of a weight, in one sentence for menus."""
     equals: str
-    """The program whose numbers it has."""
+    """Program whose numbers it reproduces."""
     is_padded: bool = True
-    """Whether its chunks are filled with padding. If not, the result has no rows behind the EOS that closes a chunk."""
+    """Whether its chunks are filled with padding. If not, the result has no rows after the EOS that closes a chunk."""
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -64,4 +64,4 @@ SCHEMES: dict[str, Scheme] = {
         "sd-webui-negpip",
     ),
 }
-"""Every scheme by its permanent name, in the order of menus. A name never changes its meaning."""
+"""Schemes by their permanent names, in the order of menus. A name never changes its meaning."""

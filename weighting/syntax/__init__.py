@@ -1,4 +1,4 @@
-"""The prompt syntaxes: one grammar a file, all parsing into `Prompt`; each file ends in the record of its syntax."""
+"""Prompt syntaxes: one grammar per file, all parsing into `Prompt`; each file ends with the record of its syntax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 
 
 def parse_plain(source: str, *, strict: bool = False) -> Prompt:
-    """Read a prompt as one fragment of nothing but text: brackets, backslashes and BREAK stand for themselves."""
+    """Read a prompt as one fragment of plain text, including brackets, backslashes and BREAK."""
     del strict  # nothing is refused
     return Prompt(source, "none", (Fragment((Piece(source, Span(0, len(source))),)),))
 
@@ -24,11 +24,11 @@ SYNTAXES: dict[str, Syntax] = {
     "compel": compel.SYNTAX,
     "none": Syntax(parse_plain, "brackets are text.", chunking="comfy segment"),
 }
-"""Every syntax by the name that menus, options and case files use, in the order of menus."""
+"""Syntaxes by the name used in menus, options and case files, in the order of menus."""
 
 
 def syntax_of(name: str) -> Syntax:
-    """The record of a syntax.
+    """Record of a syntax.
 
     Raises:
         ValueError: If the syntax is unknown.
@@ -43,7 +43,7 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
 
     Raises:
         ValueError: If the syntax is unknown.
-        PromptError: In strict mode, where the reference raises.
+        PromptError: In strict mode, if the reference raises.
     """
     record = syntax_of(syntax)
     prompt = record.parse(source, strict=strict)

@@ -1,6 +1,6 @@
 r"""Attention syntax of the A1111 WebUI and its descendants.
 
-The text is read left to right; at each place the first row that matches is taken:
+The text is read left to right; at each position the first matching row applies:
 
     \( \) \[ \] \\    that character, literally
     \                 dropped
@@ -10,8 +10,8 @@ The text is read left to right; at each place the first row that matches is take
     ]                 closes a square group, times 1/1.1        (literal where no square group is open)
     other characters  text; the word BREAK in it ends the chunk
 
-Groups that are never closed reach to the end of the text. Weights multiply, inner groups first. Neighbours of exactly
-equal weight are joined without a space.
+Unclosed groups extend to the end of the text. Weights multiply, inner groups first. Neighbours of exactly equal weight
+are joined without a space.
 
 Source: docs/reference/syntaxes.md, "A1111 syntax"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -32,7 +32,7 @@ from .foreign import OF_COMPEL
 from .record import Syntax, decimal
 
 TIMED_READER = "Only the A1111 Prompt node reads that"
-"""Stands in problems with what changes with the steps; front ends that show it elsewhere replace it."""
+"""Text in problems with time-dependent forms; front ends that show these elsewhere replace it."""
 
 ROUND_FACTOR = 1.1
 SQUARE_FACTOR = 1 / 1.1
@@ -40,7 +40,7 @@ BREAK_WORD = "BREAK"
 BREAK_WEIGHT = -1.0
 
 _LEXEME = re.compile(r"\\[()\[\]\\]?|[()\[\]]|:(?:\s*[+-]?[.\d]+\s*\))?|[^\\()\[\]:]+")
-"""A row of the table; how it starts and ends tells which."""
+"""A row of the table, identified by its first and last character."""
 _BREAK = re.compile(r"\bBREAK\b\s*")
 _KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
 _TAG_START = re.compile(r"<(?=\w+:)")
@@ -49,18 +49,18 @@ _CLOSING = {")": ("(", ROUND_FACTOR), "]": ("[", SQUARE_FACTOR)}
 
 
 class _Reader:
-    """State of one scan: the pieces so far, the open brackets, and the multiplications to be done."""
+    """State of a scan: pieces so far, open brackets, and pending multiplications."""
 
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
         self.strict = strict
         self.pieces: list[Piece] = []
         self.weights: list[float] = []
-        """One for each piece."""
+        """Weight of each piece."""
         self.open: dict[str, list[tuple[int, int]]] = {"(": [], "[": []}
-        """For each kind of bracket, a stack of (index of the next piece, place in the text)."""
+        """For each kind of bracket, a stack of (index of the next piece, position in the text)."""
         self.products: list[tuple[int, int, float]] = []
-        """(first piece, end piece, factor) in the order they are to be multiplied."""
+        """(first piece, end piece, factor) in the order of multiplication."""
         self.issues: list[Issue] = []
 
     def scan(self) -> None:
@@ -89,16 +89,16 @@ class _Reader:
         self.weights.append(weight)
 
     def backslash(self, lexeme: str, start: int, end: int) -> None:
-        # a lone one leaves an empty piece of weight 1, as in the reference: it can keep neighbours apart
+        # a single backslash leaves an empty piece of weight 1, as in the reference: it can separate neighbours
         self.text(lexeme[1:], start + 1, end)
         if end == start + 1:
             message = "The backslash escapes nothing and is dropped; \\\\ is a backslash."
             self.issue("lone-backslash", message, start, end)
 
     def split(self, text: str, start: int, end: int) -> None:
-        """Add text, split at the word BREAK and the white space round it.
+        """Add text, split at the word BREAK and the whitespace around it.
 
-        Only this run counts: at its ends the word has no neighbour.
+        Only this run is examined: the word has no neighbour at its ends.
         """
         position = 0
         for match in _BREAK.finditer(text):
@@ -110,7 +110,7 @@ class _Reader:
         self.text(text[position:], start + position, end)
 
     def close(self, lexeme: str, start: int, end: int) -> None:
-        """Close a group, or keep what closes nothing as text."""
+        """Close a group, or keep an unmatched bracket as text."""
         bracket, factor = _CLOSING[lexeme[-1]]
         opened = self.open[bracket]
         if opened:
@@ -124,7 +124,7 @@ class _Reader:
             self.text(lexeme, start, end)
 
     def factor(self, lexeme: str, start: int) -> float:
-        """The factor of ``: NUMBER )``. What is no number is text, in two pieces, and the bracket counts as bare."""
+        """Factor of ``: NUMBER )``. An invalid number is text, in two pieces, and the bracket counts as bare."""
         number = lexeme[1:-1].strip()
         try:
             return float(number)
@@ -148,13 +148,13 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
 
     Args:
         source: Any string.
-        strict: Raise where the reference raises, instead of reporting an issue.
+        strict: Whether to raise where the reference raises, instead of reporting an issue.
 
     Returns:
-        The prompt; never without a fragment: an empty text gives one empty fragment.
+        The prompt, with at least one fragment: an empty text yields one empty fragment.
 
     Raises:
-        PromptError: In strict mode, for a weight made of digits and dots that is no number.
+        PromptError: In strict mode, for a weight of digits and dots that is not a number.
 
     >>> [(f.text, f.weight) for f in parse("a (red:1.4) [cat]").fragments]
     [('a ', 1.0), ('red', 1.4), (' ', 1.0), ('cat', 0.9090909090909091)]
@@ -174,7 +174,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
 
 
 def _timed(source: str) -> Iterator[Issue]:
-    """What changes with the steps is read before this syntax is, if at all; what is left of it is text and brackets."""
+    """Issues about time-dependent forms, which are read before this syntax, if at all; what remains is text."""
     if "[" in source and (":" in source or "|" in source):
         for edit in edits_of(read_editing(source).parts):
             message = (
@@ -189,7 +189,7 @@ def _timed(source: str) -> Iterator[Issue]:
 
 
 def _apply(weights: list[float], products: list[tuple[int, int, float]]) -> list[float]:
-    """Multiply ranges of weights, in order: floating point products depend on it."""
+    """Multiply ranges of weights in order, as floating point products depend on it."""
     if sum(end - start for start, end, _ in products) < 2000:
         for start, end, factor in products:
             for index in range(start, end):
@@ -204,7 +204,7 @@ def _apply(weights: list[float], products: list[tuple[int, int, float]]) -> list
 
 
 def _merge(pieces: list[Piece], weights: list[float]) -> tuple[tuple[Fragment | Break, ...], list[Issue]]:
-    """Join neighbours of equal weight and tell breaks from text."""
+    """Join neighbours of equal weight and separate breaks from text."""
     if not pieces:
         return (Fragment(()),), []
     parts: list[Fragment | Break] = []
@@ -236,7 +236,7 @@ def write(text: str, weight: float) -> Iterator[str]:
     >>> list(write("[cat] AND <dog:1>", 1.2))
     ['(\\[cat\\] and < dog:1>:1.2)']
     """
-    # letter case is nothing to CLIP, but to A1111 these words are commands
+    # CLIP ignores letter case, but to A1111 these words are commands
     escaped = _KEYWORDS.sub(lambda match: match[0].lower(), re.sub(r"[()\[\]\\]", r"\\\g<0>", text))
     escaped = _TAG_START.sub("< ", escaped)
     if weight == 1.0:
@@ -246,7 +246,7 @@ def write(text: str, weight: float) -> Iterator[str]:
 
 
 def _finish(written: str) -> str:
-    """At the very end A1111 takes a number for the weight of an AND part; in brackets it is text."""
+    """A1111 takes a number at the very end for the weight of an AND part; brackets make it text."""
     return _LAST_NUMBER.sub(r":(\1:1)", written)
 
 

@@ -5,9 +5,9 @@ Only round brackets have a meaning, and ``\(`` and ``\)`` are those characters:
     (text)         1.1 times the weight outside
     (text:NUMBER)  NUMBER, whatever the weight outside; NUMBER is anything Python's float() reads
 
-A bracket that closes nothing is text, and from there on brackets only count until they are even again. A bracket that
-is never closed is text to the end, unless the text ends in ``)``: then the two are taken off as if they were a pair,
-and the inside is read afresh.
+An unmatched closing bracket is text, and from there on brackets only count until they are balanced again. An unclosed
+bracket makes the rest text, unless that ends in ``)``: then the two are removed as if they were a pair, and the inside
+is read anew.
 
 Source: docs/reference/syntaxes.md, "ComfyUI syntax"; behaviour of ComfyUI 0.29.0.
 """
@@ -36,7 +36,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
         strict: Accepted for symmetry; ComfyUI refuses no prompt.
 
     Returns:
-        The prompt; without any fragment for an empty text.
+        The prompt, without fragments for an empty text.
 
     >>> [(f.text, f.weight) for f in parse("a ((red:1.4)) \\(cat\\)").fragments]
     [('a ', 1.0), ('red', 1.4), (' (cat)', 1.0)]
@@ -55,12 +55,12 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
 
 
 _Range = tuple[int, int, float, int, int]
-"""A stretch of the source that is still to be read: its start and end, its weight, its first bracket and one past its
-last. Without brackets, or where they are not to be looked at, it is text."""
+"""Pending stretch of the source: its start and end, its weight, its first bracket and one past its last. Without
+brackets, or if they are to be ignored, it is text."""
 
 
 class _Reader:
-    """Splits ranges of the source into text and groups. Each bracket is looked at once, whatever the nesting."""
+    """Splits ranges of the source into text and groups, visiting each bracket once, whatever the nesting."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -70,7 +70,7 @@ class _Reader:
         self.issues: list[Issue] = []
 
     def read(self) -> None:
-        # a stack, the next one last; groups are split when their turn comes
+        # a stack, the next one last; groups are split later
         todo = [(0, len(self.source), 1.0, 0, len(self.brackets))]
         while todo:
             start, end, weight, index, stop = todo.pop()
@@ -80,7 +80,7 @@ class _Reader:
                 self.fragments.append(Fragment(_pieces(self.source, start, end), weight))
 
     def split(self, start: int, end: int, weight: float, index: int, stop: int) -> list[_Range]:
-        """One level of a range: text at the given weight, groups with theirs."""
+        """Split one level of a range: text at the given weight, groups at theirs."""
         items: list[_Range] = []
         depth = 0  # never above 0 here: a group is taken in one step
         while index < stop:
@@ -107,9 +107,9 @@ class _Reader:
         return items
 
     def group(self, weight: float, opening: int, closing: int) -> _Range:
-        """``(…)`` or ``(…:number)`` between two brackets."""
+        """Group ``(…)`` or ``(…:number)`` between two brackets."""
         inside, end = self.brackets[opening] + 1, self.brackets[closing]
-        # a number holds no bracket, so the search for its colon ends at the last one
+        # a number contains no bracket, so the search for its colon ends at the last one
         colon = self.source.rfind(":", max(inside, self.brackets[closing - 1]), end)
         if colon > inside:
             number = self.source[colon + 1 : end]
@@ -124,7 +124,7 @@ class _Reader:
         return inside, end, weight * FACTOR, opening + 1, closing
 
     def unclosed(self, start: int, end: int, weight: float, index: int, stop: int) -> _Range:
-        """The rest of a range from a bracket that is never closed in it."""
+        """Rest of a range after a bracket that is never closed in it."""
         if self.brackets[stop - 1] == end - 1 and self.source[end - 1] == ")":
             return self.group(weight, index, stop - 1)
         self.issue("unclosed-bracket", "“(” is never closed: it and what follows is text.", start)
@@ -135,7 +135,7 @@ class _Reader:
 
 
 def _partners(source: str, brackets: list[int]) -> list[int | None]:
-    """For each bracket that opens, the index of the one that closes it."""
+    """For each opening bracket, the index of the closing one."""
     partner: list[int | None] = [None] * len(brackets)
     stack: list[int] = []
     for index, position in enumerate(brackets):
@@ -147,7 +147,7 @@ def _partners(source: str, brackets: list[int]) -> list[int | None]:
 
 
 def _pieces(source: str, start: int, end: int) -> tuple[Piece, ...]:
-    """A range of text without the backslashes of its escapes."""
+    """Pieces of a range of text, without the backslashes of its escapes."""
     pieces: list[Piece] = []
     position = start
     for match in _ESCAPE.finditer(source, start, end):

@@ -9,8 +9,8 @@ r"""Prompt syntax of the compel library, as InvokeAI and diffusers users write i
     cat.swap(dog)                    needs control of the sampler's attention; an encoder reads the original
     withLora(name, 0.5)              leaves no text
 
-Weights multiply, outer first. Neighbours of equal weight are joined with a space. What does not fit the grammar is
-text.
+Weights multiply, outer first. Neighbours of equal weight are joined with a space. Anything that does not fit the
+grammar is text.
 
 Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
@@ -43,7 +43,7 @@ from .record import Syntax, decimal
 
 _ODD_SPACE = re.compile(r"[\v\f]")
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
-# from the first of its backslashes only: beginning anew at each of them would be quadratic
+# from the first of its backslashes only: starting at each of them would be quadratic
 _ESCAPE = re.compile(r'(?<!\\)(\\+)[()"]')
 
 
@@ -52,14 +52,14 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
 
     Args:
         source: Any string.
-        strict: Raise where compel raises, instead of reporting an issue.
+        strict: Whether to raise where compel raises, instead of reporting an issue.
 
     Returns:
-        The prompt. Its ``sections`` hold what ``.and`` and ``.blend`` say; its ``parts`` are all fragments in order.
+        The prompt. Its ``sections`` represent ``.and`` and ``.blend``; its ``parts`` are all fragments in order.
 
     Raises:
-        PromptError: In strict mode, if a blend or conjunction has another number of weights than of prompts, or text
-            stands behind a blend.
+        PromptError: In strict mode, if a blend or conjunction has different numbers of weights and prompts, or text
+            follows a blend.
 
     >>> [(f.text, f.weight) for f in parse("a tall man (picking apricots+)++").fragments]
     [('a tall man', 1.0), ('picking', 1.2100000000000002), ('apricots', 1.3310000000000004)]
@@ -68,7 +68,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
 
 
 class _Reader:
-    """Turns nodes into fragments whose pieces stand in the source."""
+    """Turns nodes into fragments whose pieces refer to the source."""
 
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
@@ -132,7 +132,7 @@ class _Reader:
         return (_single(prompt),) if prompt else ()
 
     def weights(self, several: Several) -> tuple[list[float], bool]:
-        """Weights of the prompts, and whether they are to be divided by their sum."""
+        """Weights of the prompts, and whether to divide them by their sum."""
         options = list(several.options)
         normalize = several.operator != ".blend" or not options or options[-1].key != "no_normalize"
         if not normalize:
@@ -156,7 +156,7 @@ class _Reader:
         return numbers or [1.0] * count, normalize
 
     def ignored(self, position: int, message: str, *, is_error: bool = False) -> None:
-        """Say that the text from here on has no effect, if there is any."""
+        """Report that the text from here on, if any, has no effect."""
         if self.parser.skip(position, len(self.text)) < len(self.text):
             span = self.span(position, len(self.text))
             if is_error:
@@ -165,17 +165,17 @@ class _Reader:
                 self.issues.append(Issue("ignored-text", f"The {message}.", span))
 
     def problem(self, code: str, message: str, span: Span) -> None:
-        """What compel refuses."""
+        """Report something that compel refuses."""
         if self.strict:
             raise PromptError(message, self.source, span)
         self.issues.append(Issue(code, message, span))
 
     def span(self, start: int, end: int) -> Span:
-        """A stretch of the text as it stands in the source."""
+        """Span in the source of a stretch of the text."""
         return Span(self.positions[start], self.positions[end])
 
     def collect(self, nodes: Sequence[Node]) -> None:
-        """Note LoRAs, and brackets that have become text."""
+        """Collect LoRAs, and brackets that have become text."""
         for node in nodes:
             if node.lora is not None:
                 self.loras.append(node.lora)
@@ -236,7 +236,7 @@ class _Reader:
 
 
 class _Text(NamedTuple):
-    """A word and where each of its characters stands in the source."""
+    """A word with the positions of its characters in the source."""
 
     characters: str
     positions: list[int]
@@ -250,9 +250,9 @@ def _single(prompt: tuple[Fragment | Swap, ...], weight: float = 1.0) -> Section
 
 
 def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
-    """Words of one weight as one fragment, a space between them.
+    """Join words of equal weight into a fragment, separated by spaces.
 
-    An escape loses its backslash each time compel makes a fragment of it: once as it is read, once as the tree is
+    An escape loses a backslash each time compel makes a fragment of it: once when it is read, once when the tree is
     flattened, and once for each word joined to it.
     """
     if not run:
@@ -270,7 +270,7 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
 
 
 def _unescaped(word: _Text, passes: int) -> _Text:
-    """Without the backslashes of its escapes, of which each pass takes the last one in front of a character."""
+    """Remove the backslashes of escapes: each pass removes the last one before a character."""
     characters, positions = word
     ends = [(match.end(1), len(match[1])) for match in _ESCAPE.finditer(characters)]
     gone = {index for end, count in ends for index in range(end - min(count, passes), end)}
@@ -281,7 +281,7 @@ def _unescaped(word: _Text, passes: int) -> _Text:
 
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:
-    """The text with a space behind each comma that has none, and for each character its place in the source."""
+    """The text with a space after each comma that has none, and the position of each character in the source."""
     commas = {match.start() for match in re.finditer(r",(\S)", source)}
     positions = [at for index in range(len(source)) for at in ([index, index] if index in commas else [index])]
     return re.sub(r",(\S)", r", \1", source), positions

@@ -1,7 +1,7 @@
 """The grammar of the compel library's prompts: text in, a tree of words and weighted groups out.
 
-It tries its alternatives in a fixed order. Each rule remembers what it found at each place, so that trying again costs
-nothing and reading is linear in the length of the text.
+Alternatives are tried in a fixed order. Each rule caches its result at each position, so that reading is linear in the
+length of the text.
 
 Source: docs/reference/syntaxes.md, "compel syntax"; behaviour of compel 2.5.1.
 """
@@ -20,11 +20,11 @@ from ..prompt import Lora
 
 PLUS, MINUS = 1.1, 0.9
 MAX_DEPTH = 40
-"""Brackets nested deeper than this are text; compel itself fails at some such depth."""
+"""Maximum nesting of brackets; deeper ones are text. compel itself fails at some such depth."""
 
 _WHITE = " \t\r\n"
 _LINE_END = re.compile("[\n\r]")
-# in quotes these two characters are one that is white space; as long as before, so that places stay what they are
+# in quotes these pairs of characters are one of whitespace; same length, so that positions stay the same
 _WHITE_ESCAPES = {r"\n": " \n", r"\r": " \n", r"\t": " \t", r"\f": "\f\f"}
 _WHITE_ESCAPE = re.compile(r"\\[nrtf]")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -32,7 +32,7 @@ _GAP = re.compile(r"(?:\f*[ \t\r\n])*")
 _SIGNS = re.compile(r"\++|-+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)|-?[0-9]+")
 _KEYWORD = re.compile(r"[A-Za-z0-9_-]+")
-# no other white space ends a word, and no rule takes the last two
+# no other whitespace ends a word, and no rule accepts the last two
 _FREE = re.compile(r"[^ \t\r\n\v\f]+")
 _WORD = re.compile(
     r"""(?:\\[()",.+\-=] | [+-](?![ \t\r\n()",.+\-=]|\Z) | -?[0-9]+ | [^ \t\r\n\v\f()",.+\-=])+""", re.VERBOSE
@@ -41,21 +41,21 @@ _WORD = re.compile(
 
 @dataclass(frozen=True)
 class Node:
-    """What a rule found: a word, or a group of nodes with a weight."""
+    """Result of a rule: a word, or a group of nodes with a weight."""
 
     start: int = 0
     end: int = 0
-    """Where the word stands; for a group, nothing."""
+    """Start and end of the word; unused for a group."""
     children: tuple[Node, ...] | None = None
     """None for a word."""
     weight: float = 1.0
     lora: Lora | None = None
     edited: tuple[Node, ...] | None = None
-    """For a swap, what would take the place of the children."""
+    """For a swap, the replacement of the children."""
     options: tuple[Option, ...] = ()
 
     def moved(self, offset: int) -> Node:
-        """The same, counted from a place ``offset`` characters before."""
+        """The same node, counted from ``offset`` characters earlier."""
         if not offset:
             return self
         children, edited = (
@@ -73,12 +73,12 @@ class Option(NamedTuple):
 
     @property
     def key(self) -> float | str:
-        """What compel takes for a weight: the name, where there is one."""
+        """The weight as compel takes it: the name, if there is one."""
         return self.value if self.name is None else self.name
 
     @property
     def number(self) -> float | None:
-        """The weight it is, or None."""
+        """The value as a weight, or None."""
         try:
             return float(self.key)
         except ValueError:
@@ -89,7 +89,7 @@ Found = tuple[Node, int]
 
 
 class Parser:
-    """The grammar over one text. Rules return what they found and where it ends, or None."""
+    """Grammar of one text. Rules return what they found and where it ends, or None."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -97,36 +97,36 @@ class Parser:
         self.memo: dict[tuple[str, int, int], Found | None] = {}
         self.depth = 0
         self.is_too_deep = False
-        # what may stand in brackets and quotes
+        # allowed in brackets and quotes
         self.rules_without_commas = (self.lora, self.attention, self.swap, self.paren, self.quoted, self.word)
         self.rules = (*self.rules_without_commas, partial(self.mark, ","), partial(self.mark, "."))
 
     # -- small things ------------------------------------------------------------------------------------------------
 
     def skip(self, position: int, end: int) -> int:
-        """The place behind white space."""
+        """Position after whitespace."""
         if position < end and self.text[position] not in _WHITE:
             return position  # the usual case, quicker than a match
         match = _SPACE.match(self.text, position, end)
         return match.end() if match else position
 
     def gap(self, position: int, end: int) -> int:
-        """The place behind white space between the parts of a prompt; a form feed in front of other space counts."""
+        """Position after whitespace between the parts of a prompt; a form feed before other whitespace counts."""
         match = _GAP.match(self.text, position, end)
         return match.end() if match else position
 
     def literal(self, literal: str, position: int, end: int) -> int | None:
-        """The end of a literal behind white space, or None."""
+        """End of a literal after whitespace, or None."""
         position = self.skip(position, end)
         return position + len(literal) if self.text.startswith(literal, position, end) else None
 
     def call(self, name: str, position: int, end: int) -> int | None:
-        """The end of a name with a bracket behind it, or None."""
+        """End of a name followed by a bracket, or None."""
         behind = self.literal(name, position, end)
         return None if behind is None else self.literal("(", behind, end)
 
     def once(self, rule: str, position: int, end: int, read: Callable[[int, int], Found | None]) -> Found | None:
-        """Read a rule, or recall what it gave here before."""
+        """Read a rule, or recall its earlier result at this position."""
         key = (rule, position, end)
         if key not in self.memo:
             self.memo[key] = read(position, end)
@@ -135,7 +135,7 @@ class Parser:
     # -- words and groups --------------------------------------------------------------------------------------------
 
     def word(self, position: int, end: int) -> Found | None:
-        """A word, which syntax may stand beside."""
+        """A word, which may be adjacent to syntax."""
         return self.once("word", self.skip(position, end), end, self._word)
 
     def _word(self, position: int, end: int) -> Found | None:
@@ -143,7 +143,7 @@ class Parser:
         return (Node(position, match.end()), match.end()) if match else None
 
     def free(self, position: int, end: int) -> Found | None:
-        """Everything up to the next white space, whatever is in it."""
+        """Everything up to the next whitespace."""
         match = _FREE.match(self.text, position, end)
         return (Node(position, match.end()), match.end()) if match else None
 
@@ -175,7 +175,7 @@ class Parser:
     def whole(
         self, content: tuple[int, int], read: Callable[[Parser, int, int], tuple[tuple[Node, ...], int] | None]
     ) -> tuple[Node, ...] | None:
-        """What stands in a quotation, if it fits the grammar to its end; ``read`` is `inside` or `prompt`."""
+        """Content of a quotation, if all of it fits the grammar; ``read`` is `inside` or `prompt`."""
         start, stop = content
         parser, offset = self, 0
         if _WHITE_ESCAPE.search(self.text, start, stop):
@@ -188,7 +188,7 @@ class Parser:
         return tuple(node.moved(offset) for node in found[0])
 
     def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
-        """What stands in brackets or quotes; None where they are nested too deep."""
+        """Content of brackets or quotes; None if nested too deep."""
         if self.depth == MAX_DEPTH:
             self.is_too_deep = True
             return None
@@ -198,7 +198,7 @@ class Parser:
         return found
 
     def quote(self, position: int, end: int) -> tuple[int, int] | None:
-        """Where the content of a quotation starts and ends."""
+        """Start and end of the content of a quotation."""
         if not self.text.startswith('"', position, end):
             return None
         next_line = bisect_left(self.line_ends, position)
@@ -212,7 +212,7 @@ class Parser:
         return None if last_escaped < 0 else (position + 1, last_escaped)
 
     def either(self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]) -> Found | None:
-        """The first rule that reads something."""
+        """Result of the first rule that matches."""
         for rule in rules:
             found = rule(position, end)
             if found is not None:
@@ -222,7 +222,7 @@ class Parser:
     def many(
         self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]
     ) -> tuple[tuple[Node, ...], int]:
-        """As many as there are."""
+        """Results of as many matches as there are."""
         nodes: list[Node] = []
         while (found := self.either(position, end, rules)) is not None:
             nodes.append(found[0])
@@ -230,11 +230,11 @@ class Parser:
         return tuple(nodes), position
 
     def target(self, position: int, end: int) -> Found | None:
-        """What an operator can act on."""
+        """Target of an operator."""
         return self.either(position, end, (self.quoted, self.paren, self.word))
 
     def mark(self, mark: str, position: int, end: int) -> Found | None:
-        """A comma or full stop behind white space: in brackets a word of its own."""
+        """A comma or full stop after whitespace: in brackets a separate word."""
         behind = self.literal(mark, position, end)
         return None if behind is None else (Node(behind - 1, behind), behind)
 
@@ -299,7 +299,7 @@ class Parser:
         return None if close is None else (Node(position, close, lora=Lora(name[0], weight), children=()), close)
 
     def options(self, position: int, end: int) -> tuple[list[Option], int]:
-        """Numbers and words between commas, each possibly behind ``name=``."""
+        """Numbers and words between commas, each optionally preceded by ``name=``."""
         found: list[Option] = []
         behind = position
         while True:
@@ -323,7 +323,7 @@ class Parser:
     # -- whole prompts -----------------------------------------------------------------------------------------------
 
     def prompt(self, position: int, end: int) -> tuple[tuple[Node, ...], int]:
-        """A whole prompt: what fits the grammar, and else free text."""
+        """A whole prompt: grammar where it fits, and otherwise free text."""
         rules = (self.swap, self.lora, self.attention, self.quoted, self.paren, self.free)
         nodes: list[Node] = []
         while (found := self.either(self.gap(position, end), end, rules)) is not None:
@@ -332,7 +332,7 @@ class Parser:
         return tuple(nodes), self.gap(position, end)
 
     def several(self, operators: Sequence[str], position: int, end: int) -> Several | None:
-        """``(target, target, ...)`` with one of the operators behind it."""
+        """``(target, target, ...)`` followed by one of the operators."""
         opened = behind = self.literal("(", position, end)
         if behind is None:
             return None

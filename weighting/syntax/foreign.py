@@ -1,6 +1,6 @@
-r"""Forms of one syntax that are text in another, and the issues that say so. Prompts are read the same with them.
+r"""Forms of one syntax that are text in another, and the issues that say so. They do not affect how prompts are read.
 
-What people write for other reasons, such as ``C++``, ``red-haired`` and ``\\[``, is none of them.
+Text that people write for other reasons, such as ``C++``, ``red-haired`` and ``\\[``, is not included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OF_COMPEL = (
 
 
 def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
-    """An issue for each form of another syntax in a prompt.
+    """Issues for each form of another syntax in a prompt.
 
     >>> from . import parse
     >>> [issue.message for issue in parse("a [red] cat", "comfy").issues]

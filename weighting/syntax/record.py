@@ -1,4 +1,4 @@
-"""What the pack knows of a prompt syntax, as one record: how it is read, written and cut into chunks by default."""
+"""Record of a prompt syntax: how it is read, written and by default cut into chunks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..prompt import Lora, Prompt
 
 
 class Foreign(NamedTuple):
-    """A form of another syntax, which is nothing but text in the one that it is foreign to."""
+    """A form of another syntax that is plain text in this one."""
 
     form: re.Pattern[str]
-    """Finds it in a prompt, in time that is linear in the length of the prompt."""
+    """Pattern of the form, which matches in time linear in the length of the prompt."""
     syntax: str
-    """The name of the syntax that it is a form of."""
+    """Name of the syntax it belongs to."""
     meaning: str
-    """What it is there, as the end of a sentence that begins with the quoted form."""
+    """Its meaning there, as the end of a sentence that begins with the quoted form."""
     part: str = "it"
-    """What of it is text, as the beginning of a sentence."""
+    """The part of it that is text, as the beginning of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -29,32 +29,32 @@ class Syntax:
     """A prompt syntax."""
 
     parse: Callable[..., Prompt]
-    """Reads a prompt; takes ``(source, *, strict)``."""
+    """Parser, called with ``(source, *, strict)``."""
     summary: str
-    """How its weights look, for menus."""
+    """Form of its weights, for menus."""
     chunking: str
-    """The chunk rule that ``as syntax`` means."""
+    """Chunk rule selected by ``as syntax``."""
     write: Callable[[str, float], Iterator[str]] | None = None
-    """Ways of writing text with a weight, the most readable first; none for a weight it has no words for. What comes
-    out is read back before it is taken. None: no prompt can be written in it."""
+    """Writer of text with a weight, which yields forms, the most readable first, and none for a weight it cannot
+    express. Its output is read back before use. None: no prompt can be written in this syntax."""
     finish: Callable[[str], str] = str
-    """Last touch to a whole written prompt."""
+    """Final step for a whole written prompt."""
     is_spaced: bool = False
-    """Whether a space stands between any two fragments, as if it were typed."""
+    """Whether a space is implied between any two fragments."""
     break_word: str | None = None
-    """What ends a chunk; None: nothing does."""
+    """Word that ends a chunk, or None."""
     write_lora: Callable[[Lora], str] | None = None
-    """How a LoRA is named in the text; None: not at all."""
+    """Writer of a LoRA, or None if the syntax has no form for it."""
     has_tags: bool = False
-    """Whether tags of extra networks, ``<lora:name:0.8>``, are taken out before it is read."""
+    """Whether tags of extra networks, ``<lora:name:0.8>``, are removed before reading."""
     foreign: tuple[Foreign, ...] = ()
-    """Forms of other syntaxes that are text in this one, of which its users should know."""
+    """Forms of other syntaxes that are text in this one, which users should know."""
     is_cleaned: bool = False
-    """Whether comments are taken out and text is repaired, as Forge does, unless its user does without."""
+    """Whether comments are removed and text is repaired, as in Forge, unless the user disables it."""
 
 
 def decimal(weight: float) -> str:
-    """Eight digits without exponent: neither A1111 nor compel reads one.
+    """Format with eight digits and no exponent, which neither A1111 nor compel reads.
 
     >>> decimal(1e-05), decimal(1.2100000000001)
     ('0.00001', '1.21')

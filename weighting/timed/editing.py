@@ -1,16 +1,15 @@
-r"""A1111's prompt editing ``[from:to:when]`` and alternation ``[a|b]``: reading them, and the text at a step.
+r"""A1111's prompt editing ``[from:to:when]`` and alternation ``[a|b]``: parsing, and the text at a step.
 
 Inside brackets everything must be well-formed, where text is any characters but ``\ [ ] ( ) : |``, or a backslash and
-the character behind it::
+the character after it::
 
     ( P )   ( P : P )   [ P ]     brackets of the weight syntax: they stay in the text
     [ P : P : when ]              edit: the first until ``when``, then the second
     [ P : when ]                  edit: nothing until ``when``, then the text
     [ P | P | ... ]               alternation: one after the other, a step each
 
-P is text and brackets, or nothing. A bracket that does not fit is text, and what stands in it gets its own chance. If a
-``|`` stands outside an alternation, or a backslash at the very end or before a line break, nothing in the prompt is
-edited.
+P is text and brackets, or nothing. A bracket that does not fit is text, and its content is parsed independently. With a
+``|`` outside an alternation, or a backslash at the very end or before a line break, nothing in the prompt is edited.
 
 Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -43,22 +42,22 @@ class Edit(NamedTuple):
     """``[from:to:when]``."""
 
     before: tuple[Part, ...]
-    """What stands until then."""
+    """Content before that time."""
     after: tuple[Part, ...]
-    """What stands from then on."""
+    """Content from that time on."""
     when: str
-    """The number as written: with a point it is a part of the steps, without one a step."""
+    """The number as written: with a point it is a share of the steps, without one a step."""
     span: Span
-    """The whole of it, brackets included."""
+    """The whole edit, including brackets."""
 
 
 class Alternation(NamedTuple):
     """``[a|b|...]``."""
 
     options: tuple[tuple[Part, ...], ...]
-    """What takes turns; each may be empty."""
+    """Alternatives; each may be empty."""
     span: Span
-    """The whole of it, brackets included."""
+    """The whole alternation, including brackets."""
 
 
 Part = Span | Edit | Alternation
@@ -67,18 +66,18 @@ Part = Span | Edit | Alternation
 
 @dataclass
 class _Group:
-    """A bracket that is not closed yet; the prompt as a whole is one too, without a bracket."""
+    """An open bracket, or the prompt as a whole."""
 
     bracket: str
     start: int
     sections: list[deque[Part]] = field(default_factory=lambda: [deque[Part]()])
-    """What stands between the borders."""
+    """Content between the borders."""
     borders: list[Span] = field(default_factory=list[Span])
-    """Where its colons or bars stand."""
+    """Positions of its colons or bars."""
     is_alternation: bool = False
 
     def add(self, parts: deque[Part]) -> None:
-        """Add to the last section; the parts are used up."""
+        """Add parts to the last section and empty their queue."""
         self.sections[-1] = _joined(self.sections[-1], parts)
 
     def border(self, span: Span) -> None:
@@ -87,7 +86,7 @@ class _Group:
         self.sections.append(deque[Part]())
 
     def as_text(self) -> deque[Part]:
-        """Its bracket, its sections and the borders between them; the sections are used up."""
+        """Its bracket, its sections and the borders between them; empties the sections."""
         parts = _joined(deque[Part]([Span(self.start, self.start + 1)]), self.sections[0])
         for border, section in zip(self.borders, self.sections[1:], strict=True):
             parts = _joined(_joined(parts, deque[Part]([border])), section)
@@ -95,9 +94,10 @@ class _Group:
 
 
 def _joined(left: deque[Part], right: deque[Part]) -> deque[Part]:
-    """Both behind one another, text that follows text as one.
+    """Concatenate parts, joining adjacent text.
 
-    Both are used up: the shorter goes into the longer, so that many parts in many brackets are not moved many times.
+    Both queues are consumed: the shorter goes into the longer, so that many parts in many brackets are not moved many
+    times.
     """
     if left and right:
         last, first = left[-1], right[0]
@@ -112,12 +112,12 @@ def _joined(left: deque[Part], right: deque[Part]) -> deque[Part]:
 
 
 class Editing(NamedTuple):
-    """What `read_editing` finds."""
+    """Result of `read_editing`."""
 
     parts: tuple[Part, ...]
-    """The prompt in order; a single stretch of text where nothing is edited."""
+    """The prompt in order; a single stretch of text if nothing is edited."""
     turned_off_by: Span | None = None
-    """What keeps the whole prompt from being edited, if anything does."""
+    """Span that keeps the whole prompt from being edited, if any."""
 
 
 def read_editing(source: str) -> Editing:
@@ -133,7 +133,7 @@ def read_editing(source: str) -> Editing:
     Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7))
     """
     prompt = _Group("", 0)
-    groups = [prompt]  # what is open, outermost first
+    groups = [prompt]  # open groups, outermost first
     position = 0
 
     def close(part: Part) -> None:
@@ -170,7 +170,7 @@ def read_editing(source: str) -> Editing:
         elif match[0] == (")" if group.bracket == "(" else "]") and (group.bracket == "(" or not group.borders):
             groups.pop()
             groups[-1].add(_joined(group.as_text(), deque[Part]([span])))
-        else:  # what is open does not fit
+        else:  # an open group does not fit
             if bar := _open_bar(groups):
                 return _unedited(source, bar)
             for unfit in groups[1:]:
@@ -189,12 +189,12 @@ def _unedited(source: str, culprit: Span) -> Editing:
 
 
 def _open_bar(groups: Sequence[_Group]) -> Span | None:
-    """The first ``|`` of an alternation that is not closed."""
+    """The first ``|`` of an alternation that is never closed."""
     return next((group.borders[0] for group in groups if group.is_alternation), None)
 
 
 def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
-    """All edits and alternations, those inside others too, in no particular order."""
+    """All edits and alternations, including nested ones, in no particular order."""
     found: list[Edit | Alternation] = []
     waiting = list(parts)
     while waiting:
@@ -207,12 +207,12 @@ def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
 
 
 def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -> list[Span]:
-    """The stretches of text that make the prompt at a step.
+    """Stretches of text that make up the prompt at a step.
 
     Args:
-        parts: From `read_editing`.
-        step: Counted from 1.
-        last_steps: By the span of each edit, the last step at which its first text stands.
+        parts: Parts from `read_editing`.
+        step: Step, counted from 1.
+        last_steps: Last step of each edit's first text, by the span of the edit.
 
     Returns:
         Stretches of the source, in order.

@@ -1,7 +1,7 @@
 """Prompts that change while an image is sampled: A1111's prompt editing, alternation and AND.
 
-A prompt is cut at AND first; each part has a list of texts, each with the last step at which it stands. Which of them a
-sampler's call uses is the counter's to say.
+A prompt is cut at AND first; each part has a list of texts, each with its last step. The counter decides which of them
+a call of the sampler uses.
 
 Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -20,20 +20,22 @@ from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, s
 
 Counter = Literal["as the WebUI counts", "as written"]
 COUNTERS: tuple[Counter, ...] = get_args(Counter)
-"""How the calls of a sampler are counted, default first. The WebUI compares a counter from 0 with steps from 1, so each
-change comes one call later than written, and the last text of an alternation may never come."""
+"""Ways of counting the calls of a sampler, default first. The WebUI compares a counter from 0 with steps from 1, so
+each change comes one call later than written, and the last text of an alternation may never be used."""
 
 MAX_STEPS = 10000
-"""As many steps as ComfyUI's samplers take."""
+"""Maximum number of steps, as in ComfyUI's samplers."""
 
 MAX_CHANGES = 1_000_000
-"""Edits and alternations, or parts between ANDs, times steps; more would take seconds and hundreds of megabytes."""
+"""Maximum number of edits and alternations, or parts between ANDs, times steps; more would take seconds and hundreds of
+megabytes."""
 
 MAX_CHARACTERS = 4_000_000
-"""Of all texts of a prompt together, which are 10,000 chunks or so: an alternation can make thousands of long texts."""
+"""Maximum length of all texts of a prompt together, about 10,000 chunks: an alternation can make thousands of long
+texts."""
 
 AND_WORD = re.compile(r"\bAND\b")
-"""What cuts a prompt, anywhere in it."""
+"""Separator of a prompt's parts."""
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _WHEN = re.compile(r"[ \t]*[0-9.]+[ \t]*")
@@ -41,16 +43,16 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?|\d*\.\d+)")
 
 
 class TimedText(NamedTuple):
-    """A text and how long it stands."""
+    """A text and its duration."""
 
     last_step: int
-    """The last step at which it stands, counted from 1."""
+    """Its last step, counted from 1."""
     fragment: Fragment
     """The text, made of pieces of the prompt."""
 
     @property
     def text(self) -> str:
-        """What is encoded."""
+        """Text to encode."""
         return self.fragment.text
 
 
@@ -61,17 +63,17 @@ class Branch:
     weight: float
     """Its share of the guidance; 1.0 is neutral."""
     texts: tuple[TimedText, ...]
-    """At least one, in the order of time; that of the last step at the end."""
+    """At least one text, in order of time, the last one for the last step."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses.
 
         Args:
-            call: Counted from 0.
-            counter: How calls are counted.
+            call: Call, counted from 0.
+            counter: Way of counting calls.
 
         Returns:
-            The first text that has not ended; beyond the last step the first of all, as in the WebUI.
+            The first text that has not ended; beyond the last step, the very first, as in the WebUI.
         """
         step = call if counter == "as the WebUI counts" else call + 1
         index = bisect_left(self.texts, step, key=lambda text: text.last_step)
@@ -83,33 +85,33 @@ class TimedPrompt:
     """A prompt through all steps."""
 
     source: str
-    """The text as the user typed it."""
+    """The text as typed."""
     branches: tuple[Branch, ...]
-    """At least one."""
+    """At least one branch."""
     steps: int
-    """How many steps there are."""
+    """Number of steps."""
     issues: tuple[Issue, ...]
-    """What the author should know of times and AND. Problems within the texts are found when they are read."""
+    """Issues about times and AND. Problems within the texts are found when they are read."""
 
 
 class AndPart(NamedTuple):
     """A part of a prompt between ANDs."""
 
     span: Span
-    """Its text, without the weight and the white space behind."""
+    """Its text, without the weight and trailing whitespace."""
     weight: float = 1.0
-    """1.0 if none is written."""
+    """The weight, 1.0 if none is written."""
     weight_span: Span | None = None
-    """Where the weight stands, colon included."""
+    """Position of the weight, including the colon."""
 
 
 def read_timed(source: str, steps: int, *, has_comments: bool = True) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
     Args:
-        source: Any string. Tags such as ``<lora:name:0.8>`` are taken out first.
+        source: Any string. Tags such as ``<lora:name:0.8>`` are removed first.
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
-        has_comments: Whether ``#`` starts a comment, which is taken out as well.
+        has_comments: Whether ``#`` starts a comment, which is removed as well.
 
     Returns:
         The prompt.
@@ -138,7 +140,7 @@ def read_timed(source: str, steps: int, *, has_comments: bool = True) -> TimedPr
 
 
 def _with_taken_out(prompt: TimedPrompt, found: Bare) -> TimedPrompt:
-    """The prompt in places of the whole text, and what is to be said of what was taken out of that."""
+    """The prompt in positions of the whole text, with issues about the removed parts."""
     # thousands of steps may share a few texts
     fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
     moved = {fragment: found.fragment.part(fragment) for fragment in fragments}
@@ -154,7 +156,7 @@ def _with_taken_out(prompt: TimedPrompt, found: Bare) -> TimedPrompt:
 def split_and(source: str) -> tuple[AndPart, ...]:
     """Cut a prompt at the word AND and read the weight at the end of each part.
 
-    Brackets and edits do not matter to it. White space in front of a part stays, behind it goes.
+    Brackets and edits are ignored. Leading whitespace of a part is kept, trailing whitespace removed.
 
     Args:
         source: Any string.
@@ -187,19 +189,19 @@ def schedule(
     hires_steps: int | None = None,
     old_rule: bool = False,
 ) -> tuple[TimedText, ...]:
-    """The texts that edits and alternations make of a prompt.
+    """Texts that edits and alternations make of a prompt.
 
     Args:
         source: The prompt.
         steps: Sampling steps of the first pass.
         within: The part of the prompt to read; all of it by default.
-        hires_steps: Sampling steps of the second pass, if it is that one whose texts are wanted. Its times go on where
-            the first pass ends: parts from 1.0 to 2.0, steps from ``steps`` on.
-        old_rule: Numbers below 1 are parts of ``steps``, all others are steps, in both passes (the WebUI's setting
-            "use old prompt editing timelines").
+        hires_steps: Sampling steps of the second pass, to get its texts. Its times continue after the first pass:
+            shares from 1.0 to 2.0, steps from ``steps`` on.
+        old_rule: Whether numbers below 1 are shares of ``steps`` and all others steps, in both passes (the WebUI's
+            setting "use old prompt editing timelines").
 
     Returns:
-        The texts, each with its last step. The texts of a prompt without edits are one. Equal neighbours stay apart.
+        The texts, each with its last step; a single one for a prompt without edits. Equal neighbours are not joined.
 
     Raises:
         ValueError: As in `read_timed`.
@@ -211,13 +213,13 @@ def schedule(
 
 @dataclass
 class _Sizes:
-    """What has been made of a prompt so far, of all its branches together."""
+    """Running totals for a prompt, over all its branches."""
 
     changes: int = 0
     characters: int = 0
 
     def add(self, count: int, steps: int, what: str) -> None:
-        """Count changes that are still to be made."""
+        """Count changes to be made."""
         self.changes += count * steps
         if self.changes > MAX_CHANGES:
             raise ValueError(
@@ -245,7 +247,7 @@ def _texts(
     hires_steps: int | None = None,
     old_rule: bool = False,
 ) -> tuple[TimedText, ...]:
-    """The texts of a part of the prompt that begins at ``start`` and is read already; the rest as in `schedule`."""
+    """Texts of a part of the prompt that begins at ``start`` and is already parsed; the rest as in `schedule`."""
     edits = edits_of(parts)
     total = steps if hires_steps is None or old_rule else hires_steps
     last_steps = {
@@ -277,13 +279,13 @@ def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Pie
 
 
 def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool) -> int:
-    """The last step before a change; below 1 if it comes before the first."""
+    """Last step before a change; below 1 if the change comes before the first step."""
     total = steps if hires_steps is None else hires_steps
     number = float(when)
     is_part = number < 1 if old_rule else "." in when
     if hires_steps is not None:
         number -= 1.0 if is_part else steps
-    # int() cuts towards zero; both limits keep it from seeing infinity
+    # int() truncates towards zero; both limits protect it from infinity
     return int(max(min(number * total if is_part else number, total), -1.0))
 
 
@@ -314,7 +316,7 @@ def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iter
 
 
 def _looks_edited(text: str) -> str:
-    """The first pair of brackets that looks like an edit or an alternation; empty if none does."""
+    """The first pair of brackets that looks like an edit or an alternation; empty if there is none."""
     for match in _BRACKETS.finditer(text):
         _, colon, when = match[1].rpartition(":")
         if "|" in match[1] or (colon and _WHEN.fullmatch(when)):
@@ -323,7 +325,7 @@ def _looks_edited(text: str) -> str:
 
 
 class Run(NamedTuple):
-    """Calls in a row that use the same text."""
+    """Consecutive calls that use the same text."""
 
     fragment: Fragment
     """The text."""
@@ -334,12 +336,12 @@ class Run(NamedTuple):
 
 
 def runs(branch: Branch, calls: int, counter: Counter) -> list[Run]:
-    """The texts of a branch in the order in which a sampler uses them.
+    """Texts of a branch in the order in which a sampler uses them.
 
     Args:
         branch: One part of a prompt.
-        calls: How often the sampler asks: its number of steps.
-        counter: How calls are counted.
+        calls: Number of calls, i.e. steps of the sampler.
+        counter: Way of counting calls.
 
     Returns:
         Runs that cover all calls; neighbours have different texts.

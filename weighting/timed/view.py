@@ -1,4 +1,4 @@
-"""What became of each text of a timed prompt, in places of the whole prompt: for reports and front ends."""
+"""Texts of a timed prompt, in positions of the whole prompt: for reports and front ends."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ class StandingText(NamedTuple):
     """One text of a timed prompt, not read yet."""
 
     branch: int
-    """Which part between ANDs, from 0."""
+    """Number of the part between ANDs, counted from 0."""
     fragment: Fragment
     """The text, made of pieces of the prompt."""
     steps: tuple[tuple[int, int], ...]
-    """First and last step of each time at which it stands, counted from 1."""
+    """First and last step of each period in which it is active, counted from 1."""
 
 
 class TimedRead(NamedTuple):
     """One text of a timed prompt."""
 
     branch: int
-    """Which part between ANDs, from 0."""
+    """Number of the part between ANDs, counted from 0."""
     weight: float
-    """The weight of that part."""
+    """Weight of that part."""
     steps: tuple[tuple[int, int], ...]
-    """First and last step of each time at which it stands, counted from 1."""
+    """First and last step of each period in which it is active, counted from 1."""
     text: str
     """The text itself."""
     read: ReadPrompt
-    """What was read, in places of the whole prompt. A problem of several texts stands in the first of them only."""
+    """The text as read, in positions of the whole prompt. A problem of several texts is listed with the first of them
+    only."""
 
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
-    """Every text of a timed prompt, in the order in which they come, branch by branch.
+    """All texts of a timed prompt in order, branch by branch.
 
     Args:
         prompt: The prompt.
-        steps: How many steps the sampler takes.
-        counter: How they are counted.
+        steps: Number of steps of the sampler.
+        counter: Way of counting them.
 
     Returns:
-        The texts; none twice in a branch.
+        The texts, without duplicates within a branch.
     """
     found: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
     for index, branch in enumerate(prompt.branches):
@@ -66,12 +67,12 @@ def read_standing(
 
     Args:
         prompt: The prompt.
-        texts: The first of its texts, or all of them.
-        read: Reads one text on its own.
-        issues: What else the user should know.
+        texts: Its first texts, or all of them.
+        read: Function that reads one text.
+        issues: Further issues for the user.
 
     Returns:
-        What was read, in this order. The first has the problems of the whole.
+        The texts as read, in this order. The first has the problems of the whole.
     """
     whole = [*prompt.issues, *issues]
     known = set(whole)
