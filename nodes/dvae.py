@@ -178,7 +178,9 @@ class WeightedCLIPTokensToImage:
         if tokens is None and not is_typed:
             raise ValueError("there are no tokens: connect those of Image to Tokens, or type some into numbers")
         if tokens is not None and is_typed:
-            raise ValueError("tokens come by the link and stand in numbers, too: disconnect the link or empty numbers")
+            raise ValueError(
+                "tokens are connected, and typed into numbers as well: disconnect the link or empty numbers"
+            )
         if tokens is None:
             tokens = ImageTokens(read_tokens(numbers, config.vocab_size), config.downsampling, config.vocab_size)
         tokens.check_fits(config)

@@ -195,7 +195,7 @@ class WeightedCLIPSimilarity:
 
         lines = [line.strip() for line in texts.splitlines() if line.strip()]
         if not lines:
-            raise ValueError("there are no texts to compare with: write one a line")
+            raise ValueError("there are no texts to compare with: write one per line")
         over = SOFTMAX[common.checked("softmax", softmax, SOFTMAX)]
         features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
         described = encode_texts(clip_full, lines, syntax)

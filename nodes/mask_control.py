@@ -17,8 +17,9 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
     """Hides phrases of a prompt from others, or lets tokens see what comes later."""
 
     DESCRIPTION = (
-        "Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that "
-        "the U-Net reads behind the prompt. Shows the mask. With nothing hidden it gives what the stock node gives."
+        "Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows "
+        "that the U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node "
+        "gives."
     )
     SEARCH_ALIASES = ["mask", "attention mask", "hide", "causal", "bleeding", "concept bleed", "prompt"]  # noqa: RUF012
     OUTPUT_TOOLTIPS = (

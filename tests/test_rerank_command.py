@@ -85,7 +85,7 @@ def test_json_has_the_numbers(weights: Path, folder: Path, capsys) -> None:
     [image] = found["images"]
     assert (image["rank"], image["path"]) == (1, str(path))
     assert image["score"] == pytest.approx(score, abs=1e-6)
-    assert "Similarity knows no weights" in err
+    assert "Similarity has no weights" in err
 
 
 def test_the_text_can_come_from_standard_input(weights: Path, folder: Path, capsys, monkeypatch) -> None:

@@ -69,7 +69,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
         written = writer.write(prompt)
         issues += writer.issues
         if not writer.issues and (span := writer.first_difference(prompt, written)) is not None:
-            message = f"From here on the {target} syntax reads the prompt in another way."
+            message = f"From here on the {target} syntax reads the prompt differently."
             issues.append(Issue("not-expressible", message, span))
     issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in issues]
     if source == target:

@@ -71,8 +71,10 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
     issues = _split_words(chunks, text, places, tokenize)
     issues += _issues_of_unplaced(text, places, hidden)
     if miscounted:
-        message = f"In “{miscounted}” a comma is no token of its own: from there Cutoff mistakes one part for another. "
-        issues.append(bind_issue("miscounted-parts", f"{message}Put spaces round commas."))
+        message = (
+            f"In “{miscounted}” a comma is not a token of its own: from there Cutoff mistakes one part for another. "
+        )
+        issues.append(bind_issue("miscounted-parts", f"{message}Put spaces around commas."))
     return Bound(result, tuple(issues))
 
 
@@ -119,7 +121,9 @@ def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequen
     for word in (word for word, spans in places.items() if not spans):
         matches = _whole(word, text)
         if not matches:
-            message = f"“{shortened(word)}” is not in the prompt, written so and as whole words, as Cutoff wants it."
+            message = (
+                f"“{shortened(word)}” is not in the prompt as whole words written just like that, as Cutoff needs."
+            )
             issues.append(bind_issue(ABSENT, message))
         elif not all(any(span.start <= start and end <= span.end for span in hidden) for start, end in matches):
             message = f"“{shortened(word)}” overlaps words that are given before it: give the longer one first."

@@ -250,7 +250,7 @@ def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
     if kept is None:
         return weighted
     if len(weighted.places) != len(kept) * read.layout.length:  # a scheme that leaves out rows by itself
-        message = "Padding cannot be dropped here, as this scheme leaves out other rows: all of its rows are kept."
+        message = "Padding cannot be dropped here, because this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
     rows = [row for row, place in enumerate(weighted.places) if place.position < kept[place.chunk]]
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])

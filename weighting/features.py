@@ -60,7 +60,7 @@ def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayou
     issues: list[Issue] = []
     weighted = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
     if weighted is not None:
-        issues.append(Issue("ignored-weights", "Similarity knows no weights: they are left out.", weighted.at))
+        issues.append(Issue("ignored-weights", "Similarity has no weights: they are left out.", weighted.at))
     if len(chunks) > 1:
         message = f"CLIP reads {layout.capacity} tokens at once: the {len(chunks)} parts of this text are averaged."
         issues.append(Issue("averaged-chunks", message, Span(0, 0)))

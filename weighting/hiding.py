@@ -60,7 +60,7 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
             message = absent(phrase)
             issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
-        issues.append(Issue("no-phrases", "No phrases are given from which to hide: nothing is hidden.", Span(0, 0)))
+        issues.append(Issue("no-phrases", "There are no phrases to hide them from: nothing is hidden.", Span(0, 0)))
     if options.is_causal and is_partial:
         issues += _causality_issues(chunks)
     return issues
@@ -75,7 +75,8 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
             if token.is_blind and not any(other <= position for other in hidden):
                 unaffected.setdefault(token.fragment, token)
     message = (
-        "This stands before all that is hidden from it. CLIP reads from left to right, so it does not see that anyway."
+        "This comes before everything that is hidden from it. CLIP reads from left to right, so it would not see "
+        "that anyway."
     )
     return [Issue("already-unseen", message, token.at) for token in unaffected.values()]
 

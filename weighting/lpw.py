@@ -46,7 +46,7 @@ def lpw_issues(prompt: Prompt, chunks: Sequence[TokenChunk], scheme: str, layout
     for mark in prompt.marks:
         for match in _SPACED_WEIGHT.finditer(prompt.source, *mark):
             message = (
-                "diffusers' pipeline takes no weight with white space round it: to it this is text, and the bracket "
+                "diffusers' pipeline takes no weight with white space around it: to it this is text, and the bracket "
                 "weighs 1.1."
             )
             yield Issue(CODE, message, Span(*match.span()))

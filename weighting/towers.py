@@ -145,7 +145,9 @@ def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[R
             return read
         if len(fullest) > 1 and _differ_in_length(every):
             # a row that is padding for one tower is a word for another, as their chunks end elsewhere
-            message = "Padding cannot be dropped here, as the text encoders' chunks differ in length: all is kept."
+            message = (
+                "Padding cannot be dropped here, because the text encoders' chunks differ in length: all of it is kept."
+            )
             issue = Issue("padding-kept", message, Span(0, 0))
             return read._replace(kept=None, issues=(*read.issues, issue))
         return _keeping(read, tuple(min(count, read.layout.length) for count in fullest[: num_chunks(read)]))
@@ -162,8 +164,8 @@ def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
         lost = _content_from(counts[shortest], read) if counts[name] > counts[shortest] else []
         if lost:
             message = (
-                f"{shortest} ends at row {counts[shortest]}: the last {len(lost)} of {name}'s tokens stand behind that "
-                "and are left out, as in ComfyUI."
+                f"{shortest} ends at row {counts[shortest]}: the last {len(lost)} of {name}'s tokens come after "
+                "that and are left out, as in ComfyUI."
             )
             span = Span(lost[0].at.start, lost[-1].at.end)
             issues.setdefault(read.prompt.source, []).append(Issue("rows-cut", message, span))

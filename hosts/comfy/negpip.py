@@ -71,7 +71,9 @@ def for_patched(encoded: EncodedPrompt) -> EncodedPrompt:
     """
     issues = encoded.read.issues
     if encoded.signs:
-        message = "CLIP NegPip of ComfyUI-ppm is connected: it is what takes words of weights below 0 away, not we."
+        message = (
+            "CLIP NegPip of ComfyUI-ppm is connected: that node takes words with weights below 0 away, not this one."
+        )
         issues = (Issue("negpip-of-ppm", message, Span(0, 0)), *issues)
     hidden = paired(encoded.hidden, encoded.signs)
     return encoded._replace(hidden=hidden, signs=(), read=encoded.read._replace(issues=issues))

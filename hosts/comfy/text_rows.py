@@ -245,7 +245,7 @@ def _tokens(
         tokens += [Token(pair[0]) for pair in chunk[first + len(own) :]]
     left_out = [token_of(*one, starts_at, characters, []) for one in found]
     if spans := [token.span for token in left_out if token.span is not None]:
-        message = f"{key} reads no more than {len(tokens)} tokens: it does not see this and what follows."
+        message = f"{key} reads no more than {len(tokens)} tokens: it does not see this or what follows."
         issues.append(Issue("rows-cut", message, spans[0]))
     return tokens
 

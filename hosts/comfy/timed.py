@@ -40,7 +40,7 @@ def encode_timed(
         written = " + ".join(f"{weight:g}" for weight in weights)
         raise ValueError(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
-            "so it has to be above 0. What the picture should move away from belongs into the negative prompt."
+            "so it has to be above 0. What the picture should move away from belongs in the negative prompt."
         )
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     different = list(dict.fromkeys(run.fragment.text for branch in branches for run in branch))

@@ -194,7 +194,7 @@ def _a1111_engine(owner: A1111Engine) -> Engine:
         token_embedding = getattr(getattr(owner.wrapped, "model", None), "token_embedding", None)
     if token_embedding is None:
         raise WebUIError(
-            f"The text encoder {type(owner.wrapped).__name__} is no CLIP that Weighted CLIP knows: switch it off "
+            f"The text encoder {type(owner.wrapped).__name__} is not a CLIP that Weighted CLIP knows: switch it off "
             "for this model."
         )
     return Engine(

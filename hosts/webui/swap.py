@@ -187,8 +187,8 @@ def _raise_if_interrupted() -> None:
 def _disarm(p: Generation) -> None:
     """Take back what an earlier `arm` did: img2img batches and loops go through one generation object many times.
 
-    A copy of an armed object is freed likewise: what it carries is bound to the other one. Our parameters are taken out of
-    any: copies share them with the generation that was armed.
+    A copy of an armed object is freed likewise: what it carries is bound to the other one. Our parameters are taken out
+    of any: copies share them with the generation that was armed.
     """
     if any(key.startswith(INFOTEXT) for key in p.extra_generation_params):
         params = p.extra_generation_params.items()

@@ -106,7 +106,7 @@ def test_rerank_reads_weights_and_leaves_them_out(clip_full: Any, models: tuple[
     plain = node("Rerank").rerank(clip_full, images, "a red cat", 1, "center", "comfy")
     weighted = node("Rerank").rerank(clip_full, images, "a (red:1.4) cat", 1, "center", "comfy")
     assert weighted["result"][1].splitlines()[:3] == plain["result"][1].splitlines()
-    assert "Similarity knows no weights" in weighted["result"][1].splitlines()[3]
+    assert "Similarity has no weights" in weighted["result"][1].splitlines()[3]
     bare = node("Rerank").rerank(clip_full, images, "a (red:1.4) cat", 1, "center", "none")
     assert bare["result"][1].splitlines()[:3] != plain["result"][1].splitlines()[:3]
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_is_refused_in_words(clip_full: Any) -> None:
         node("LoadFull").load("text_encoders/text.safetensors", "fp32", "auto", "as released")
     with pytest.raises(ValueError, match="the batch is empty"):
         node("Rerank").rerank(clip_full, some_images(0), "a cat", 1, "center", "comfy")
-    with pytest.raises(ValueError, match="there are no texts to compare with: write one a line"):
+    with pytest.raises(ValueError, match="there are no texts to compare with: write one per line"):
         node("Similarity").compare(clip_full, some_images(1), " \n ", "none", 0.0, "center", "comfy")
 
 

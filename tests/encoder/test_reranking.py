@@ -263,7 +263,7 @@ def test_weights_are_left_out_and_told(clip: FullClip, text: str, syntax: str, p
     found = features_of(clip, text, syntax)
     torch.testing.assert_close(found.vector, vector_of(clip, ids_of(plain)), rtol=0, atol=1e-6)
     [issue] = found.read.issues
-    assert issue.message == "Similarity knows no weights: they are left out."
+    assert issue.message == "Similarity has no weights: they are left out."
     assert text[issue.span.start : issue.span.end] == "red"
 
 

@@ -74,7 +74,7 @@ def check_the_sdxl_node_with_long_clip_equals_stock() -> float:
 def check_what_stock_cuts_is_named() -> None:
     clip = make_clip("SDXL", long_l=LONG)
     for text, named in (
-        (FULL, ["clip_l ends at row 248: the last 5 of clip_g's tokens stand behind that"]),
+        (FULL, ["clip_l ends at row 248: the last 5 of clip_g's tokens come after that"]),
         (f"{FULL} green", []),
         (TEXTS[2], []),
     ):

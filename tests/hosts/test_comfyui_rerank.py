@@ -197,8 +197,8 @@ def test_weights_are_left_out_and_the_node_says_so(server: ComfyServer, whole: P
     result = server.run(graph)
     lines = [result.outputs[node[2].id]["text"][0].splitlines() for node in (plain, weighted)]
     assert lines[1][:COUNT] == lines[0]
-    assert "Similarity knows no weights: they are left out." in lines[1][COUNT]
-    assert result.outputs[weighted[0].id]["text"] == ["at 3: Similarity knows no weights: they are left out."]
+    assert "Similarity has no weights: they are left out." in lines[1][COUNT]
+    assert result.outputs[weighted[0].id]["text"] == ["at 3: Similarity has no weights: they are left out."]
 
 
 @pytest.mark.parametrize("softmax", ["none", "over texts", "over images"])

@@ -132,8 +132,8 @@ def test_parts_are_miscounted_as_cutoff_does_it_and_that_is_said() -> None:
     text = "a red cat,, a blue dog"
     found = encoded(text, bind_hide="cutoff", bind_words="red\nblue")
     assert [issue.message for issue in found.read.issues] == [
-        "In “red cat,, a” a comma is no token of its own: from there Cutoff mistakes one part for another. Put spaces "
-        "round commas."
+        "In “red cat,, a” a comma is not a token of its own: from there Cutoff mistakes one part for another. Put "
+        "spaces around commas."
     ]
     expected = rows_of(text).clone()
     expected[1:8] = rows_of("a red cat,, a _ dog")[1:8]  # by the tokens all words stand in the first part

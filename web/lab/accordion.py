@@ -185,7 +185,7 @@ def _binding(elem_id: Callable[[str], str]) -> dict[str, Any]:
         return gr.Textbox("", lines=2, max_lines=6, label=label, info=info, elem_id=elem_id(name))
 
     with gr.Row():
-        bind = box("bind", "Keep apart", "One phrase of the prompt a line: none of them has read another")
+        bind = box("bind", "Keep apart", "One phrase of the prompt per line: none of them has read another")
         words = box("bind_words", "These words", "Hidden by these words and cutoff: one a line")
     with gr.Row():
         hide = menu("bind_hide", BIND_HIDES, "They hide from each other", "cutoff: as the extension; words only")

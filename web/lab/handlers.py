@@ -187,7 +187,7 @@ class Handlers:
     def cancel(self, job: dict[str, Any]) -> tuple[Any, str]:
         """End a comparison after the encoder's current call: state of the button Cancel, and a line."""
         job["is_cancelled"] = True
-        line = markup.message("Cancelling: what the encoder has begun is finished first.", is_problem=False)
+        line = markup.message("Cancelling: the encoder is finishing what it has begun.", is_problem=False)
         return gr.update(interactive=False), line
 
     def export(self, text: str, *values: Any) -> tuple[Any, str]:

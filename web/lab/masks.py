@@ -99,7 +99,7 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
     padding = of_chunk(padding_visible(options.padding, read.layout))
     phrases = of_chunk(phrases_visible(options))
     causal_caption = (
-        "Each position may attend itself and what stands before it; all that follows is hidden from it."
+        "Each position may attend itself and what comes before it; everything after it is hidden."
         if options.is_causal
         else "Causality is off: every position may attend every other, which CLIP was not trained for."
     )
@@ -157,7 +157,7 @@ def _hidden_caption(read: ReadPrompt, chunk: TokenChunk) -> str:
     if read.options.hidden_from == "everything":
         return f"{subject} every position, {'its' if len(hidden) == 1 else 'their'} own included."
     if read.options.hidden_from == "padding rows only":
-        return f"{subject} the padding behind the prompt; its words still see it all."
+        return f"{subject} the padding after the prompt; its words still see all of it."
     blind = _texts(read, chunk, lambda token: token.is_blind)
     return f"{subject} {' and '.join(blind) or 'nothing in this chunk'}; all else still sees it."
 

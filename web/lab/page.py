@@ -155,12 +155,12 @@ class _Page:
                 choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
                 choice("finest_step", "Finest step of repeat", FINEST_STEPS, "Steps of a weight from 0 to 1")
             with gr.Row():
-                phrases("hide", HIDE_ID, "Hide phrases", "One a line: these words stay, but others do not see them")
+                phrases("hide", HIDE_ID, "Hide phrases", "One per line: these words stay, but others do not see them")
                 choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")
                 is_seen = base.hidden_from == "the phrases below"
                 phrases("from_phrases", FROM_PHRASES_ID, "Hidden from these phrases", "One a line", is_seen=is_seen)
             with gr.Row():
-                phrases("bind", BIND_ID, "Keep apart", "One phrase a line: none of them has read another")
+                phrases("bind", BIND_ID, "Keep apart", "One phrase per line: none of them has read another")
                 choice("bind_rest", "All other words", BIND_RESTS, "full: have read all phrases; alone: none")
                 made["bind_strength"] = gr.Slider(
                     0.0,

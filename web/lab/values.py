@@ -27,7 +27,7 @@ def checked_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise LabError(f"{name} must be a text, got {value!r:.80}")
     if _SURROGATE.search(value):
-        raise LabError("The text holds half of a character (a lone surrogate): delete it and type it anew.")
+        raise LabError("The text holds half of a character (a lone surrogate): delete it and type it again.")
     return value
 
 

@@ -154,7 +154,9 @@ def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Se
     for (_, weight), token in found.items():
         acting = _count(weight, copies.steps) / copies.steps
         if weight >= 0 and abs(acting - weight) > _ROUNDING:
-            message = f"The weight {weight:g} acts as {acting:g} here: rows stand whole numbers of times."
+            message = (
+                f"The weight {weight:g} acts as {acting:g} here: a row can only be repeated a whole number of times."
+            )
             issues.append(Issue("rounded-weight", message, token.at))
     return issues
 

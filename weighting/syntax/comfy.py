@@ -90,7 +90,7 @@ class _Reader:
                 self.issue("unopened-bracket", "“)” closes nothing: it is text.", position)
             elif depth < 0:
                 depth += 1
-                self.issue("unclosed-bracket", "“(” stands behind a stray “)”: it is text.", position)
+                self.issue("unclosed-bracket", "“(” comes after a stray “)”: it is text.", position)
             else:
                 if position > start:
                     items.append((start, position, weight, 0, 0))

@@ -209,11 +209,14 @@ class _Reader:
             settings["s_end"] = 1.0 - max(given["shape_freedom"], 0.0) ** (1.0 / 3.0)
         settings |= {str(name): value for name, value in given.items() if name in settings}
         place = encoded_fragments(original)[0].span
-        message = ".swap() needs control of the sampler's attention, which an encoder has not: the original is encoded."
+        message = (
+            ".swap() needs control of the sampler's attention, which an encoder does not have: the original is encoded."
+        )
         self.issues.append(Issue("swap", message, place))
         if any(isinstance(part, Swap) for part in (*original, *edited)):
             message = (
-                "A .swap() stands in another, which compel reads but cannot encode: the innermost original is encoded."
+                "This .swap() is inside another one, which compel reads but cannot encode: the innermost original "
+                "is encoded."
             )
             self.issues.append(Issue("nested-swap", message, place))
         return Swap(original, edited, tuple(settings.items()))

@@ -30,7 +30,7 @@ OF_COMPEL = (
         re.compile(rf"(?:\([^()]*)?(?<!\\)\)(?:\++|-+|{_NUMBER})(?!\w|\.\d)"),
         "compel",
         "is a weight as compel writes it",
-        "what stands behind the bracket",
+        "what comes after the bracket",
     ),
     Foreign(
         re.compile(r"(?<![^\W\d_])[^\W\d_]{2,}(?:\+{2,}|-{2,})(?![\w+-])"), "compel", "is a weight as compel writes it"

@@ -294,8 +294,8 @@ def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], 
         if part.weight_span is not None and len(parts) == 1:
             written = source[slice(*part.weight_span)]
             message = (
-                f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, and no text. With "
-                "something behind it, a comma for instance, it is text."
+                f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
+                "something after it, such as a comma, it is text."
             )
             yield Issue("lone-and-weight", message, part.weight_span)
         yield from _editing_issues(source[slice(*part.span)], part.span.start, editing, steps)
