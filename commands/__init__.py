@@ -99,7 +99,7 @@ def _is_left_out(parser: _Parser, package: str) -> bool:
 
 def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     from .. import __version__
-    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, sort, stretch, train
+    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, similarity, sort, stretch, train
 
     parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
     parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
@@ -122,6 +122,7 @@ def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
     encode.add_command(commands)
     rerank.add_command(commands)
+    similarity.add_command(commands)
     sort.add_command(commands)
     train.add_command(commands)
     stretch.add_command(commands)

@@ -17,6 +17,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--batch prompts.txt --weights sdxl.safetensors --save-dtype fp16 --out encoded",
     ),
     "rerank": ('"a red cat" images --weights clip.safetensors --keep 4 --chart best.png',),
+    "similarity": (
+        'images --text "a red cat" --text "a blue dog" --weights clip.safetensors --chart matrix.png',
+        'photo.jpg --texts captions.txt --weights clip.safetensors --softmax "over texts" --json',
+    ),
     "sort": (
         'photos --labels "cat,dog,no animal" --weights clip.safetensors --out sorted',
         "photos --examples known --weights clip.safetensors --out sorted --move animals",

@@ -18,7 +18,9 @@ from .reading import text_of
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
 
+    from ..encoder.config import Crop
     from ..encoder.full_clip import FullClip
     from ..weighting.features import TextFeatures
 
@@ -30,9 +32,6 @@ MEANING = (
 
 def add_command(commands: Any) -> None:
     """Add it to the parser's commands."""
-    from ..encoder.config import CROPS
-    from ..weighting.syntax import SYNTAXES
-
     rerank = commands.add_parser(
         "rerank",
         help="sort images by how well they fit a text",
@@ -40,31 +39,9 @@ def add_command(commands: Any) -> None:
         epilog="The exit status is 1 if an image could not be read; the others are ranked all the same.",
     )
     rerank.add_argument("text", help="the text; - reads it from standard input")
-    rerank.add_argument(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help=f"an image; or a folder, for its files {', '.join(SUFFIXES)}, not those of folders in it",
-    )
-    rerank.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors; required",
-    )
+    add_paths(rerank)
+    add_clip_options(rerank)
     rerank.add_argument("--keep", type=int, metavar="N", help="only the N best (all)")
-    rerank.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
-    rerank.add_argument(
-        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
-    )
-    rerank.add_argument("--dtype", choices=DTYPES, default="fp32")
-    rerank.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
-    rerank.add_argument(
-        "--activation",
-        choices=["quick_gelu", "gelu"],
-        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
-    )
     rerank.add_argument(
         "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
     )
@@ -73,30 +50,75 @@ def add_command(commands: Any) -> None:
     rerank.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from ..encoder.contrastive import similarity
-    from ..encoder.full_clip import load_full_clip
-    from ..encoder.reranking import best, image_features
+def add_paths(parser: argparse.ArgumentParser) -> None:
+    """Add the images."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help=f"an image; or a folder, for its files {', '.join(SUFFIXES)}, not those of folders in it",
+    )
 
+
+def add_clip_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which CLIP is loaded, and how it reads images and texts."""
+    from ..encoder.config import CROPS
+    from ..weighting.syntax import SYNTAXES
+
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors; required",
+    )
+    parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
+    parser.add_argument(
+        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    parser.add_argument(
+        "--activation",
+        choices=["quick_gelu", "gelu"],
+        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+    )
+
+
+def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
+    """Raise ValueError if no weights are given, or the chart is not to be a .png file."""
     if arguments.weights is None:
         raise ValueError(
-            "rerank needs --weights FILE with a whole CLIP, such as the model.safetensors of "
-            "openai/clip-vit-large-patch14: random weights would sort at random, and checkpoints of Stable Diffusion "
+            f"{command} needs --weights FILE with a whole CLIP, such as the model.safetensors of "
+            f"openai/clip-vit-large-patch14: random weights would {why}, and checkpoints of Stable Diffusion "
             "have no image half"
         )
-    if arguments.keep is not None and arguments.keep < 1:
-        raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
     if arguments.chart is not None and arguments.chart.suffix.lower() != ".png":
         raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
-    paths, others = image_files(arguments.paths)
-    clip = load_full_clip(
+
+
+def clip_of(arguments: argparse.Namespace) -> FullClip:
+    """Load the CLIP among the arguments."""
+    from ..encoder.full_clip import load_full_clip
+
+    return load_full_clip(
         arguments.weights,
         dtype=dtype_named(arguments.dtype),
         device=device_of(arguments),
         activation=arguments.activation,
     )
-    text = text_of(arguments).strip("\n")
-    described = _text_features(clip, text, arguments.syntax)
+
+
+def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
+    """Encode image files; those that cannot be read are named and left out.
+
+    Returns:
+        ``[images, p]``, each of length 1, and their files.
+
+    Raises:
+        ValueError: If none of them could be read.
+    """
+    from ..encoder.reranking import image_features
 
     progress = Progress()
     reading = _Reading(paths, progress)
@@ -104,27 +126,47 @@ def _run(arguments: argparse.Namespace) -> int:
     def count(done: int) -> None:
         progress.tell(f"{done} of {len(paths)} images")
 
-    features = image_features(clip, reading, arguments.crop, on_progress=count)
+    features = image_features(clip, reading, crop, on_progress=count)
     progress.clear()
     if not reading.read:
         raise ValueError(f"none of the {len(paths)} images could be read")
+    return features, reading.read
+
+
+def tell_left_out(others: Sequence[Path], num_failed: int, num_paths: int) -> int:
+    """Say which files of folders were not looked at, and how many could not be read: the exit status."""
+    if others:
+        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
+        show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)
+    if num_failed:
+        show(f"{num_failed} of {num_paths} files left out", sys.stderr)
+    return 1 if num_failed else 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..encoder.contrastive import similarity
+    from ..encoder.reranking import best
+
+    check_clip(arguments, "rerank", "sort at random")
+    if arguments.keep is not None and arguments.keep < 1:
+        raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
+    paths, others = image_files(arguments.paths)
+    clip = clip_of(arguments)
+    text = text_of(arguments).strip("\n")
+    described = text_features_of(clip, text, arguments.syntax)
+    features, read = features_of(clip, paths, arguments.crop)
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
     order = best(scores, len(scores))
     kept = order[: arguments.keep]
-    ranked = [(rank, scores[index], reading.read[index]) for rank, index in enumerate(kept, 1)]
+    ranked = [(rank, scores[index], read[index]) for rank, index in enumerate(kept, 1)]
     _print(ranked, text, as_json=arguments.json)
     for issue in described.read.issues:
         show(f"  {issue.line}", sys.stderr)
     if arguments.copy is not None:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
-        _chart(arguments.chart, reading.read, scores, order, len(kept), text)
-    if others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)
-    if reading.num_failed:
-        show(f"{reading.num_failed} of {len(paths)} files left out", sys.stderr)
-    return 1 if reading.num_failed else 0
+        _chart(arguments.chart, read, scores, order, len(kept), text)
+    return tell_left_out(others, len(paths) - len(read), len(paths))
 
 
 def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -157,13 +199,12 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 class _Reading:
-    """Images one after another; remembers which could be read and names the others."""
+    """Images one after another; remembers those that could be read and names the others."""
 
     def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
         self.paths = paths
         self.progress = progress
         self.read: list[Path] = []
-        self.num_failed = 0
 
     def __iter__(self) -> Iterator[Image.Image]:
         for path in self.paths:
@@ -172,13 +213,13 @@ class _Reading:
             except ValueError as error:
                 self.progress.clear()
                 show(f"weighted-clip: {error}", sys.stderr)
-                self.num_failed += 1
                 continue
             self.read.append(path)
             yield image
 
 
-def _text_features(clip: FullClip, text: str, syntax: str) -> TextFeatures:
+def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
+    """The vector of a text."""
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.features import text_features
     from ..weighting.towers import layout_of
