@@ -1,1 +1,1 @@
-"""Bytes written whole or not at all: exports and shards."""
+"""Atomic writing of files: exports and shards."""

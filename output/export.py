@@ -1,4 +1,4 @@
-"""The conditioning of a prompt as a safetensors file, with everything that made it in the metadata."""
+"""The conditioning of a prompt as a safetensors file, with everything it was made from in the metadata."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def write_conditioning(path: Path, rows: Encoding, text: str, options: object, about: Mapping[str, str]) -> None:
-    """Write hidden states and pooled vector, whole or not at all.
+    """Write hidden states and pooled vector atomically.
 
     Args:
         path: Output file; an existing one is replaced.
         rows: The prompt's conditioning, ``[1, rows, dim]`` and ``[1, pooled_dim]``.
         text: The prompt.
-        options: How it was read and weighted, a dataclass; each field becomes an entry of the metadata.
-        about: Further entries, such as where the weights come from.
+        options: Dataclass of the options it was read and weighted with; each field becomes a metadata entry.
+        about: Further entries, such as the origin of the weights.
 
     Raises:
-        OSError: If the file cannot be written. Nothing of it is left, and what was there before is.
-        UnicodeEncodeError: If the text holds half of a character.
+        OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
+        UnicodeEncodeError: If the text contains a lone surrogate.
     """
     metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **about}
     tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
@@ -41,16 +41,16 @@ def save_tensors(tensors: Mapping[str, Tensor], place: Path, metadata: Mapping[s
     """Write a safetensors file.
 
     Args:
-        tensors: On the CPU and contiguous.
-        place: Where, as `written_whole` gives it.
+        tensors: Contiguous tensors on the CPU.
+        place: Path from `written_whole`.
         metadata: Entries of its header.
 
     Raises:
-        OSError: If it cannot be written, also where safetensors raises an error of its own for that.
-        UnicodeEncodeError: If an entry holds half of a character.
+        OSError: If it cannot be written, including when safetensors raises its own error.
+        UnicodeEncodeError: If an entry contains a lone surrogate.
     """
     try:
         save_file(dict(tensors), place, metadata=dict(metadata))
     except SafetensorError as error:  # a full disk, for example
         raise OSError(str(error)) from error
-    place.chmod(place.parent.stat().st_mode & 0o666)  # as any new file; safetensors' own are for their owner alone
+    place.chmod(place.parent.stat().st_mode & 0o666)  # as any new file; safetensors' own are private to their owner

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all: written beside their place and, once they are on the disk, put there.
+"""Atomic files: written in a temporary folder next to their destination and, once they are on disk, moved there.
 
-So a full disk, a kill or an error leaves a file that was there as it was. What a killed process leaves behind is a
-folder with a name that no reader takes for a result; whoever writes the same file next removes it.
+So a full disk, a kill or an error leaves an existing file as it was. A killed process leaves behind a folder with a
+name that no reader takes for a result; the next writer of the same file removes it.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from hashlib import blake2b
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".weighted-clip.tmp"
-"""Behind the name of a file: the folder that it is written in. Nobody else's folder has such a name."""
+"""Suffix of the folder that a file is written in. No other program uses this name."""
 MAX_NAME = 64
-"""Characters of a file's name that the folder's begins with; in the place of a longer one stands a number."""
+"""Characters of a file's name at the beginning of the folder's name; a longer name is replaced by a number."""
 
 
 class WriteError(OSError):
-    """A file that cannot be written; the message names it."""
+    """Raised for a file that cannot be written; the message names it."""
 
 
 @contextmanager
 def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
-    """A place to write a file at; when the block has ended without an error, the file is put where it belongs.
+    """Yield a path to write a file at; when the block ends without an error, the file is moved to its destination.
 
     Args:
-        path: Of the file, in a folder that is there; one of that name is replaced and its permissions are kept, of a
-            link what it leads to.
-        may_replace: Whether that is wanted; otherwise it is an error.
+        path: The file, in an existing folder. An existing file is replaced and keeps its permissions; for a link, this
+            applies to its target.
+        may_replace: Whether an existing file may be replaced; otherwise it is an error.
 
     Yields:
-        Where to write it, in a folder of its own; the suffix is the file's.
+        Temporary path in a separate folder, with the file's suffix.
 
     Raises:
-        WriteError: If it cannot be written. Nothing of it is left, and what was there before is.
-        OSError: What the block raises of another file.
+        WriteError: If it cannot be written. No part of it remains, and an existing file is left as it was.
+        OSError: Raised by the block for another file.
     """
     target = Path(os.path.realpath(path))
-    # a folder, because safetensors makes temporary files of its own, which nothing removes after a kill
+    # a folder, because safetensors makes its own temporary files, which remain after a kill
     temporary = target.with_name(_beginning(target.name) + TEMPORARY_SUFFIX)
     written = temporary / f"whole{target.suffix}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -62,7 +62,7 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
 
 
 def _put(written: Path, target: Path, *, may_replace: bool) -> None:
-    """Put a file where it belongs."""
+    """Move a file to its destination."""
     if may_replace:
         with suppress(FileNotFoundError):
             shutil.copymode(target, written)
@@ -77,7 +77,7 @@ def _put(written: Path, target: Path, *, may_replace: bool) -> None:
 
 
 def _beginning(name: str) -> str:
-    """What stands for a name in that of a folder, which must not be too long."""
+    """Beginning of the temporary folder's name, which must not be too long."""
     if len(name) <= MAX_NAME:
         return name
     return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()

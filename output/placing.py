@@ -1,7 +1,7 @@
-"""Files copied or moved into other folders: all of them or none, and never over a file that is there.
+"""Copying or moving files into other folders: all of them or none, and never over an existing file.
 
-To move, each file first gets its second name, or a copy on another file system; only when all are there are the first
-names removed. So whatever happens in between, no file is lost, and what was begun is taken back.
+To move files, each first gets a second hard link, or a copy on another file system; only when all exist are the first
+names removed. So whatever happens in between, no file is lost, and incomplete work is undone.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from .files import written_whole
 
 
 class Placement(NamedTuple):
-    """A file and where it shall be."""
+    """A file and its destination."""
 
     source: Path
     target: Path
 
 
 class Placed(NamedTuple):
-    """What became of files."""
+    """Result of placing files."""
 
     done: list[Placement]
     """Copied or moved."""
     there: list[Placement]
-    """Not copied, or moved no further, as the very same bytes were at the target before."""
+    """Not copied, or not removed, because the destination already had the same bytes."""
 
 
 def place_files(
     placements: Sequence[Placement], *, is_move: bool, on_progress: Callable[[int], None] | None = None
 ) -> Placed:
-    """Copy or move files, and make the folders for them.
+    """Copy or move files, and create their folders.
 
-    A target that is there is never replaced. If it holds the same bytes, the source stays where it is. If it is a
-    second name of the source, as a move that was killed leaves it, the move is finished.
+    An existing target is never replaced. If it holds the same bytes, the source stays where it is. If it is a second
+    hard link to the source, as a killed move leaves it, the move is finished.
 
     Args:
-        placements: Sources and targets, no target twice. Of a link what it leads to is copied, and the link removed.
+        placements: Sources and targets, no target twice. For a link, its target is copied, and the link removed.
         is_move: Whether sources are removed once all targets are there.
-        on_progress: Called with the number of files that have reached their targets. What it raises takes back all of
-            them. Once sources are removed it is not called any more.
+        on_progress: Called with the number of files that have reached their targets. An exception it raises undoes all
+            of them. It is no longer called once sources are removed.
 
     Returns:
-        What was done. Both lists are in the order given.
+        The result. Both lists are in the given order.
 
     Raises:
-        ValueError: If a target is another file or the source itself; nothing was done then. Or if sources cannot be
-            removed: these are left, and their targets taken back.
-        OSError: If a target cannot be written. Nothing was moved or copied then.
+        ValueError: If a target is another file or the source itself; nothing is done then. Or if sources cannot be
+            removed: these remain, and their targets are removed again.
+        OSError: If a target cannot be written. Nothing is moved or copied then.
     """
     new, second_names, same = _divided(placements)
     made: list[Placement] = []
@@ -85,7 +85,7 @@ def place_files(
 
 
 def _divided(placements: Iterable[Placement]) -> tuple[list[Placement], list[Placement], list[Placement]]:
-    """What is to be done, what has its second name already, and what has the same bytes at its target."""
+    """Separate placements to be made, those already linked, and those with the same bytes at the target."""
     new: list[Placement] = []
     second_names: list[Placement] = []
     same: list[Placement] = []
@@ -111,7 +111,7 @@ def _divided(placements: Iterable[Placement]) -> tuple[list[Placement], list[Pla
 
 
 def _make(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those that it is in, and note which are new."""
+    """Create a folder and its parents, and record the new ones."""
     missing: list[Path] = []
     for path in (folder, *folder.parents):
         if path.exists():
@@ -125,7 +125,7 @@ def _make(folder: Path, made: list[Path]) -> None:
 
 
 def _put(one: Placement, *, is_move: bool) -> None:
-    """Have a file at its target, too."""
+    """Create a file's target by a hard link or a copy."""
     source, target = one
     if is_move and not source.is_symlink():
         try:
@@ -134,7 +134,7 @@ def _put(one: Placement, *, is_move: bool) -> None:
         except FileExistsError:
             raise ValueError(f"{target} exists by now and is not overwritten; nothing was done") from None
         except OSError:
-            pass  # another file system, or one without second names
+            pass  # another file system, or one without hard links
     with written_whole(target, may_replace=False) as place:
         shutil.copyfile(source, place)
     try:
@@ -145,7 +145,7 @@ def _put(one: Placement, *, is_move: bool) -> None:
 
 
 def _removed(placements: Iterable[Placement], made: Sequence[Placement]) -> list[str]:
-    """Remove sources, and say of which that failed; targets made for these are removed instead."""
+    """Remove sources, and report failures; targets made for these are removed instead."""
     left: list[str] = []
     own = set(made)
     for one in placements:

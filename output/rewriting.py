@@ -1,6 +1,6 @@
-"""A safetensors file with some of its tensors replaced: all others are copied byte for byte, whatever their type is.
+"""Replacement of some tensors of a safetensors file: all others are copied byte for byte, whatever their type.
 
-Takes the memory of the new tensors alone, however large the file is.
+It takes only the memory of the new tensors, however large the file is.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCK = 1 << 22
-"""Bytes that are copied at a time."""
+"""Bytes copied at a time."""
 _METADATA = "__metadata__"
 
 
 def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file anew, tensors in the order that they have there.
+    """Write a copy of a safetensors file with new tensors, in the original order.
 
     Args:
-        source: The file, of which safetensors has read the header.
-        place: Where to write, as `written_whole` gives it.
-        tensors: By key of the file, what takes the place of its tensors: of the same type, of any shape, on the CPU.
-        metadata: Entries of the header, added to those that are there.
+        source: The file, whose header safetensors has read.
+        place: Path from `written_whole`.
+        tensors: Replacements by key: of the same type, of any shape, on the CPU.
+        metadata: Entries added to the header's.
 
     Raises:
         OSError: If one of the files cannot be read or written, or ``source`` has become shorter.
@@ -44,7 +44,7 @@ def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: 
             end = begin + size
             written[key] = {"dtype": entry["dtype"], "shape": list(shape), "data_offsets": [begin, end]}
         text = json.dumps(written, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8, as safetensors has it
+        text += b" " * (-len(text) % 8)  # so that the data begin at a multiple of 8, as in safetensors
         out.write(len(text).to_bytes(8, "little") + text)
         for key, entry in entries:
             begin, end = entry["data_offsets"]

@@ -1,8 +1,8 @@
-"""The conditioning of many prompts as a folder of safetensors files, each written whole or not at all.
+"""The conditioning of many prompts as a folder of safetensors files, each written atomically.
 
-A shard holds the prompts of some lines that follow one another, with everything that made them in the metadata. It is
-named after its first line, because a name with its last line or with the number of shards would change as lines are
-added. Lines count from 0. Who encodes what, and when a shard is written anew, ``commands/bulk.py`` says.
+A shard holds the prompts of consecutive lines, with everything they were made from in the metadata. It is named after
+its first line, because a name with its last line or the number of shards would change when lines are added. Lines count
+from 0. ``commands/bulk.py`` decides which process encodes what, and when a shard is rewritten.
 
 Source: docs/bulk.md, "Shards".
 """
@@ -29,37 +29,37 @@ if TYPE_CHECKING:
 
 FORMAT_NAME = "weighted-clip shard"
 FORMAT = f"{FORMAT_NAME} 1"
-"""Changes with whatever would make a reader of today wrong."""
+"""Version of the format, changed when an older reader would fail."""
 MAX_HEADER_BYTES = 100_000_000
-"""Files with a longer header are written by safetensors, and then not read."""
+"""Maximum header size; safetensors writes files with longer headers, but does not read them."""
 
 _NAME = re.compile(r"prompts-(\d{8,})\.safetensors")
 
 
 class ShardError(ValueError):
-    """A shard that cannot be read, or is missing; the message names the file."""
+    """Raised for a shard that cannot be read, or is missing; the message names the file."""
 
 
 @dataclass(frozen=True)
 class ShardHead:
-    """What a shard says of itself."""
+    """Description of a shard."""
 
     first: int
     """Line of its first prompt."""
     texts: tuple[str, ...]
     """Its prompts, at least one."""
     about: Mapping[str, str]
-    """What made it: options, weights, ..."""
+    """Origin of the shard: options, weights, ..."""
 
     def differences(self, other: ShardHead, informative: Sequence[str] = ()) -> list[str]:
-        """What keeps this shard from being the beginning of another.
+        """Differences that keep this shard from being the beginning of another.
 
         Args:
-            other: What is wanted.
-            informative: Entries of ``about`` that may differ; told only beside others.
+            other: The other shard.
+            informative: Entries of ``about`` that may differ; reported only along with other differences.
 
         Returns:
-            A few words on each difference; of the texts, on the first.
+            A short text on each difference, for the texts only on the first.
 
         >>> ShardHead(8, ("a", "b"), {"scheme": "comfy"}).differences(ShardHead(8, ("a", "c"), {"scheme": "lpw"}))
         ["scheme: 'comfy' there, 'lpw' now", "line 10: 'b' there, 'c' now"]
@@ -78,17 +78,17 @@ class EncodedLine(NamedTuple):
     """A prompt of a shard."""
 
     line: int
-    """Its line, from 0."""
+    """Its line, counted from 0."""
     text: str
     """The prompt."""
     hidden: Tensor
-    """``[rows, dim]``, float in the type that was chosen."""
+    """``[rows, dim]``, float in the chosen type."""
     pooled: Tensor
     """``[pooled_dim]``, the same type."""
 
 
 def shard_path(folder: Path, first: int) -> Path:
-    """Where the shard of these lines is.
+    """Path of the shard that begins with a line.
 
     >>> shard_path(Path("out"), 256).name
     'prompts-00000256.safetensors'
@@ -97,11 +97,11 @@ def shard_path(folder: Path, first: int) -> Path:
 
 
 def shard_files(folder: Path, suffix: str = "") -> Iterator[tuple[int, Path]]:
-    """First line and path of every shard in a folder, in no order.
+    """First line and path of every shard in a folder, in no particular order.
 
     Args:
-        folder: That is there.
-        suffix: What stands behind the names.
+        folder: Existing folder.
+        suffix: Suffix after the names.
     """
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -111,15 +111,15 @@ def shard_files(folder: Path, suffix: str = "") -> Iterator[tuple[int, Path]]:
 
 
 def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
-    """Write a shard beside its place and, when it is whole and on the disk, put it there.
+    """Write a shard atomically.
 
     Args:
         path: Output file; an existing one is replaced.
-        head: What it shall say of itself.
-        rows: For each text hidden states, ``[rows, dim]``, and pooled vector, ``[pooled_dim]``; on the CPU.
+        head: Description of the shard.
+        rows: For each text its hidden states, ``[rows, dim]``, and pooled vector, ``[pooled_dim]``, on the CPU.
 
     Raises:
-        OSError: If the file cannot be written. Nothing of it is left, and what was there before is.
+        OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
         ShardError: If the texts are too long to be read again.
     """
     metadata = {"format": FORMAT, **head.about}
@@ -136,16 +136,16 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
 
 
 def read_head(path: Path) -> ShardHead:
-    """Read what a shard says of itself, and none of its tensors.
+    """Read the description of a shard, without its tensors.
 
     Args:
-        path: Of the file.
+        path: The file.
 
     Returns:
         Texts and entries.
 
     Raises:
-        ShardError: If it is not whole, or not a shard.
+        ShardError: If it is incomplete, or not a shard.
     """
     try:
         with opened(path, MAX_HEADER_BYTES) as file:
@@ -153,7 +153,7 @@ def read_head(path: Path) -> ShardHead:
     except (OSError, SafetensorError) as error:
         raise ShardError(f"{path}: no whole safetensors file: {error}") from error
     kind = metadata.pop("format", "")
-    if kind != FORMAT and kind.startswith(FORMAT_NAME):  # before all else, as others may have other entries
+    if kind != FORMAT and kind.startswith(FORMAT_NAME):  # checked first, as other versions may have other entries
         raise ShardError(f"{path}: made by another version, as {kind!r}; this one reads {FORMAT!r}")
     try:
         first, last = int(metadata.pop("first_line")), int(metadata.pop("last_line"))
@@ -166,16 +166,16 @@ def read_head(path: Path) -> ShardHead:
 
 
 def read_shards(folder: str | Path) -> Iterator[EncodedLine]:
-    """Read encoded prompts back, one after the other.
+    """Read encoded prompts back one by one.
 
     Args:
-        folder: Where the shards are.
+        folder: Folder of the shards.
 
     Returns:
-        The prompts in the order of their lines, the first of which is 0. Only one is held at a time.
+        The prompts in line order, from line 0 on. Only one is in memory at a time.
 
     Raises:
-        ShardError: If a shard is not whole, or one is missing between others.
+        ShardError: If a shard is incomplete, or one is missing between others.
         OSError: If there is no such folder.
     """
     expected = 0
@@ -194,11 +194,11 @@ def read_shards(folder: str | Path) -> Iterator[EncodedLine]:
 
 
 def _tensor(file: Any, key: str, num_axes: int) -> Tensor:
-    """A tensor of an open file; SafetensorError where it is missing or of another form."""
+    """A tensor of an open file; SafetensorError if it is missing or has another shape."""
     shape = file.get_slice(key).get_shape()
     if len(shape) != num_axes or 0 in shape:
         raise SafetensorError(f"{key!r} has shape {shape!s:.80}, expected {num_axes} axes that are not empty")
-    # a copy: safetensors' tensors are the file itself, which Windows then lets nobody replace
+    # a copy: safetensors' tensors map the file, which then cannot be replaced on Windows
     return file.get_tensor(key).clone()
 
 
@@ -209,7 +209,7 @@ def _difference(name: str, there: str | None, now: str | None) -> str:
 
 
 def _short(value: str | None) -> str:
-    """A value in quotes, the end of a long one left out."""
+    """A value in quotes, shortened if long."""
     if value is None:
         return "nothing"
     return repr(value) if len(value) <= 60 else f"{value[:60]!r}…"
