@@ -39,7 +39,7 @@ class Token(NamedTuple):
     phrase: int = 0
     """Bound phrase it belongs to, counted from 1; 0 for none."""
     apart: Apart | None = None
-    """Where it is hidden, if bound phrases hide it from each other."""
+    """Its hiding, if bound phrases hide it from each other."""
 
     @property
     def at(self) -> Span:

@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text as in the prompt, ``prompt[span.start:span.end]``; or text inserted at an empty span, such as spaces."""
+    """Text as written in the prompt, ``prompt[span.start:span.end]``; or text inserted at an empty span, e.g. " "."""
 
     text: str
     """The characters."""

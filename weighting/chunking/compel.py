@@ -24,7 +24,7 @@ LADDERS: dict[str, tuple[str, ...]] = {
     "words": ("word",),
     "brutal": (),
 }
-"""What each mode cuts after, best first; if nothing fits, at 75 tokens."""
+"""Ends that each mode cuts after, best first; if nothing fits, at 75 tokens."""
 
 
 def chunk_compel(prompt: Prompt, context: ChunkContext, *, mode: str) -> Chunked:
