@@ -1,7 +1,7 @@
-"""The parity command: every scheme on fixed prompts against every reference program that is there.
+"""The parity command: every scheme on fixed prompts against every available reference program.
 
-Imported by the command line only, never by a host. Arithmetic lives elsewhere: this package asks both sides for hidden
-states and subtracts them.
+Imported by the command line only, never by a host. This package does no arithmetic of its own: it gets hidden states
+from both sides and subtracts them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print the table, and perhaps write it down.
+    """Compare, print the table, and optionally write it to the page.
 
     Args:
-        arguments: As `add_arguments` declares them.
+        arguments: Options declared by `add_arguments`.
 
     Returns:
         The exit status: 0, or 1 if a difference is above its limit or a reference failed.

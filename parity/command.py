@@ -1,4 +1,4 @@
-"""The command: asks every reference, asks our native encoder, prints one table."""
+"""The command: runs every reference and our native encoder, and prints one table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .report import Absence, Result, in_words, problems, table
 from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS, Subject
 
 QUICK_STEP = 4
-"""Every how manieth prompt ``--quick`` takes."""
+"""Interval of the prompts used by ``--quick``."""
 NOT_INSTALLED = "not installed"
 
 Line = Result | Absence
@@ -38,15 +38,16 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     """Run every comparison and print the table.
 
     Args:
-        folder: With the hosts; None for libraries only.
-        is_quick: Every `QUICK_STEP`-th prompt only.
-        is_written: Whether to write the page and the data, if all references were there and all is within limits.
+        folder: Folder of the hosts; None for libraries only.
+        is_quick: Whether to use only every `QUICK_STEP`-th prompt.
+        is_written: Whether to write the page and the data, if all references are available and all differences within
+            limits.
 
     Returns:
         0, or 1 if a difference is above its limit, a reference failed, or there is nothing to write.
     """
     step = QUICK_STEP if is_quick else 1
-    torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part for each thread
+    torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part per thread
     model = seeded_model()
     lines: list[Line] = []
     kept: dict[str, Tensor] = {}
@@ -72,17 +73,18 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
 
 
 def _tokenizers() -> Iterator[Line]:
-    """Our token ids against the libraries' own, for the text of all prompts."""
+    """Compare our token ids with those of the libraries, for the text of all prompts."""
     texts = [text for prompts in PROMPTS.values() for text in prompts]
     openers = {"transformers": libraries.ids_of_transformers, "open_clip": libraries.ids_of_open_clip}
     for name, open_ids in openers.items():
         version = libraries.version_of(name)
         if version is None:
-            if name == "open_clip":  # the others are missed below
+            if name == "open_clip":  # missing others are reported below
                 yield Absence(name, NOT_INSTALLED)
             continue
         ids_of = open_ids()
-        # open_clip repairs text, not quite as Forge does, and writes special tokens otherwise: CLIP's are text to it
+        # open_clip repairs text, but not quite as Forge does, and writes special tokens differently: CLIP's are text to
+        # it
         unlike = [one for one in texts if one in PROMPTS["cleaned"] or BOS_TEXT in one or EOS_TEXT in one]
         same = [text for text in texts if name != "open_clip" or text not in unlike]
         wrong = [text for text in same if ids_of(text) != [token.id for token in default_tokenizer()(text)]]
@@ -148,7 +150,7 @@ def _hosts(
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
             asked = [subject for subject in subjects if subject.reference == reference]
             for index, instance in enumerate(found[reference]):
-                if index > 0 and reference in hosts.PEERS:  # the same with another numpy: what that changes, in short
+                if index > 0 and reference in hosts.PEERS:  # the same with another numpy, to show the effect briefly
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
                     fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
                     yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
@@ -166,10 +168,10 @@ def _one_host(
     versions: dict[str, str],
     through_comfyui: dict[str, Mapping[str, Tensor]] | None = None,
 ) -> Iterator[Line]:
-    """A reference's lines; what it computed goes into ``kept``, its versions into ``versions``.
+    """Lines of a reference; its results go into ``kept``, its versions into ``versions``.
 
-    What our nodes make of other references' prompts in ComfyUI goes into ``through_comfyui``, by its label, and comes
-    out of it when those references run.
+    Results of our nodes in ComfyUI for other references' prompts go into ``through_comfyui``, by its label, and are
+    used when those references run.
     """
     name = REFERENCES[instance.module]
     _say(f"{name} in {instance.host.name}, {len(subjects)} ways of weighting ...")
@@ -201,7 +203,7 @@ def _one_host(
 
 
 def _through_host(subject: Subject, hidden: Mapping[str, Tensor], step: int) -> Native:
-    """What our way through a host's encoder gave, among all that ran in it."""
+    """Results of our path through a host's encoder, among all that ran in it."""
     return {subject.key: [hidden[f"host/{key}"] for key in _keys(subject, step)]}
 
 
@@ -244,6 +246,6 @@ def _keys(subject: Subject, step: int) -> list[str]:
 
 
 def _say(text: str) -> None:
-    """Progress, apart from the table."""
+    """Print progress separately from the table."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Seeded textual-inversion embeddings for the prompts that name them, in files for us and for the references."""
+"""Seeded textual-inversion embeddings for the prompts that name them, as files for us and for the references."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ..encoder.config import CLIP_L
 from ..weighting.embedding_folder import EmbeddingFolder
 
 SIZES = {"zqone": 1, "zqeight": 8, "zqeight long": 2}
-"""How many vectors each has. Only the prompts that are to use them have these words in them."""
+"""Number of vectors of each. These words occur only in the prompts meant to use them."""
 
 
 def write_embeddings(ours: Path, theirs: Path) -> EmbeddingFolder:
-    """Write the embeddings in the kinds of file that either side reads.
+    """Write the embeddings in the file formats of both sides.
 
     Args:
         ours: A new folder, for safetensors files.
-        theirs: A new folder, for one safetensors file as of diffusers, which is the one of a single vector, and the
-            others pickled as by the WebUI's trainer.
+        theirs: A new folder, for one safetensors file in diffusers' format, that with a single vector, and the others
+            pickled as by the WebUI's trainer.
 
     Returns:
-        What is in ``ours``.
+        The embeddings in ``ours``.
     """
     from safetensors.torch import save_file
 
     for folder in (ours, theirs):
         folder.mkdir(parents=True)
     for seed, (name, num_vectors) in enumerate(SIZES.items()):
-        # as spread as the seeded model's token embeddings
+        # same standard deviation as the seeded model's token embeddings
         vectors = 0.05 * torch.randn((num_vectors, CLIP_L.hidden_dim), generator=torch.Generator().manual_seed(seed))
         save_file({"emb_params": vectors}, ours / f"{name}.safetensors")
         if num_vectors == 1:

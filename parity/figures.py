@@ -1,4 +1,4 @@
-"""Host runs as small data: one number for each row of hidden states, so that a test can check without the host.
+"""Host runs as small data: one number per row of hidden states, so that a test can check them without the host.
 
 The number is the row times a fixed vector of random signs, divided by its length. An error of size e in every component
 of a row moves it by about e, if the components err independently.
@@ -34,7 +34,7 @@ def row_figures(hidden: Tensor) -> Tensor:
 
 
 def digest_of_prompts() -> str:
-    """Changes with any prompt of any list."""
+    """Digest of all prompts of all lists."""
     return hashlib.sha256(json.dumps(PROMPTS).encode()).hexdigest()[:16]
 
 
@@ -42,8 +42,8 @@ def write_figures(hidden: Mapping[str, Tensor], versions: Mapping[str, str]) -> 
     """Store the figures of host runs.
 
     Args:
-        hidden: By ``subject key/number of the prompt``.
-        versions: By reference, in words.
+        hidden: Hidden states by ``subject key/number of the prompt``.
+        versions: Versions by reference, in words.
     """
     from ..output.export import save_tensors
     from ..output.files import written_whole

@@ -1,4 +1,4 @@
-"""Finding hosts in the folder of ``--hosts``: checkouts of ComfyUI and of WebUIs, each with a Python of its own."""
+"""Finding hosts in the folder of ``--hosts``: checkouts of ComfyUI and of WebUIs, each with its own Python."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal
 
 Kind = Literal["ComfyUI", "Forge", "Forge Classic", "A1111"]
 WEBUIS: tuple[Kind, ...] = ("Forge", "Forge Classic", "A1111")
-"""The kinds that take our extension."""
+"""Kinds that run our extension."""
 
-# the first whose files are all there
+# the first kind whose files all exist
 _FILES: dict[Kind, tuple[str, ...]] = {
     "ComfyUI": ("main.py", "comfy"),
     "Forge": ("launch.py", "modules/processing.py", "backend/text_processing"),
@@ -26,7 +26,7 @@ _VERSIONS: dict[Kind, tuple[str, str]] = {
     "A1111": ("CHANGELOG.md", r"## (\S+)"),
 }
 PEERS_VENV = "peers-venv"
-"""Folder with a Python for packs that want older libraries than their host."""
+"""Name of the folder with a Python for packs that need older libraries than their host."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class Host:
     """A checkout with its virtual environment."""
 
     kind: Kind
-    """Which program."""
+    """Kind of program."""
     folder: Path
     """The checkout."""
     python: Path
-    """The Python of its environment."""
+    """Python of its environment."""
 
     @property
     def version(self) -> str:
-        """As the checkout states it."""
+        """Version stated by the checkout."""
         file, pattern = _VERSIONS[self.kind]
         place = self.folder / file
         found = re.search(pattern, place.read_text(encoding="utf-8")) if place.is_file() else None
@@ -50,14 +50,14 @@ class Host:
 
 
 def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
-    """Every host of some kinds in a folder that has a virtual environment, ``.venv`` or ``venv``.
+    """All hosts of some kinds in a folder that have a virtual environment, ``.venv`` or ``venv``.
 
     Args:
-        folder: Holds the checkouts, or is one.
-        *kinds: Which programs.
+        folder: Folder of checkouts, or a checkout.
+        *kinds: Kinds of programs.
 
     Returns:
-        Kind by kind, the newest version last.
+        Hosts kind by kind, the newest version last.
     """
     folder = folder.resolve()
     hosts: list[Host] = []
@@ -70,12 +70,12 @@ def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
 
 
 def find_packs(folder: Path, hosts: Sequence[Host], name: str) -> list[Path]:
-    """Folders of a node pack, beside the hosts and in the ``custom_nodes`` of each.
+    """Folders of a node pack, next to the hosts and in the ``custom_nodes`` of each.
 
     Args:
-        folder: Holds the checkouts.
-        hosts: ComfyUIs.
-        name: What the pack's folder is called; it may have more to its name, and any case.
+        folder: Folder of checkouts.
+        hosts: ComfyUI hosts.
+        name: Part of the folder's name, in any case.
 
     Returns:
         The folders.
@@ -85,11 +85,11 @@ def find_packs(folder: Path, hosts: Sequence[Host], name: str) -> list[Path]:
 
 
 def python_of(folder: Path, environments: Sequence[str] = (".venv", "venv")) -> Path | None:
-    """The Python of the first virtual environment that a folder has, if it has one."""
+    """Python of the first virtual environment of a folder, or None."""
     files = (folder / name / python for name in environments for python in ("bin/python", "Scripts/python.exe"))
     return next((file for file in files if file.is_file()), None)
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, by name; none if it is not there."""
+    """Folders in a folder by name; none if it does not exist."""
     return sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []

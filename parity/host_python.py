@@ -13,17 +13,17 @@ from typing import Any
 def run_in_host(
     python: Path, arguments: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a host's Python and wait for its end.
+    """Run a host's Python and wait for it to end.
 
     Args:
         python: The interpreter of the host's virtual environment.
-        arguments: What follows it.
+        arguments: Its arguments.
         folder: The working directory.
-        environment: All of the process's variables; `own_environment` is where to start from.
-        seconds: How long it may take.
+        environment: All variables of the process; see `own_environment`.
+        seconds: Timeout.
 
     Returns:
-        The ended process; its ``stdout`` is all that it wrote.
+        The finished process; its ``stdout`` holds all output.
 
     Raises:
         subprocess.TimeoutExpired: If it takes longer.
@@ -44,13 +44,13 @@ def run_in_host(
 
 
 def own_environment() -> dict[str, str]:
-    """This process's variables without what would lead another Python to our packages; in UTF-8, and offline."""
+    """This process's variables without those that would lead another Python to our packages; in UTF-8, and offline."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
 
 
 class HostFailed(RuntimeError):
-    """A program in a host's Python that failed or took too long; the message is what it wrote."""
+    """Raised if a program in a host's Python failed or took too long; the message is its output."""
 
 
 def run_job(
@@ -64,17 +64,17 @@ def run_job(
     launcher: Sequence[str] = (),
     **variables: str,
 ) -> None:
-    """Run one of our programs in a host's Python; it is given a file with a job and the path of its result.
+    """Run one of our programs in a host's Python, with a job file and the path of its result.
 
     Args:
-        job: For JSON.
-        result: The file to be written.
+        job: The job, written as JSON.
+        result: Output file.
         python: The interpreter of the host's virtual environment.
         script: The program.
         folder: The working directory.
-        seconds: How long it may take.
-        launcher: Arguments before the script, which start it in their own way.
-        variables: Of the environment, beside this process's own.
+        seconds: Timeout.
+        launcher: Arguments before the script, which launch it.
+        variables: Environment variables added to this process's own.
 
     Raises:
         HostFailed: If there is no result.

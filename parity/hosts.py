@@ -1,4 +1,4 @@
-"""Finds references that live in hosts, and runs each in its own Python."""
+"""Finding references that live in hosts, and running each in its own Python."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).with_name("reference_scripts")
 WEIGHTS = "model.safetensors"
-"""File of the model."""
+"""File name of the model."""
 EMBEDDINGS = "embeddings"
-"""Folder of the embeddings, as references read them."""
+"""Name of the folder of embeddings, in the references' formats."""
 SECONDS = 5400
-"""How long one reference may take."""
+"""Timeout of a reference."""
 PEERS = {"adv_clip_emb": "ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
-"""Packs that compute otherwise under numpy 2, by what their folders are called, at least in part."""
+"""Packs that compute differently under numpy 2, by (part of) their folder names."""
 PPM = "ComfyUI-ppm"
 
 
@@ -37,27 +37,28 @@ class HostReference:
     host: Path
     """Working directory: the host's checkout."""
     folder: Path
-    """The reference's own folder; a pack's, or the host's."""
+    """The reference's own folder: a pack's, or the host's."""
 
 
 class HostOutput(NamedTuple):
-    """What a reference computed."""
+    """Results of a reference."""
 
     about: dict[str, str]
     """Versions."""
     hidden: dict[str, Tensor]
-    """By ``subject key/number of the prompt``; in front of it ``host/`` for our way through its encoder."""
+    """Hidden states by ``subject key/number of the prompt``, prefixed with ``host/`` for our path through its
+    encoder."""
 
 
 def find_references(folder: Path) -> dict[str, list[HostReference]]:
     """Look for every host reference in a folder.
 
     Args:
-        folder: Holds the checkouts; or is one.
+        folder: Folder of checkouts, or a checkout.
 
     Returns:
-        By reference; an empty list for one that is not there or has no Python. Packs run in the newest ComfyUI,
-        those of `PEERS` with the Python of ``peers-venv`` if there is one, and once more with that ComfyUI's own.
+        Hosts by reference; an empty list for one that is missing or has no Python. Packs run in the newest ComfyUI,
+        those of `PEERS` with the Python of ``peers-venv`` if it exists, and once more with that ComfyUI's own.
     """
     comfy = find_hosts(folder, "ComfyUI")
     found = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
@@ -78,14 +79,14 @@ def _of_host(module: str, host: Host) -> HostReference:
 def run_reference(
     reference: HostReference, subjects: Sequence[Subject], work: Path, step: int, guests: Sequence[Subject] = ()
 ) -> HostOutput:
-    """Let a reference encode the prompts of some subjects.
+    """Encode the prompts of some subjects with a reference.
 
     Args:
-        reference: Which.
-        subjects: What.
+        reference: The reference.
+        subjects: The subjects.
         work: Folder for the job and its result, with `WEIGHTS` and `EMBEDDINGS` in it.
         step: 1 for every prompt, n for every n-th.
-        guests: Subjects of other references: only our way is run, through this reference's encoder.
+        guests: Subjects of other references, run only on our path through this reference's encoder.
 
     Returns:
         Its `HostOutput`.
@@ -109,5 +110,5 @@ def run_reference(
     run_job(job, result, reference.python, SCRIPTS, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
     with safe_open(result, framework="pt") as file:
         about: dict[str, str] = dict(sorted(file.metadata().items()))
-        # copies: the next reference writes its result over the file that safetensors reads from
+        # copies: the next reference overwrites the file that safetensors maps
         return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118

@@ -20,7 +20,7 @@ from .torchvision_operators import declare_missing_operators
 from .transformers_reference import transformers_text_model, transformers_tokenizer
 
 Encode = Callable[[dict[str, Any], str], Tensor]
-"""Settings and a prompt to hidden states, ``[1, rows, dim]``."""
+"""From settings and a prompt to hidden states, ``[1, rows, dim]``."""
 
 PACKAGES = {
     "transformers": "transformers",
@@ -31,10 +31,10 @@ PACKAGES = {
 
 
 def version_of(reference: str) -> str | None:
-    """Version of a library; None if it is not installed.
+    """Version of a library, or None if it is not installed.
 
     Raises:
-        Exception: If it is, and does not import: whatever it raises.
+        Exception: If it is installed but its import fails; the original exception.
     """
     if importlib.util.find_spec(reference) is None:
         return None
@@ -44,7 +44,7 @@ def version_of(reference: str) -> str | None:
 
 
 def open_transformers(model: TextModel) -> Encode:
-    """CLIPTextModel on our chunks, with one kernel of attention or another."""
+    """CLIPTextModel on our chunks, with either attention kernel."""
     from transformers import CLIPTextModel
 
     towers: dict[str, CLIPTextModel] = {}
@@ -62,7 +62,7 @@ def open_transformers(model: TextModel) -> Encode:
 
 
 def open_compel(model: TextModel) -> Encode:
-    """The Compel class, given the prompt as its user gives it."""
+    """The Compel class, given the prompt as by its users."""
     from compel import Compel, DownweightMode, SplitLongTextMode
 
     tower, tokenizer = transformers_text_model(model, "sdpa"), transformers_tokenizer()

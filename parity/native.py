@@ -1,4 +1,4 @@
-"""Our side: the seeded model, and what the native encoder makes of the prompts."""
+"""Our side: the seeded model, and the native encoder's results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SEED = 0
 
 
 def seeded_model() -> TextModel:
-    """The one model of all comparisons: CLIP-L in full size, random weights with spread norms."""
+    """The model of all comparisons: CLIP-L in full size, random weights with spread norms."""
     return seeded_text_model(CLIP_L, seed=SEED)
 
 
 def save_model(model: TextModel, path: Path) -> None:
-    """Write the weights in the layout of Hugging Face, which every host reads."""
+    """Write the weights in Hugging Face's layout, which every host reads."""
     from safetensors.torch import save_file
 
     save_file({f"text_model.{name}": tensor for name, tensor in model.state_dict().items()}, path)
@@ -35,16 +35,16 @@ def save_model(model: TextModel, path: Path) -> None:
 def encode_natively(
     model: TextModel, prompt: str, choices: Iterable[dict[str, Any]], embeddings: Embeddings | None = None
 ) -> list[Tensor]:
-    """Encode one prompt in several ways, each chunk alone and none twice.
+    """Encode one prompt in several ways, each chunk separately and none twice.
 
     Args:
         model: The tower.
         prompt: The text.
-        choices: Fields of `EncodeOptions`, once for each way.
-        embeddings: What the prompt can name.
+        choices: Fields of `EncodeOptions` for each way.
+        embeddings: Embeddings the prompt can name.
 
     Returns:
-        Hidden states, ``[1, rows, dim]`` each; of the scheme ``negpip`` ``[1, 2 rows, dim]``, as keys and values.
+        Hidden states, ``[1, rows, dim]`` each; for the scheme ``negpip`` ``[1, 2 rows, dim]``, as keys and values.
     """
     readers = native_readers({"clip_l": model.config}, lambda tower, config: embeddings)
     encoders = Encoders(readers, {"clip_l": TextEncoder(model)}, max_chunks=1)

@@ -55,7 +55,7 @@ def write_page(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -
 
     Args:
         lines: The table.
-        versions: What each host ran with, in words.
+        versions: Versions each host ran with, in words.
     """
     about = "\n".join(f"- {name}: {words}." for name, words in versions.items())
     with written_whole(PAGE) as place:

@@ -1,6 +1,6 @@
-"""diffusers' community pipelines named lpw, out of a checkout: what they make of prompts on transformers' towers.
+"""diffusers' community pipelines named lpw, from a checkout: their results on transformers' towers.
 
-Nothing of the pipelines runs but their way from texts to hidden states.
+Only their path from texts to hidden states is run.
 """
 
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
@@ -31,7 +31,7 @@ from .subjects import Subject
 from .transformers_reference import transformers_projected_model, transformers_text_model, transformers_tokenizer
 
 FILES = {"sd": "lpw_stable_diffusion.py", "sdxl": "lpw_stable_diffusion_xl.py"}
-"""The pipelines: for Stable Diffusion 1.x and for SDXL."""
+"""The pipelines for Stable Diffusion 1.x and for SDXL."""
 SCHEME_OF = {"sd": "lpw", "sdxl": "lerp_last"}
 """The scheme named after each."""
 _FOLDER = Path("examples", "community")
@@ -41,8 +41,8 @@ SDXL = {
         hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0
     ),
 }
-"""Small towers in the places of SDXL's. States of its penultimate layer pass no norm: in full size with random weights
-they are up to 60 large, and so is their rounding."""
+"""Small towers instead of SDXL's. States of its penultimate layer pass no norm: in full size with random weights they
+are up to 60 large, and so is their rounding."""
 
 
 def sdxl_models() -> dict[str, TextModel]:
@@ -51,10 +51,10 @@ def sdxl_models() -> dict[str, TextModel]:
 
 
 class Pair(NamedTuple):
-    """What becomes of a prompt and a negative prompt."""
+    """Results of a prompt and a negative prompt."""
 
     hidden: tuple[Tensor, Tensor]
-    """``[1, rows, dim]``, of SDXL's towers side by side."""
+    """``[1, rows, dim]``, SDXL's towers side by side."""
     pooled: tuple[Tensor, Tensor] | None
     """``[1, dim]``; None for Stable Diffusion 1.x."""
 
@@ -66,7 +66,7 @@ def find_checkout(folder: Path) -> Path | None:
 
 
 def version_of_checkout(checkout: Path) -> str:
-    """As its setup.py states it."""
+    """Version stated in its setup.py."""
     place = checkout / "setup.py"
     found = re.search(r'version="(\S+)"', place.read_text(encoding="utf-8")) if place.is_file() else None
     return found[1] if found else "unknown"
@@ -86,19 +86,19 @@ class Pipelines:
     """Both pipelines on towers of transformers with our weights."""
 
     def __init__(self, checkout: Path, models: Mapping[str, Mapping[str, TextModel]]) -> None:
-        """Load them.
+        """Load both pipelines.
 
         Args:
-            checkout: From `find_checkout`.
-            models: For each key of `FILES` the towers by ComfyUI's names.
+            checkout: Result of `find_checkout`.
+            models: Towers by ComfyUI's names, for each key of `FILES`.
         """
         self.modules = {name: load_pipeline(checkout, name) for name in FILES}
-        """The pipelines' files."""
+        """Modules of the pipelines."""
         tokenizer = transformers_tokenizer()
         first = transformers_text_model(models["sd"]["clip_l"])
         if not hasattr(
             first, "text_model"
-        ):  # transformers 5 has the parts at the top, where the pipeline does not look
+        ):  # transformers 5 has the parts at the top, which the pipeline does not expect
             vars(first)["text_model"] = first
         self._sd = SimpleNamespace(tokenizer=tokenizer, text_encoder=first, device="cpu")
         self._sdxl = SimpleNamespace(
@@ -116,10 +116,11 @@ class Pipelines:
             name: A key of `FILES`.
             prompt: The prompt.
             negative: The negative prompt.
-            settings: For the pipeline's function.
+            settings: Arguments of the pipeline's function.
 
         Raises:
-            ValueError: For what the pipeline cannot read: a weight that is no number, and in SDXL two empty texts.
+            ValueError: If the pipeline cannot read the texts: a weight that is not a number, and in SDXL two empty
+                texts.
         """
         with torch.inference_mode():
             if name == "sd":
@@ -133,17 +134,17 @@ class Pipelines:
 def compare_pipelines(
     checkout: Path, label: str, model: TextModel, subjects: list[Subject], step: int
 ) -> Iterator[Result]:
-    """Compare ours with the pipelines, each prompt beside itself as negative prompt.
+    """Compare our results with the pipelines', with each prompt also as the negative prompt.
 
     Args:
-        checkout: From `find_checkout`.
-        label: What the table calls the reference.
+        checkout: Result of `find_checkout`.
+        label: Name of the reference in the table.
         model: CLIP-L, for Stable Diffusion 1.x; SDXL's towers are `SDXL`.
-        subjects: Those of the reference ``diffusers``.
+        subjects: Subjects of the reference ``diffusers``.
         step: 1 for every prompt, n for every n-th.
 
     Yields:
-        A line for each subject, with the prompts that pipeline and syntax read alike.
+        A line for each subject, for the prompts that pipeline and syntax read alike.
     """
     models = {"sd": {"clip_l": model}, "sdxl": sdxl_models()}
     pipelines = Pipelines(checkout, models)

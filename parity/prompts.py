@@ -107,7 +107,7 @@ A1111 = (
     "word " * 70 + "comma, (edge case:1.3) " + "word " * 10,
     "(first:0.5) " + "x y z, " * 40 + "(last:1.5)",
 )
-"""The syntax of A1111 and Forge, with BREAK."""
+"""Syntax of A1111 and Forge, with BREAK."""
 
 CLEANED = (
     "a woman’s “red” hat",
@@ -122,7 +122,7 @@ CLEANED = (
     "#\n##\n(a # comment\nin a group:1.3)",
     "a “quoted” # comment with “quotes”\nBREAK (an &amp; b:0.7) # BREAK",
 )
-"""The same with what Forge repairs, and comments, which it takes out."""
+"""The same with text that Forge repairs, and comments, which it removes."""
 
 COMPEL = (
     "",
@@ -180,7 +180,7 @@ COMPEL_LONG = (
     "antidisestablishmentarianism " * 20 + "(end)0.8",
     f'("{_STORY}", "a dog").blend(0.6, 0.4)',
 )
-"""compel's syntax, longer than a chunk; a lowered group lies across the end of one."""
+"""compel's syntax, longer than a chunk; a lowered group extends across the end of one."""
 
 EMBEDDINGS = (
     "zqone",
@@ -199,7 +199,7 @@ EMBEDDINGS = (
     "zqeight " * 10,
     f"zqone, {_SCENE}, ({_SCENE}:1.2), (zqeight:1.2), {_SCENE}, zqone",
 )
-"""The syntax of A1111 and Forge with names of the embeddings in ``embeddings.py``, also where a chunk ends."""
+"""Syntax of A1111 and Forge with names of the embeddings in ``embeddings.py``, including at the end of a chunk."""
 
 EMBEDDINGS_MOVED = (
     "word " * 60 + ", zqeight " + "end " * 20,
@@ -218,4 +218,4 @@ PROMPTS = {
     "embeddings": EMBEDDINGS,
     "embeddings moved": EMBEDDINGS_MOVED,
 }
-"""Every list by name."""
+"""All lists by name."""

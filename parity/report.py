@@ -1,4 +1,4 @@
-"""Results of comparisons, and the table of them."""
+"""Results of comparisons, and their table."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Result:
     reference: str
     """Name and version."""
     name: str
-    """What the reference calls it."""
+    """Name in the reference."""
     ours: str
     """Our options, in words."""
     encoder: str
-    """``native``, or ``the host's``; ``-`` where no encoder runs."""
+    """``native``, or ``the host's``; ``-`` if no encoder runs."""
     num_prompts: int
-    """How many were compared."""
+    """Number of prompts compared."""
     limit: float | None
-    """Largest difference allowed; None where the reference is known to do something else."""
+    """Largest difference allowed; None if the reference is known to differ."""
     difference: float
-    """Largest absolute difference; infinity where shapes differ."""
+    """Largest absolute difference; infinity if shapes differ."""
     prompt: str = ""
-    """The one with that difference."""
+    """Prompt with that difference."""
 
     @property
     def is_within(self) -> bool:
@@ -46,14 +46,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Absence:
-    """A reference that gave nothing."""
+    """A reference without results."""
 
     reference: str
     """Its name."""
     reason: str
-    """Why, in one line or more."""
+    """Reason, in one line or more."""
     is_failure: bool = False
-    """Whether it was found and did not run."""
+    """Whether it was found but failed to run."""
 
     def line(self) -> str:
         """The line in Markdown."""
@@ -61,12 +61,12 @@ class Absence:
 
 
 def number(value: float) -> str:
-    """A difference or a limit, short."""
+    """Format a difference or a limit briefly."""
     return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-")
 
 
 def in_words(options: dict[str, Any]) -> str:
-    """Our options as a table cell: the scheme, then whatever is not its default.
+    """Our options as a table cell: the scheme, then everything that is not the default.
 
     >>> in_words({"syntax": "compel", "scheme": "compel", "chunking": "compel words"})
     'compel, chunking compel words'
@@ -81,12 +81,12 @@ def in_words(options: dict[str, Any]) -> str:
 
 
 def table(results: Sequence[Result | Absence]) -> str:
-    """All lines under their heading."""
+    """All lines with the table's heading."""
     return "\n".join([COLUMNS, RULE, *(result.line() for result in results)])
 
 
 def problems(results: Sequence[Result | Absence]) -> list[str]:
-    """What makes the command fail, one text each."""
+    """Problems that make the command fail, one text each."""
     found: list[str] = []
     for result in results:
         if isinstance(result, Absence):

@@ -1,4 +1,4 @@
-"""What is compared with what: each reference's name for a way of weighting, ours, and the allowed difference.
+"""Subjects of comparison: each reference's name for a way of weighting, ours, and the allowed difference.
 
 Limits are on the largest absolute difference of hidden states, which are between -7 and 7 on the seeded model.
 """
@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LIMIT = 1e-5
-"""Rounding of float32 through twelve layers by kernels that sum in another order."""
+"""Rounding of float32 through twelve layers by kernels with another order of summation."""
 RATIO_LIMIT = 3e-5
-"""The same after the scheme multiplied everything by a ratio of two means. Each is small beside what it is a mean of,
-so an encoder's rounding moves the ratio by more. With the host's own encoder the limit is `LIMIT`."""
+"""The same after the scheme multiplied everything by a ratio of two means. Each is small compared with the values it
+averages, so an encoder's rounding changes the ratio more. With the host's own encoder the limit is `LIMIT`."""
 
 TWO_HOSTS_LIMIT = 1e-4
-"""Between two hosts, each with its own encoder and its own torch."""
+"""Limit between two hosts, each with its own encoder and torch."""
 
 AFFECTED_BY_NUMPY_2 = frozenset({"compel", "comfy++", "down_weight"})
-"""Styles of ComfyUI_ADV_CLIP_emb and prompt-control, which find words through numpy.unique's inverse. That has another
-shape since numpy 2."""
+"""Styles of ComfyUI_ADV_CLIP_emb and prompt-control that find words through numpy.unique's inverse, whose shape changed
+in numpy 2."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Subject:
     reference: str
     """Key of `REFERENCES`."""
     name: str
-    """What the reference calls it; unique within the reference."""
+    """Name in the reference, unique there."""
     prompts: str
     """Key of `PROMPTS`."""
     settings: dict[str, Any]
-    """For the reference."""
+    """Settings of the reference."""
     options: dict[str, Any]
-    """Ours: fields of `EncodeOptions`."""
+    """Our settings: fields of `EncodeOptions`."""
     limit: float = LIMIT
     """Largest difference allowed between the reference and our native encoder."""
     host_limit: float | None = None
-    """The same for our way through the reference's own encoder; None where there is none."""
+    """The same for our path through the reference's own encoder; None if there is none."""
     comfyui_limit: float | None = None
-    """The same for what our node makes of the prompt in ComfyUI; None where that is not compared."""
+    """The same for our node in ComfyUI; None if that is not compared."""
 
     @property
     def key(self) -> str:
@@ -61,7 +61,7 @@ REFERENCES = {
     "ppm": "ComfyUI-ppm",
     "forge": "Forge",
 }
-"""Every reference: the module that runs it, and its name. Those from ``diffusers`` on need --hosts."""
+"""References: the module that runs each, and its name. Those from ``diffusers`` on need --hosts."""
 
 HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "ppm", "forge")
 
@@ -103,7 +103,7 @@ def _compel() -> list[Subject]:
 
 
 def _diffusers() -> list[Subject]:
-    """The pipelines lpw; the one for Stable Diffusion 1.x as it is called by itself, and with its other setting."""
+    """The lpw pipelines; the one for Stable Diffusion 1.x with its default call, and with its other setting."""
     read = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
     ways = {
         "lpw_stable_diffusion": ({"pipeline": "sd"}, "a1111_global_norm", RATIO_LIMIT),
@@ -117,7 +117,7 @@ def _diffusers() -> list[Subject]:
 
 
 def _peer(reference: str, styles: dict[str, str], on_host: Collection[str]) -> list[Subject]:
-    """A pack's styles and normalisations; those in ``on_host`` also with our way through the host's encoder."""
+    """Styles and normalisations of a pack; those in ``on_host`` also on our path through the host's encoder."""
 
     def subject(style: str, normalization: str) -> Subject:
         name = style if normalization == "none" else f"{style}, {normalization}"
@@ -165,5 +165,5 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("ppm", "CLIP NegPip", "comfy", {}, {"scheme": "negpip"}, LIMIT, 0.0),
     *_forge(),
 )
-"""Everything that is compared, in the order of the table. What we compute through ComfyUI's encoder does not depend on
-the pack, so it is compared with one of them only."""
+"""All comparisons, in the order of the table. Our results through ComfyUI's encoder do not depend on the pack, so they
+are compared with one of them only."""

@@ -1,7 +1,7 @@
-"""What lets torchvision be imported beside a torch without CUDA, and with it transformers, compel and open_clip.
+"""Workaround to import torchvision with a torch without CUDA, and with it transformers, compel and open_clip.
 
-The torchvision of PyPI is built for CUDA. Where torch has none, its compiled part does not load, and its import fails
-for want of two operators. Nothing here calls them, so they are declared without being there.
+PyPI's torchvision is built for CUDA. If torch has none, its compiled part does not load, and its import fails for lack
+of two operators. Nothing here calls them, so they are only declared.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def declare_missing_operators() -> torch.library.Library | None:
-    """Declare the operators that torchvision lacks, if it does.
+    """Declare the operators that torchvision lacks, if any.
 
     Returns:
-        What holds them, remembered because they go when it goes; None where nothing is missing.
+        Library object to be kept alive, as they vanish with it; None if nothing is missing.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""transformers' text model and tokenizer with our weights and vocabulary, for whatever compares with them."""
+"""transformers' text model and tokenizer with our weights and vocabulary, for comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
-    """A tower's sizes by Hugging Face's names."""
+    """Sizes of a tower by Hugging Face's names."""
     return {
         "hidden_size": config.hidden_dim,
         "intermediate_size": config.mlp_dim,
@@ -29,14 +29,14 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
     """CLIPTextModel of the same size and weights as ours.
 
     Args:
-        model: Ours.
+        model: Our model.
         attention: transformers' attention implementation, ``sdpa`` or ``eager``.
 
     Returns:
         The model, in evaluation mode without gradients, on the same tensors as ours.
 
     Raises:
-        ImportError: If there is no transformers.
+        ImportError: If transformers is not installed.
     """
     from transformers import CLIPTextConfig, CLIPTextModel
 
@@ -60,7 +60,7 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
 
 
 def transformers_projected_model(model: TextModel) -> Any:
-    """CLIPTextModelWithProjection of the same size and weights as ours, otherwise as `transformers_text_model`."""
+    """CLIPTextModelWithProjection of the same size and weights as ours; otherwise like `transformers_text_model`."""
     from transformers import CLIPTextModelWithProjection
 
     config = transformers_text_model(model).config
@@ -71,19 +71,19 @@ def transformers_projected_model(model: TextModel) -> Any:
 
 
 def give_weights(theirs: Any, model: TextModel) -> None:
-    """Make a text model of transformers hold the tensors of ours."""
+    """Make a text model of transformers share our tensors."""
     ours, state = model.state_dict(), theirs.state_dict()
     for key in state:
-        if not key.endswith("position_ids"):  # before 4.31 these numbers are among the weights
+        if not key.endswith("position_ids"):  # before 4.31 these are among the weights
             state[key] = ours[key.removeprefix("text_model.")]
     theirs.load_state_dict(state, assign=True)
 
 
 def transformers_tokenizer() -> Any:
-    """CLIPTokenizer, read from files as of a downloaded model, which are made of the vocabulary we ship.
+    """CLIPTokenizer, read from files like those of a downloaded model, made from the vocabulary we ship.
 
-    Of transformers 4 it is CLIPTokenizerFast, which became CLIPTokenizer in transformers 5. The other one there cleans
-    texts by rules that differ with the packages installed.
+    In transformers 4 it is CLIPTokenizerFast, which became CLIPTokenizer in transformers 5. The slow one of version 4
+    cleans texts by rules that depend on the installed packages.
     """
     library: Any = importlib.import_module("transformers")
     theirs = library.CLIPTokenizerFast if library.__version__.startswith("4.") else library.CLIPTokenizer

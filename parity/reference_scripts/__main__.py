@@ -1,6 +1,6 @@
-"""Encode the prompts of a job with one reference, in that reference's own Python, and write down what it computes.
+"""Encode the prompts of a job with one reference, in that reference's own Python, and write the results.
 
-This folder is a program, no package, and nothing in it is imported by the pack:
+This folder is a program, not a package, and the pack imports nothing from it:
 
     python reference_scripts JOB.json RESULT.safetensors
 
@@ -9,7 +9,7 @@ A job is JSON: ``reference`` (a module of this folder), ``weights`` (a safetenso
 ``key/number`` for each prompt, and versions in its metadata. The working directory is the host's checkout.
 
 Each other module opens one reference: ``open_reference(job)`` returns its versions and a function from ``(settings,
-prompt)`` to hidden states ``[1, rows, dim]``. It calls the reference's own functions and repeats none of them.
+prompt)`` to hidden states ``[1, rows, dim]``. It calls the reference's own functions and reimplements none of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 def main(job_file: str, result_file: str) -> None:
     """Run a job."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    sys.argv = sys.argv[:1]  # references read the command line when they are imported
+    sys.argv = sys.argv[:1]  # references read the command line when imported
     reference = importlib.import_module(job["reference"])
-    sys.path[0] = str(Path.cwd())  # the reference's checkout, and no longer this folder
+    sys.path[0] = str(Path.cwd())  # the reference's checkout instead of this folder
 
     import torch
     from safetensors.torch import save_file

@@ -15,7 +15,7 @@ from comfyui import commit_of, open_clip, ours
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
-    """Load ComfyUI's CLIP and the pack's one module."""
+    """Load ComfyUI's CLIP and the pack's single module."""
     clip, about = open_clip(job)
     advanced_encode = runpy.run_path(str(Path(job["folder"], "adv_encode.py")))["advanced_encode"]
 

@@ -1,4 +1,4 @@
-"""ComfyUI: its own loader, tokenizer and encode; and our nodes' way through the same CLIP object.
+"""ComfyUI: its own loader, tokenizer and encode; and our nodes' path through the same CLIP object.
 
 Settings: ``{"way": "stock"}``, or ``{"way": "weighted_clip", "options": {...}}`` for our host path in the same process.
 """
@@ -51,7 +51,7 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 
 
 def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
-    """What our nodes make of the prompt with this CLIP."""
+    """Result of our nodes for the prompt with this CLIP."""
     load_pack()
     from weighted_clip.hosts.comfy.clip import encode_text
     from weighted_clip.weighting.encode import EncodeOptions
@@ -60,7 +60,7 @@ def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
 
 
 def commit_of(folder: Path) -> str:
-    """What stands for the version of a pack that has no other."""
+    """Commit, used as the version of a pack that has no other."""
     try:
         command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
         return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()

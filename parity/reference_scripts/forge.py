@@ -1,8 +1,8 @@
 """stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
 
 Settings: ``emphasis``, a name of the WebUI's option; or ``{"way": "weighted_clip", "options": {...}}`` for our script's
-way through the same engine. Comments are taken out by Forge's own function, as its default setting has it.
-``modules.shared`` is replaced by the two options that are read, because the real one starts the user interface.
+path through the same engine. Comments are removed by Forge's own function, as in its default settings.
+``modules.shared`` is replaced by the two options needed, because the real one starts the user interface.
 """
 
 # pyright: reportMissingImports=false
@@ -24,7 +24,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     sys.argv.append("--always-cpu")
     shared = sys.modules["modules.shared"] = ModuleType("modules.shared")
     options = shared.__dict__["opts"] = SimpleNamespace(emphasis="Original", enable_prompt_comments=True)
-    shared.__dict__.update(  # where the setting for comments is made known
+    shared.__dict__.update(  # where the setting for comments is declared
         options_templates={}, options_section=lambda *_: {}, OptionInfo=lambda *_: SimpleNamespace(info=lambda _: None)
     )
 
@@ -58,7 +58,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
 
 def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
-    """What our script makes of the prompt with this engine."""
+    """Result of our script for the prompt with this engine."""
     load_pack()
     from weighted_clip.hosts.webui.engines import engines_of
     from weighted_clip.hosts.webui.swap import swapped

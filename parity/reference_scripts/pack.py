@@ -1,4 +1,4 @@
-"""Our pack in a reference's Python, for our way through the reference's own encoder."""
+"""Our pack in a reference's Python, for our path through the reference's own encoder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ComfyUI-ppm inside ComfyUI: its node CLIP NegPip, and the host's own encode with the CLIP that comes out of it.
+"""ComfyUI-ppm inside ComfyUI: its node CLIP NegPip, and the host's own encode with the resulting CLIP.
 
-Settings: none; or ``way`` as in comfyui.py. Hidden states are rows in pairs, one to be read as key and one as value.
+Settings: none; or ``way`` as in comfyui.py. Hidden states are pairs of rows, one to be read as key and one as value.
 """
 
 # pyright: reportMissingImports=false
@@ -31,7 +31,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
 
 def _clip_negpip(folder: Path) -> Any:
-    """Their node. It imports a function that ComfyUI 0.29.0 has no more, for another model: it gets None for it."""
+    """Their node. It imports a function for another model that ComfyUI 0.29.0 no longer has, and gets None instead."""
     from comfy.ldm.cosmos import predict2
 
     if not hasattr(predict2, "apply_rotary_pos_emb"):
@@ -42,7 +42,7 @@ def _clip_negpip(folder: Path) -> Any:
 
 
 def _model() -> Any:
-    """A MODEL of Stable Diffusion's class, without the U-Net: their node looks at what it is."""
+    """A MODEL of Stable Diffusion's class without the U-Net, as their node checks the class."""
     import torch
     from comfy.model_base import BaseModel
     from comfy.model_patcher import ModelPatcher

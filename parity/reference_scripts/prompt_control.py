@@ -1,4 +1,4 @@
-"""comfyui-prompt-control inside ComfyUI: its ``encode_prompt``, told style and normalisation as a user tells it.
+"""comfyui-prompt-control inside ComfyUI: its ``encode_prompt``, with style and normalisation given as by a user.
 
 Settings: ``style`` and ``normalization``, by its own names; or ``way`` as in comfyui.py.
 """
