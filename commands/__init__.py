@@ -1,4 +1,4 @@
-"""The command line: every command in a module of its own, each adding its options and saying what runs it."""
+"""The command line: one module per command, which adds its options and the function that runs it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command; without one, start the lab.
 
     Args:
-        arguments: What follows the program's name; the process's own by default.
-        program: How it was started, for the help.
+        arguments: Arguments after the program's name; the process's own by default.
+        program: Name it was started by, for the help.
 
     Returns:
-        The exit status: 0, 1 after a problem that was explained on the error stream, or 130 after Ctrl-C.
+        The exit status: 0, 1 after a problem explained on the error stream, or 130 after Ctrl-C.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     write_anything()
     options = _parser(program).parse_args(given or DEFAULT_COMMAND)
     try:
         status = options.run(options)
-        sys.stdout.flush()  # here, where a full disk behind it is still told
+        sys.stdout.flush()  # here, so that a full disk is still reported
         return status
     except (ValueError, OSError) as error:
         drop_unwritable()
@@ -51,23 +51,23 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """Whether an error is one of the ways in which Python and PyTorch say that."""
+    """Whether an error is one of those by which Python and PyTorch report a lack of memory."""
     told = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows examples below the help, and tells what is wrong in one line."""
+    """Parser that shows examples below the help, and reports errors in one line."""
 
     refusal = ""
-    """Why the command is not there; said whatever is typed behind it."""
+    """Reason why the command is not available, reported whatever its arguments are."""
 
     def format_help(self) -> str:
-        """The help, with examples below it."""
+        """The help, with examples below."""
         return f"{super().format_help()}\n{examples(self.prog)}\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As argparse does; but what a command does not know is refused by its own parser, which knows what is near."""
+        """Parse as argparse does, but let a command's own parser refuse unknown arguments, as it knows similar ones."""
         if self.refusal:
             self.exit(1, f"{self.refusal}\n")
         known, rest = super().parse_known_args(args, namespace)
@@ -79,7 +79,7 @@ class _Parser(argparse.ArgumentParser):
         return known, rest
 
     def error(self, message: str) -> NoReturn:
-        """End the program with status 2."""
+        """Exit with status 2."""
         line = " ".join(f"{self.prog}: {message} ({self.prog} --help)".splitlines())
         self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
 

@@ -1,8 +1,8 @@
 """The command ``encode --batch``: a file of prompts, one per line, into a folder of shards.
 
-Lines are read, encoded and written shard by shard, so that memory does not grow with the file. A shard that is there
-and was made by the same options, weights and texts is not made again. Several processes, as torchrun starts them,
-divide the shards among themselves by their numbers, and say nothing to one another.
+Lines are read, encoded and written shard by shard, so that memory does not grow with the file. An existing shard made
+with the same options, weights and texts is not made again. Several processes started by torchrun divide the shards by
+number, without communicating.
 
 Source: docs/bulk.md.
 """
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ..output.shards import ShardHead
 
 SHARD_SIZE = 256
-"""Prompts in a file, unless told otherwise: 60 MB for CLIP-L in float32 if each fits one chunk."""
+"""Default number of prompts in a file: 60 MB for CLIP-L in float32 if each fits one chunk."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how many prompts are encoded."""
+    """Add the options for encoding many prompts."""
     group = parser.add_argument_group("many prompts")
     group.add_argument(
         "--batch", metavar="FILE", help="encode a UTF-8 file with a prompt in each line; - reads it from standard input"
@@ -51,10 +51,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_use(arguments: argparse.Namespace) -> None:
-    """See whether the arguments of ``encode`` go together.
+    """Check that the arguments of ``encode`` are compatible.
 
     Raises:
-        ValueError: If they do not; the message says what to do.
+        ValueError: If they are not; the message says what to do.
     """
     if arguments.batch is None:
         if arguments.text is None:
@@ -72,10 +72,10 @@ def check_use(arguments: argparse.Namespace) -> None:
 
 
 def check_name(name: str, system: str = os.name) -> None:
-    """See whether files can be called so.
+    """Check that files can have a name.
 
     Args:
-        name: What ``--name`` says.
+        name: Value of ``--name``.
         system: ``nt`` for Windows.
 
     Raises:
@@ -89,13 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Encode the lines of a file.
 
     Args:
-        arguments: Of the command ``encode``, with ``batch``.
+        arguments: Arguments of the command ``encode``, with ``batch``.
 
     Returns:
         The exit status: 0, or 130 if it was interrupted.
 
     Raises:
-        ValueError: If the file, an option or a shard that is there cannot be used, or a prompt not in strict mode.
+        ValueError: If the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.
         OSError: If a file cannot be read or written.
     """
     from ..weighting.encoders import Encoders
@@ -152,15 +152,15 @@ def _encode_shards(
             continue
         rows = list(encoder.encode(texts, first, report))
         write_shard(path, head, rows)
-        del rows  # before the next shard's are made
+        del rows  # before those of the next shard are made
         report.add(len(texts))
 
 
 def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
-    """Whether a shard need not be made again; one that lacks lines which were added to the file since must be.
+    """Whether an existing shard can be kept; one that lacks lines added to the file since cannot.
 
     Raises:
-        ValueError: If it was made otherwise, or cannot be read, and is not to be overwritten.
+        ValueError: If it was made differently, or cannot be read, and may not be overwritten.
     """
     from ..output.shards import ShardError, read_head
 
@@ -181,9 +181,9 @@ def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
 
 
 def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, overwrite: bool) -> None:
-    """Remove what an interrupted run left of this process's shards, and see that no shard is there which has no place.
+    """Remove remains of an interrupted run from this process's shards, and check that no other shard is out of place.
 
-    Such a shard is of another size, or of more lines. With ``overwrite`` it is removed, by the first process.
+    Such a shard has another size, or more lines. With ``overwrite`` the first process removes it.
     """
     from ..output.files import TEMPORARY_SUFFIX
     from ..output.shards import shard_files
@@ -206,7 +206,7 @@ def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, over
 
 
 def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:
-    """Of every weight, as files of different models often have the same name."""
+    """Digest of all weights, as files of different models often have the same name."""
     import torch
 
     digest = hashlib.sha256()
@@ -218,13 +218,13 @@ def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:
 
 
 def _embeddings_digest(folders: Sequence[Path]) -> str:
-    """Of the names and bytes of every embedding that a prompt can name; empty where there are none."""
+    """Digest of the names and bytes of all embeddings a prompt can name; empty if there are none."""
     from ..encoder.files.textual_inversion import SUFFIX
 
     digest = hashlib.sha256()
     for folder in folders:
         files = [path for path in folder.rglob("*") if path.suffix.lower() == SUFFIX and path.is_file()]
-        for path in sorted(files, key=lambda path: path.parts):  # Windows alone would not tell capitals
+        for path in sorted(files, key=lambda path: path.parts):  # Windows alone would not distinguish capitals
             digest.update(path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest() if folders else ""

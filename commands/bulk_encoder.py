@@ -1,4 +1,4 @@
-"""From the texts of a shard to what is saved of them: prompts are read one by one and encoded many together."""
+"""From the texts of a shard to the tensors saved: prompts are read one by one and encoded in batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ..weighting.encoders import EncodedTowers, Encoders
 
 WINDOW_CHUNKS = 64
-"""Prompts are encoded together as soon as they have this many chunks."""
+"""Number of chunks at which prompts are encoded together."""
 
 
 class BulkEncoder:
-    """From texts to what is saved of them."""
+    """Encoder of texts for saving."""
 
     def __init__(self, encoders: Encoders, options: EncodeOptions, dtype: torch.dtype) -> None:
         self.encoders = encoders
@@ -31,15 +31,15 @@ class BulkEncoder:
 
         Args:
             texts: The prompts.
-            first: The first one's line.
-            report: What is told of their problems.
+            first: Line of the first prompt.
+            report: Receives their problems.
 
         Yields:
-            For each hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]``, on the CPU, in the type wanted.
+            Hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]`` of each, on the CPU, in the requested type.
 
         Raises:
             ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose
-                phrases cannot be bound, or of which words are to be taken away in an attention.
+                phrases cannot be bound, or that subtracts words in an attention.
         """
         from ..encoder.encoding import Encoding
         from ..weighting.schemes.negpip import NegPipError, check_without_signs
@@ -57,7 +57,7 @@ class BulkEncoder:
             yield saved
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, so that the batch it is a part of can go."""
+        """Copy a tensor, so that the batch it is part of can be freed."""
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
@@ -77,7 +77,7 @@ class BulkEncoder:
             yield read
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:
-        """Encode prompts together as soon as there are chunks enough."""
+        """Encode prompts together as soon as there are enough chunks."""
         window: list[dict[str, ReadPrompt]] = []
         num_chunks = 0
         for read in reads:

@@ -1,4 +1,4 @@
-"""What ``encode --batch`` tells while it runs, as plain lines on the error stream."""
+"""Messages of ``encode --batch`` while it runs, as plain lines on the error stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .processes import Place
 from .prompt_lines import PromptLines
 
 MAX_SHOWN = 20
-"""Of more problems than this the rest are only counted, in each process."""
+"""Maximum number of problems printed per process; the rest are only counted."""
 
 
 class Report:
-    """Counts what a process has done, and tells it on the error stream."""
+    """Counts the work of a process, and reports it on the error stream."""
 
     def __init__(self, lines: PromptLines, place: Place, size: int) -> None:
         self.lines = lines
@@ -28,8 +28,8 @@ class Report:
         """Print the problems of a prompt, or only count them if there were many.
 
         Args:
-            line: Of the prompt, from 0.
-            problems: A sentence each.
+            line: Line of the prompt, counted from 0.
+            problems: One sentence each.
         """
         for problem in problems:
             self.num_problems += 1
@@ -39,11 +39,11 @@ class Report:
                 self._print("further problems are only counted")
 
     def skip(self) -> None:
-        """Count a shard that was there."""
+        """Count a shard that already existed."""
         self.num_there += 1
 
     def add(self, num_prompts: int) -> None:
-        """Count a shard that was written, and say so now and then."""
+        """Count a written shard, and report from time to time."""
         self.num_written += 1
         self.num_prompts += num_prompts
         if time.monotonic() - self._told >= PROGRESS_SECONDS:

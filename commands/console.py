@@ -1,8 +1,8 @@
-"""What is written for people and programs to read, whatever the console or the pipe can take.
+"""Output for people and programs, adapted to the console or pipe.
 
-A console of Windows, and a pipe there, often know only a few hundred characters. What they lack is written as an escape
-instead of ending the command. A terminal obeys some characters instead of showing them, so there these are written as
-escapes too: prompts and file names come from strangers.
+Consoles and pipes on Windows often support only a few hundred characters. Others are written as escapes instead of
+ending the command. A terminal interprets some characters instead of showing them, so these are escaped there too:
+prompts and file names come from strangers.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ import time
 from typing import Any, TextIO
 
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed; some begin commands to a terminal
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and what reverses the order of characters
-    "\udc80-\udc9f]"  # bytes of an odd file name that are written as they are
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed; some start terminal commands
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and characters that reverse the order of others
+    "\udc80-\udc9f]"  # undecodable bytes of a file name, which are written as they are
 )
 
 PROGRESS_SECONDS = 5.0
-"""Where progress is told in lines that stay, it is at most this often."""
+"""Minimum interval of progress messages in output that keeps its lines."""
 
 
 def show(text: str = "", file: TextIO | None = None, *, end: str = "\n", flush: bool = False) -> None:
-    """Print text; all that commands print goes through here.
+    """Print text; all output of commands goes through here.
 
     On a terminal control characters and those that reverse the order of others are shown as escapes. A file or a pipe
     gets the text as it is.
 
     Args:
         text: What to print.
-        file: Where to; None for the output stream.
-        end: What follows the text.
-        flush: Whether to write it at once.
+        file: Destination; None for the output stream.
+        end: Text to append.
+        flush: Whether to flush immediately.
     """
     stream = sys.stdout if file is None else file
     print(visible(text) if stream.isatty() else text, file=stream, end=end, flush=flush)
 
 
 def visible(text: str) -> str:
-    r"""Write what a terminal would obey as escapes.
+    r"""Escape characters that a terminal would interpret.
 
     >>> print(visible("red\x1bc cat\u202e"))
     red\x1bc cat\u202e
@@ -51,9 +51,10 @@ def visible(text: str) -> str:
 
 
 class Progress:
-    """How far something has come, on the error stream.
+    """Progress of a task, on the error stream.
 
-    A terminal shows it in one line, which is written over. A file or a pipe gets whole lines, now and then: they stay.
+    A terminal shows it in one line, which is overwritten. A file or a pipe keeps its lines, so it gets whole ones from
+    time to time.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Progress:
         self._is_shown = False
 
     def tell(self, line: str) -> None:
-        """Show how far it is."""
+        """Show the current progress."""
         if sys.stderr.isatty():
             self.clear()
             self._is_shown = True
@@ -71,21 +72,21 @@ class Progress:
             show(line, sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Clear the line on a terminal: something else is to be said, or it is done."""
+        """Clear the line on a terminal, before other output or at the end."""
         if self._is_shown:
             self._is_shown = False
-            sys.stderr.write(f"\r{'':60}\r")  # older consoles of Windows print escape sequences
+            sys.stderr.write(f"\r{'':60}\r")  # older Windows consoles print escape sequences
 
 
 def write_anything() -> None:
-    """Let the output and error streams escape what they cannot encode. Bytes of odd file names pass as they did."""
+    """Let output and error streams escape characters they cannot encode. Undecodable bytes of file names still pass."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _is_utf8(stream.encoding)):
             stream.reconfigure(errors="backslashreplace")
 
 
 def drop_unwritable() -> None:
-    """Give up what the output stream could not write, as on a full disk: at its end Python would try and fail again."""
+    """Discard output that could not be written, e.g. on a full disk: Python would try again at exit, and fail."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -93,7 +94,7 @@ def drop_unwritable() -> None:
 
 
 def json_text(data: Any) -> str:
-    """Data as JSON that the output can take: in ASCII where it cannot take all characters, or would obey some."""
+    """Data as JSON the output can represent: in ASCII if it lacks some characters, or would interpret some."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
     text = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     try:
@@ -104,7 +105,7 @@ def json_text(data: Any) -> str:
 
 
 def standard_input() -> str:
-    """All of the standard input: UTF-8, as files with prompts are, or else what the system takes it for."""
+    """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding."""
     if not isinstance(sys.stdin, io.TextIOWrapper):
         return sys.stdin.read()
     given = sys.stdin.buffer.read()
@@ -112,7 +113,7 @@ def standard_input() -> str:
         text = given.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = given.decode(sys.stdin.encoding, sys.stdin.errors)
-    return text.replace("\r\n", "\n").replace("\r", "\n")  # as text is read everywhere
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as in all text that is read
 
 
 def _is_utf8(encoding: str) -> bool:

@@ -11,7 +11,7 @@ from .loading import check_new_file
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     convert = commands.add_parser(
         "convert-dvae",
         help="make a safetensors file of OpenAI's discrete VAE",

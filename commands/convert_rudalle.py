@@ -13,7 +13,7 @@ VARIANTS = ("rudalle-v2", "rudalle-v3")
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     convert = commands.add_parser(
         "convert-rudalle",
         help="make a safetensors file of ru-DALL-E's transformer",

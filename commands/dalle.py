@@ -1,4 +1,4 @@
-"""The command ``dalle`` and its parts: pictures to try it with, and a discrete VAE trained on pictures of one's own."""
+"""The command ``dalle`` and its parts: sample pictures, and a discrete VAE trained on one's own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..training.dvae_options import DVAEOptions
 
 NUM_SHOWN = 48
-"""Held-out pictures in the montage."""
+"""Number of held-out pictures in the montage."""
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     dalle = commands.add_parser(
         "dalle",
         help="train DALL·E's two halves, and draw with them",
@@ -133,7 +133,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _unfinished(options: DVAEOptions) -> list[str]:
-    """Lines on schedules that a run is too short for."""
+    """Lines about schedules that the run is too short for."""
     named = {"KL weight": options.kl_weight, "temperature": options.temperature, "step size": options.step_size}
     return [
         f"the {name} will be at {schedule(options.steps):.3g} in the end: its schedule is longer than the run"
@@ -143,7 +143,7 @@ def _unfinished(options: DVAEOptions) -> list[str]:
 
 
 def options_of(arguments: argparse.Namespace) -> DVAEOptions:
-    """The recipe, and what the arguments change of it.
+    """The recipe, with changes from the arguments.
 
     Raises:
         ValueError: If a number is out of range.

@@ -1,6 +1,6 @@
 """The command ``dalle demo``: all of DALL·E on coloured shapes, from nothing to a page, on a laptop.
 
-Pictures, discrete VAE, a small CLIP, prior, and images of captions that were in no training, judged by their pixels.
+Pictures, discrete VAE, a small CLIP, prior, and images of captions held out of all training, judged by their pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..encoder.full_clip import FullClip
 
 NUM_IMAGES = 64
-"""Of each caption."""
+"""Number of images per caption."""
 SMALL = ("--recipe", "small", "--device", "cpu")
 CLIP_OPTIONS = (
     "--towers",
@@ -39,18 +39,18 @@ CLIP_OPTIONS = (
     "--device",
     "cpu",
 )
-"""Of a CLIP that begins with random weights."""
+"""Options of a CLIP that starts with random weights."""
 BEST_OF = (1, 2, 4, 8, 16, 32, 64)
 GAIN_OF = 16
 TOP_K = 16
 NUM_SHOWN, NUM_CAPTIONS_SHOWN = 8, 12
 NUM_RESAMPLED = 10_000
-"""Of the bootstrap."""
+"""Number of bootstrap samples."""
 RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png", "best_of.png", "index.html"
 
 
 def add_part(parts: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     demo = parts.add_parser(
         "demo",
         help="all of it on coloured shapes, from nothing to a page with images",
@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _command(command: list[str]) -> None:
-    """Run another command; go on with a run that was interrupted."""
+    """Run another command, resuming an interrupted run."""
     from . import _parser
 
     options = _parser().parse_args(command)
@@ -132,7 +132,7 @@ def _command(command: list[str]) -> None:
 
 
 def _first_clip(folder: Path) -> Path:
-    """A small CLIP that has learned nothing yet, written at the first time."""
+    """A small untrained CLIP, written on first use."""
     import torch
     from torch import nn
 
@@ -193,7 +193,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
 def _judged(
     model: DALLE, clip: FullClip, shapes: Sequence[Any]
 ) -> tuple[dict[str, Any], list[tuple[str, list[Any]]], list[Any]]:
-    """What images of captions show, by their number and the best by CLIP; rows of the montage and the chosen ones."""
+    """Draw and judge images of captions: results by number of images, rows of the montage, and CLIP's choices."""
     import numpy as np
 
     from ..dalle.judge import Judge
@@ -224,9 +224,9 @@ def _judged(
 
 
 def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[str, Any]:
-    """Shares that are right of the best of N, and what the best of 16 gains over the first of them.
+    """Shares of correct answers for the best of N, and the gain of the best of 16 over the first of them.
 
-    Each number is a mean over all sets of so many images: 64 images are four sets of 16.
+    Each number is a mean over all sets of N images: 64 images are four sets of 16.
     """
     import numpy as np
 
@@ -239,7 +239,7 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
     captions = np.arange(len(right))[:, None]
     best: dict[int, np.ndarray] = {}
     gains = np.zeros(len(right))
-    for n in BEST_OF:  # of each set of n images, one after the other
+    for n in BEST_OF:  # for each set of n images
         sets = scores.reshape(len(right), -1, n)
         chosen = sets.argmax(2) + np.arange(sets.shape[1]) * n
         best[n] = right[captions, chosen].reshape(-1, len(parts))
@@ -256,7 +256,7 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
 
 
 def summary_of(results: dict[str, Any]) -> list[str]:
-    """Lines on what was found and how long it took."""
+    """Lines about the results and the time taken."""
     first, best, gain = results["best of"]["1"], results["best of"]["16"], results["gain"]
 
     def said(shares: dict[str, float]) -> str:

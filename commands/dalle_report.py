@@ -1,4 +1,4 @@
-"""The page about a training run of one of DALL·E's two halves: curves, and a montage."""
+"""Page about a training run of one of DALL·E's two halves: curves, and a montage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MONTAGE_NAME = "reconstructions.png"
 Curves = Mapping[str, tuple[str, Sequence[str]]]
-"""File of each chart, its title and the entries of the log that it shows."""
+"""File name of each chart, with its title and the log entries that it shows."""
 DVAE_CURVES: Curves = {
     "elb.png": ("Negative ELB of held-out pictures", ("relaxed", "hard")),
     "loss.png": ("Loss of each step", ("loss",)),
@@ -29,7 +29,7 @@ PRIOR_CURVES: Curves = {
     "loss.png": ("Loss of each step, nats for one token", ("image", "text", "loss")),
     "scales.png": ("Gradient scales of the resblocks, base-2 logarithm", ("lowest scale", "highest scale")),
 }
-_ACROSS = 16  # pictures in a row
+_ACROSS = 16  # pictures per row
 _WIDTH = 960
 
 
@@ -37,8 +37,8 @@ def montage(rows: Sequence[Tensor], path: Path) -> None:
     """Draw pictures in rows.
 
     Args:
-        rows: Each ``[n, 3, h, w]``, in 0..1, all alike.
-        path: Of the .png file.
+        rows: ``[n, 3, h, w]`` each, in 0..1, all of one size.
+        path: The .png file.
 
     Raises:
         OSError: If it cannot be written.
@@ -56,11 +56,11 @@ def montage(rows: Sequence[Tensor], path: Path) -> None:
 
 
 def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
-    """Rows of pictures, and below each of them what becomes of it; for `montage`.
+    """Arrange rows of pictures, each followed by a row of results; for `montage`.
 
     Args:
-        pictures: ``[n, 3, h, w]``, in 0..1. What does not fill a last row is left out.
-        shown: Likewise.
+        pictures: ``[n, 3, h, w]``, in 0..1. An incomplete last row is left out.
+        shown: Results, in the same form.
     """
     count = min(_ACROSS, len(pictures))
     starts = range(0, len(pictures) - count + 1, count)
@@ -70,15 +70,15 @@ def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
 def write_report(
     folder: Path, log: Path, title: str, curves: Curves, about: dict[str, Any], notes: Sequence[str]
 ) -> Path:
-    """Write curves and page of a run; the montage, if there is one, is shown too.
+    """Write curves and page of a run; the montage, if any, is included.
 
     Args:
         folder: The run's folder.
-        log: Its log: one JSON object a line, with ``step``.
-        title: Of the page.
-        curves: What is drawn; the first chart's entries are among those that are measured.
-        about: What the page says of the run, by name.
-        notes: Lines such as those on what was left out of the data.
+        log: Its log: one JSON object per line, with ``step``.
+        title: Title of the page.
+        curves: Charts to draw; the first one's entries are among the measured ones.
+        about: Information about the run, by name.
+        notes: Lines such as those about data left out.
 
     Returns:
         The page.

@@ -1,4 +1,4 @@
-"""The command ``dalle sample``: images drawn for a caption, the best of them first where a CLIP is given."""
+"""The command ``dalle sample``: images drawn for a caption, sorted by a CLIP if one is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MONTAGE_NAME = "montage.png"
 
 
 def add_part(parts: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     sample = parts.add_parser(
         "sample",
         help="draw images of a caption",
@@ -101,18 +101,18 @@ def draw_all(
     prefix: Tensor | None = None,
     count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
-    """Draw images, as many at a time as memory allows; Ctrl-C keeps those that are finished.
+    """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones.
 
     Args:
         model: The model.
-        caption: What to draw.
-        seeds: One for each image.
-        options: How.
-        prefix: Tokens that all of them begin with.
-        count: Called with how far it is; None for the error stream.
+        caption: The caption.
+        seeds: One seed per image.
+        options: Sampling options.
+        prefix: Tokens at the beginning of every image.
+        count: Called with progress messages; None for the error stream.
 
     Returns:
-        Images ``[3, h, w]``, in 0..1, on the CPU; and whether they are all.
+        Images ``[3, h, w]``, in 0..1, on the CPU; and whether all were drawn.
     """
     from ..dalle.sampling import images_at_once
 
@@ -138,10 +138,10 @@ def draw_all(
 
 
 def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[float]:
-    """Cosine of a caption with each image.
+    """Cosine similarity of a caption and each image.
 
     Args:
-        clip: Which tells them.
+        clip: The CLIP.
         caption: The text.
         images: ``[3, h, w]`` each, in 0..1.
     """

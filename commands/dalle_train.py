@@ -1,4 +1,4 @@
-"""The command ``dalle train``: DALL·E's prior, trained on captioned pictures of one's own."""
+"""The command ``dalle train``: DALL·E's prior, trained on one's own captioned pictures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from ..training.prior_options import PriorOptions
 
 NUM_SHOWN = 8
-"""Held-out captions in the montage."""
+"""Number of held-out captions in the montage."""
 NUM_SAMPLES = 8
-"""Images of each of them."""
+"""Number of images of each caption."""
 TITLE = "Training of DALL·E's prior"
 
 
 def add_part(parts: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     train = parts.add_parser(
         "train",
         help="train the prior, which writes images as tokens",
@@ -133,7 +133,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _draw(run: Any, path: Path) -> list[str]:
-    """Draw images of some held-out captions, a row for each; gives the captions."""
+    """Draw images of some held-out captions, one row each; return the captions."""
     from .dalle_report import montage
 
     model = run.dalle()
@@ -144,7 +144,7 @@ def _draw(run: Any, path: Path) -> list[str]:
 
 
 def options_of(arguments: argparse.Namespace) -> PriorOptions:
-    """The recipe, and what the arguments change of it.
+    """The recipe, with changes from the arguments.
 
     Raises:
         ValueError: If a number is out of range.

@@ -1,4 +1,4 @@
-"""The command ``encode``: a prompt into a safetensors file, with pictures; or many, by ``bulk.py``."""
+"""The command ``encode``: a prompt into a safetensors file, with pictures; or many prompts, by ``bulk.py``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..weighting.schemes.plan import Variant
 
 NAME = "prompt"
-"""First part of the files' names, unless another is given."""
+"""Default beginning of the files' names."""
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     from ..weighting.options import BIND_HIDES, BIND_RESTS, EOS_ROWS
     from ..weighting.padding import PADDINGS
     from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
@@ -113,7 +113,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
     tensors = arguments.out / f"{name}.safetensors"
     about = {"weights": source, "clip_skip": str(arguments.clip_skip)}
-    with ExitStack() as stack:  # files are put there when all are written
+    with ExitStack() as stack:  # files are moved to their destinations when all are written
         for path, picture in files.items():
             picture.save(stack.enter_context(written_whole(path)))
         write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
@@ -122,7 +122,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
 
 
 def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
-    """Tokens and masks of the prompt, by the end of their files' names."""
+    """Pictures of the prompt's tokens and masks, by suffix of their file names."""
     from ..web import pictures
     from ..weighting.view import view
 
@@ -133,7 +133,7 @@ def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.
 
 
 def _figures(encoder: TextEncoder) -> dict[str, Image.Image]:
-    """The lecture's figures, which depend on no prompt, by the end of their files' names."""
+    """The lecture's figures, which depend on no prompt, by suffix of their file names."""
     from ..web import pictures
 
     return {

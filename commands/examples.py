@@ -1,4 +1,4 @@
-"""Examples for the help of each command: what follows its name. A test reads each of them as the program would."""
+"""Examples for the help of each command: the text after its name. A test parses each of them as the program would."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "parity": ("--hosts hosts", "--quick"),
     "bench": ("", "--quick"),
 }
-"""By the command's name, that of a part of ``dalle`` behind it; "" is the program's own."""
+"""Examples by command, for parts of ``dalle`` including the part's name; "" is the program itself."""
 
 
 def examples(prog: str) -> str:
-    """The examples of a command, a line for each.
+    """Examples of a command, one per line.
 
     Args:
-        prog: The program and the command as they are typed, such as ``weighted-clip dalle train``.
+        prog: Program and command as typed, such as ``weighted-clip dalle train``.
 
     >>> print(examples("weighted-clip dalle demo"))
     examples:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     lab = commands.add_parser("lab", help="study a prompt in the browser; what runs without a command")
     weights = lab.add_mutually_exclusive_group()
     weights.add_argument(
@@ -72,16 +72,16 @@ def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
 
 
 def model_of(arguments: argparse.Namespace) -> LabModel:
-    """The model among the arguments: a file, one of a folder, Hugging Face's cache, or else random weights.
+    """The model chosen by the arguments: a file, one from a folder or Hugging Face's cache, or else random weights.
 
     Args:
-        arguments: Of the command.
+        arguments: Arguments of the command.
 
     Returns:
         The model, not loaded yet.
 
     Raises:
-        ValueError: If it cannot be had.
+        ValueError: If it is not available.
     """
     from ..web.lab import places
     from ..web.lab.native import Settings, file_model, random_model

@@ -1,4 +1,4 @@
-"""Options of the commands that load an encoder, and what is loaded."""
+"""Options of the commands that load an encoder, and the loading itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ..weighting.towers import Reader
 
 DTYPES = ("fp32", "fp16", "bf16")
-"""Types of numbers, as options name them."""
+"""Data types, as named in options."""
 
 
 def add_loading_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how weights are loaded."""
+    """Add the options for loading weights."""
     parser.add_argument(
         "--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1); SD 2.x, SDXL: from 2"
     )
@@ -31,14 +31,14 @@ def add_loading_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_embeddings_option(parser: argparse.ArgumentParser) -> None:
-    """Add the folders of textual inversions."""
+    """Add the option for folders of textual inversions."""
     parser.add_argument(
         "--embeddings", type=Path, action="append", metavar="DIR", help="folder of textual-inversion .safetensors files"
     )
 
 
 def check_new_file(path: Path) -> None:
-    """Raise ValueError unless a file to write is a safetensors file that is not there yet."""
+    """Raise ValueError unless an output file is a safetensors file that does not exist yet."""
     if path.suffix != ".safetensors":
         raise ValueError(f"{path}: the name of the file to write must end in .safetensors")
     if path.exists():
@@ -46,17 +46,17 @@ def check_new_file(path: Path) -> None:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The type that one of `DTYPES` names."""
+    """Data type with a name from `DTYPES`."""
     import torch
 
     return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[name]
 
 
 def device_of(arguments: argparse.Namespace) -> str:
-    """The device among the arguments.
+    """Device chosen by the arguments.
 
     Raises:
-        ValueError: If it is not there, or cannot calculate in the type of the weights.
+        ValueError: If it is not available, or does not support the type of the weights.
     """
     import torch
 
@@ -83,10 +83,10 @@ def _has_arithmetic(dtype: torch.dtype) -> bool:
 
 
 def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """The folders of textual inversions among the arguments.
+    """Folders of textual inversions among the arguments.
 
     Raises:
-        ValueError: If one is not there.
+        ValueError: If one does not exist.
     """
     for folder in arguments.embeddings or ():
         if not folder.is_dir():
@@ -95,10 +95,10 @@ def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embeddings | None:
-    """What the prompt can name for a text tower; None without ``--embeddings``.
+    """Embeddings a prompt can name for a text tower; None without ``--embeddings``.
 
     Raises:
-        ValueError: If a folder is not there.
+        ValueError: If a folder does not exist.
     """
     folders = embedding_folders(arguments)
     if not folders:
@@ -109,14 +109,14 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
 
 
 def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tuple[Mapping[str, TextEncoder], str]:
-    """The encoders that ``--weights`` or ``--seed`` stand for.
+    """Encoders for ``--weights`` or ``--seed``.
 
     Args:
-        arguments: Of the command.
-        is_quiet: Whether the report on the file, or the warning of random weights, is kept from being printed.
+        arguments: Arguments of the command.
+        is_quiet: Whether to suppress the report on the file, or the warning about random weights.
 
     Returns:
-        The encoders by tower and, in words, where their weights come from.
+        The encoders by tower and, in words, the origin of their weights.
 
     Raises:
         ValueError: If the file, the clip skip or the device cannot be used.
@@ -140,10 +140,10 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
 
 
 def readers_of(arguments: argparse.Namespace, encoders: Mapping[str, TextEncoder]) -> dict[str, Reader]:
-    """What reads prompts for each of some encoders.
+    """Prompt readers for some encoders.
 
     Raises:
-        ValueError: If a folder of embeddings is not there.
+        ValueError: If a folder of embeddings does not exist.
     """
     from ..weighting.towers import in_folders, native_readers
 

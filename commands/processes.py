@@ -1,4 +1,4 @@
-"""Several processes that divide work among themselves, as torchrun starts them: each knows its own number only.
+"""Several processes started by torchrun that divide the work: each knows only its own number.
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 """
@@ -13,49 +13,49 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 SECONDS_BETWEEN_BEATS = 5.0
 MOST_MISSED = 8
-"""Beats in a row that a process may miss before the others take it for ended."""
+"""Number of consecutive heartbeats a process may miss before the others consider it dead."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which of several processes this is."""
+    """Position of this process among several."""
 
     rank: int = 0
-    """Its number among all."""
+    """Its number among all processes."""
     local_rank: int = 0
     """Its number on its machine."""
     num_processes: int = 1
-    """How many there are."""
+    """Number of processes."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that says what holds for all."""
+        """Whether this is the process that reports for all."""
         return self.rank == 0
 
     @property
     def name(self) -> str:
-        """What stands before its lines; nothing where it is alone."""
+        """Prefix of its lines; empty for a single process."""
         return f"[{self.rank + 1}/{self.num_processes}] " if self.num_processes > 1 else ""
 
     def owns(self, shard: int) -> bool:
-        """Whether the shard of this number is this process's."""
+        """Whether the shard of this number belongs to this process."""
         return shard % self.num_processes == self.rank
 
 
 def place_of(environ: Mapping[str, str]) -> Place:
-    """The place that torchrun gives a process.
+    """Place that torchrun assigns to a process.
 
     Args:
-        environ: The environment; ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE`` count.
+        environ: The environment, with ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``.
 
     Returns:
-        The place; that of a process alone where nothing is set.
+        The place; that of a single process if nothing is set.
 
     Raises:
-        ValueError: If they are no numbers, or do not go together.
+        ValueError: If they are not numbers, or inconsistent.
 
     >>> place_of({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
     Place(rank=3, local_rank=1, num_processes=4)
@@ -74,17 +74,17 @@ def place_of(environ: Mapping[str, str]) -> Place:
 
 
 def device_for(device: str, place: Place) -> str:
-    """The device of one of several processes.
+    """Device of one of several processes.
 
     Args:
-        device: As the user named it.
-        place: Of the process.
+        device: Device given by the user.
+        place: Place of the process.
 
     Returns:
-        ``cuda:`` with its number on the machine for ``cuda``; any other as it is.
+        ``cuda:`` with its number on the machine for ``cuda``; any other unchanged.
 
     Raises:
-        ValueError: If the machine has fewer.
+        ValueError: If the machine has fewer devices.
     """
     import torch
 
@@ -100,7 +100,7 @@ def device_for(device: str, place: Place) -> str:
 
 
 def is_of_another(error: RuntimeError) -> bool:
-    """Whether an error is how PyTorch says that another process, which this one waited for, has ended."""
+    """Whether PyTorch reports by this error that another process, which this one waited for, has ended."""
     from torch import distributed
 
     is_known = distributed.is_available() and isinstance(error, getattr(distributed, "DistError", ()))
@@ -108,37 +108,37 @@ def is_of_another(error: RuntimeError) -> bool:
 
 
 def leave(place: Place, why: str, step: int | None = None) -> NoReturn:
-    """End this process at once with one line: there is nothing that it could still do without the others.
+    """End this process immediately with one line, as it can do nothing without the others.
 
     Args:
-        place: Of the process.
-        why: What the line says as the reason.
-        step: The last whole step, where there was one.
+        place: Place of the process.
+        why: Reason to report.
+        step: The last complete step, if any.
     """
     when = "" if step is None else f" after step {step:,}"
     line = (
         f"weighted-clip: process {place.rank + 1} of {place.num_processes} ends{when}: {why}. The same command with "
         "--resume goes on from the last checkpoint\n"
     )
-    os.write(2, line.encode())  # in one piece, and also from within a signal or another thread
-    os._exit(1)  # the normal end may wait for the others
+    os.write(2, line.encode())  # in one piece, and possible from within a signal handler or another thread
+    os._exit(1)  # a normal exit may wait for the others
 
 
 @contextmanager
 def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None, None, None]:
-    """Let the other processes see that this one lives, and watch them, as long as the context lasts.
+    """Show the other processes that this one is alive, and watch them, for the duration of the context.
 
-    When a process is killed, its connections are mostly closed, and those that wait for it are told. If its machine is
-    gone, or it is stuck, or the processes talk by NCCL, they might wait for half an hour. So every few seconds each
-    writes a number into the store through which they have found each other.
+    When a process is killed, its connections are usually closed, and waiting processes notice. If its machine is gone,
+    or it hangs, or the processes communicate by NCCL, they might wait for half an hour. So every few seconds each
+    writes a number into the store through which they found each other.
 
     Args:
-        place: Of the process, as one of several.
-        on_lost: Called in a thread of its own, with what is wrong.
+        place: Place of the process among several.
+        on_lost: Called in a separate thread with the problem.
     """
     from torch import distributed
 
-    found: Any = distributed  # some of its names are not declared as its own
+    found: Any = distributed  # some of its names are not declared as public
     store = found.PrefixStore("weighted-clip/heartbeat", next(iter(found.rendezvous("env://")))[0])
     is_over = threading.Event()
 
@@ -151,7 +151,7 @@ def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None,
                 try:
                     store.set(str(place.rank), str(own))
                     beat = store.get(str(rank)) if store.check([str(rank)]) else b""
-                except RuntimeError:  # whoever keeps the store is gone
+                except RuntimeError:  # the process with the store is gone
                     beat = seen[rank]
                 missed[rank] = missed[rank] + 1 if beat == seen[rank] else 0
                 seen[rank] = beat

@@ -1,4 +1,4 @@
-"""Files with a prompt in each line, of any length: read line by line, divided into shards."""
+"""Files with one prompt per line, of any length: read line by line, divided into shards."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import BinaryIO
 from .processes import Place
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a prompt; as many as the Prompt Lab reads. Without a bound one line could take all memory."""
+"""Maximum size of a prompt, as in the Prompt Lab. Without a limit one line could take all memory."""
 
 
 class PromptLines:
-    """The prompts of a file, in order; reads it as they are asked for."""
+    """The prompts of a file, in order, read on demand."""
 
     def __init__(self, file: str, place: Place) -> None:
-        """See what file it is.
+        """Examine the file.
 
         Args:
             file: Its path, or ``-`` for standard input.
-            place: Of this process.
+            place: Place of this process.
 
         Raises:
-            ValueError: If it is not there, has a line that cannot be used, or cannot be shared with other processes.
+            ValueError: If it does not exist, has an unusable line, or cannot be shared with other processes.
         """
         self.path = None if file == "-" else Path(file)
         self.name = "standard input" if self.path is None else file
@@ -38,7 +38,7 @@ class PromptLines:
         if self.path is not None and self.path.is_dir():
             raise ValueError(f"--batch {file}: this is a folder; give a file with a prompt in each line")
         if self.path is not None and self.path.is_file():
-            self.num_lines = sum(1 for _ in self)  # a line that cannot be read is better known now than after hours
+            self.num_lines = sum(1 for _ in self)  # an unreadable line is better found now than after hours
             if not self.num_lines:
                 raise ValueError(f"--batch {file}: the file is empty")
         elif place.num_processes > 1:
@@ -73,12 +73,12 @@ class PromptLines:
             yield text
 
     def where(self, number: int) -> str:
-        """A line as editors find it, counted from 1."""
+        """Position of a line as in editors, counted from 1."""
         return f"{self.name}:{number}"
 
 
 def shards(lines: Iterable[str], size: int, place: Place) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """First line and texts of each shard that is this process's; the others' texts are not kept."""
+    """First line and texts of each shard of this process; other texts are not kept."""
     left = iter(lines)
     for number in count():
         if place.owns(number):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ..weighting.options import EncodeOptions
 
 MAX_POSITIONS = 16384
-"""Of a chunk, as many as a file of a text encoder may have; to read that from where it stands takes torch."""
+"""Maximum positions of a chunk, as in files of text encoders; importing that constant would take torch."""
 
 
 def add_commands(commands: Any) -> None:
-    """Add them to the parser's commands."""
+    """Add the commands to the parser."""
     from ..weighting.convert import TARGETS
     from ..weighting.options import CLEANINGS
     from ..weighting.syntax import SYNTAXES
@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:
 
 
 def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
-    """Add the prompt, which need not be given for every command, and the options that say how to read it."""
+    """Add the prompt, which some commands do not require, and the options for reading it."""
     from ..weighting.normalize import NORMALIZATIONS
     from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
     from ..weighting.syntax import SYNTAXES
@@ -73,7 +73,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
 
 
 def add_cleaning_option(parser: argparse.ArgumentParser, choices: Sequence[str]) -> None:
-    """Add the option that says whether text in the A1111 syntax is cleaned."""
+    """Add the option for cleaning text in the A1111 syntax."""
     parser.add_argument(
         "--cleaning", choices=choices, default=choices[0], help="syntax a1111: comments and curly quotes (%(default)s)"
     )
@@ -85,7 +85,7 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
-    """The options among the arguments. What is given several times is one a line."""
+    """Options among the arguments. Repeated ones are joined, one per line."""
     from ..weighting.options import EncodeOptions
 
     given = vars(arguments)
@@ -110,7 +110,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     read = told_here(read, TIMED_READER, "The command schedule shows how")
     shown = view(read)
     show(json_text(shown) if arguments.json else token_table(read))
-    if arguments.json and not sys.stdout.isatty():  # nothing is to be seen of it
+    if arguments.json and not sys.stdout.isatty():  # nothing is displayed
         tokens, chunks = counted(shown["num_tokens"], "token"), counted(len(read.chunks), "chunk")
         problems = counted(len(read.issues), "problem")
         show(f"{tokens} in {chunks}, {problems}: written as JSON to the standard output", sys.stderr)

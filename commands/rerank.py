@@ -1,4 +1,4 @@
-"""The command ``rerank``: image files sorted by how well they fit a text."""
+"""The command ``rerank``: image files sorted by how well they match a text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEANING = (
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     rerank = commands.add_parser(
         "rerank",
         help="sort images by how well they fit a text",
@@ -170,13 +170,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """The images that some paths stand for.
+    """Images given by paths.
 
     Args:
         paths: Files, and folders for the images directly in them.
 
     Returns:
-        The images, in the order given, each folder's sorted by name, none twice; and the other files of the folders.
+        The images in the given order, those of a folder sorted by name, without duplicates; and the other files of the
+        folders.
 
     Raises:
         ValueError: If a path does not exist, or a folder has no image.
@@ -199,7 +200,7 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 class _Reading:
-    """Images one after another; remembers those that could be read and names the others."""
+    """Iterates over images, keeps track of the readable ones and reports the others."""
 
     def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
         self.paths = paths
@@ -250,7 +251,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
         if target.exists():
             raise ValueError(f"--copy: {target} exists and is not overwritten; nothing was copied")
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:  # files are put there when all are copied
+    with ExitStack() as stack:  # files are moved to their destinations when all are copied
         for path, target in targets:
             shutil.copyfile(path, stack.enter_context(written_whole(target, may_replace=False)))
     for path, target in targets:
@@ -258,7 +259,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
 
 
 class Files(Sequence["Image.Image"]):
-    """Images that are opened only when they are drawn."""
+    """Images that are opened only when drawn."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths

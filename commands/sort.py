@@ -1,4 +1,4 @@
-"""The command ``sort``: image files by label, zero-shot or as labelled examples show."""
+"""The command ``sort``: image files by label, zero-shot or by labelled examples."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 TEMPLATE = "a photo of a {}"
 FEATURES_NAME = "features"
-"""Of the folder of features in the folder of results."""
+"""Name of the folder of features in the folder of results."""
 PER_FILE = 256
-"""Images whose features are in one file: a run that was stopped computes no more than these twice."""
+"""Images per file of features: an interrupted run recomputes at most these."""
 MAX_LABEL_BYTES = 120
-"""Of a label that becomes a folder's name."""
+"""Maximum length of a label used as a folder name."""
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     from ..encoder.config import CROPS
 
     sort = commands.add_parser(
@@ -44,7 +44,7 @@ def add_command(commands: Any) -> None:
         epilog="Writes into DIR: table.csv with a row for each image, unsure.png with those that were almost given "
         "another label, and with --examples confusion.csv and confusion.png. A run that was stopped by Ctrl-C goes on "
         "where it was. The exit status is 1 if an image could not be read; the others are sorted all the same.",
-        allow_abbrev=False,  # run.py looks for --examples, to install what that needs
+        allow_abbrev=False,  # run.py looks for --examples, to install its requirements
     )
     sort.add_argument(
         "folder",
@@ -143,7 +143,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]:
-    """The labels; and of each the examples, where they are given.
+    """The labels, and the examples of each, if given.
 
     Raises:
         ValueError: If there are fewer than two, or two are the same.
@@ -158,7 +158,7 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
             raise ValueError(f"{given}: there is no such folder")
         labels = []
         folders = (path for path in arguments.examples.iterdir() if path.is_dir())
-        for folder in sorted(folders, key=lambda path: path.parts):  # as on every system
+        for folder in sorted(folders, key=lambda path: path.parts):  # in the same order on every system
             if folder.name.startswith("."):
                 show(f"{folder}: hidden, so it is no label", sys.stderr)
                 continue
@@ -182,10 +182,10 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
 
 
 def _check(arguments: argparse.Namespace, labels: Sequence[str]) -> None:
-    """Refuse what cannot be done, before anything is read.
+    """Refuse impossible requests before anything is read.
 
     Raises:
-        ValueError: If it cannot.
+        ValueError: If a request is impossible.
     """
     folder, out = arguments.folder, arguments.out.resolve()
     if not folder.is_dir():
@@ -222,7 +222,7 @@ def _check(arguments: argparse.Namespace, labels: Sequence[str]) -> None:
 
 
 class _Reading:
-    """Computes features of images or takes them from the disk, and names what cannot be read."""
+    """Computes features of images or reads them from disk, and reports unreadable images."""
 
     def __init__(self, clip: FullClip, arguments: argparse.Namespace) -> None:
         from ..training.frozen import digest_of
@@ -232,7 +232,7 @@ class _Reading:
         self.num_failed = 0
 
     def features(self, folder: Path, paths: Sequence[Path], what: str) -> tuple[Tensor, list[str]]:
-        """Features ``[images, p]`` of what can be read, and its names in the folder."""
+        """Features ``[images, p]`` of the readable images, and their names in the folder."""
         import torch
 
         from ..training.data import Example
@@ -262,7 +262,7 @@ class _Reading:
 def _learned(
     reading: _Reading, folder: Path, labels: Sequence[str], known: Sequence[Sequence[Path]]
 ) -> tuple[Probe, list[int]]:
-    """A probe, and for each example that could be read the index of its label."""
+    """A probe, and the label index of each readable example."""
     from ..training.probe import fit_probe
 
     paths = [path for some in known for path in some]
@@ -274,7 +274,7 @@ def _learned(
 
 
 def _label_vectors(clip: FullClip, labels: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """``[labels, p]``; problems of the prompts are shown."""
+    """``[labels, p]``; problems of the prompts are printed."""
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.towers import layout_of
     from ..weighting.zero_shot import label_vectors
@@ -287,14 +287,14 @@ def _label_vectors(clip: FullClip, labels: Sequence[str], templates: Sequence[st
 
 
 def _print(guesses: Sequence[Guess], labels: Sequence[str]) -> None:
-    """How many images each label was given."""
+    """Print the number of images for each label."""
     width = len(f"{len(guesses):,}")
     for label in labels:
         show(f"{sum(guess.label == label for guess in guesses):>{width},}  {label}")
 
 
 def _put(arguments: argparse.Namespace, folder: Path, guesses: Sequence[Guess]) -> None:
-    """Copy or move images, if that was asked for."""
+    """Copy or move images, if requested."""
     into = arguments.move or arguments.copy
     if into is None:
         show("nothing was moved or copied: --move INTO and --copy INTO do that")

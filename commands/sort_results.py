@@ -1,4 +1,4 @@
-"""What ``sort`` writes: a table, a confusion matrix, the unsure images; and images copied or moved by label."""
+"""Results of ``sort``: a table, a confusion matrix, unsure images; and images copied or moved by label."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ TABLE_NAME, UNSURE_NAME = "table.csv", "unsure.png"
 CONFUSION_NAME, MATRIX_NAME = "confusion.csv", "confusion.png"
 COLUMNS = ("file", "label", "probability", "runner_up", "runner_up_probability")
 MAX_UNSURE = 24
-"""Images that are drawn."""
+"""Maximum number of images drawn."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What an image was taken for."""
+    """Predicted label of an image."""
 
     name: str
-    """Of its file, in its folder."""
+    """Name of its file, in its folder."""
     label: str
     probability: float
     runner_up: str
-    """The label that was second."""
+    """Second most probable label."""
     runner_up_probability: float
 
     @property
     def margin(self) -> float:
-        """How far the second label is behind, as a difference of probabilities."""
+        """Difference in probability to the second label."""
         return self.probability - self.runner_up_probability
 
 
 def guesses_of(names: Sequence[str], found: Tensor, labels: Sequence[str]) -> list[Guess]:
-    """What images were taken for.
+    """Predicted labels of images.
 
     Args:
-        names: Of the images.
+        names: Names of the images.
         found: ``[images, labels]``, probabilities.
-        labels: At least two.
+        labels: At least two labels.
 
     Returns:
-        One for each image, in the same order.
+        One guess per image, in the same order.
     """
     values, order = found.sort(dim=1, descending=True, stable=True)
     firsts: list[int] = order[:, 0].tolist()
@@ -66,7 +66,7 @@ def guesses_of(names: Sequence[str], found: Tensor, labels: Sequence[str]) -> li
 
 
 def write_table(folder: Path, guesses: Sequence[Guess]) -> Path:
-    """Write a row for each image."""
+    """Write a table with a row for each image."""
     rows = [
         (one.name, one.label, f"{one.probability:.6f}", one.runner_up, f"{one.runner_up_probability:.6f}")
         for one in guesses
@@ -75,7 +75,7 @@ def write_table(folder: Path, guesses: Sequence[Guess]) -> Path:
 
 
 def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
-    """Draw the images whose two most probable labels are nearest to each other."""
+    """Draw the images with the smallest difference between their two most probable labels."""
     from ..web.pictures.unsure import Card, draw_unsure
 
     least = sorted(guesses, key=lambda guess: guess.margin)[:MAX_UNSURE]
@@ -89,7 +89,7 @@ def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
 
 
 def write_confusion(folder: Path, probe: Probe, targets: Sequence[int]) -> list[Path]:
-    """Write, draw and sum up what examples were taken for by probes that had not seen them."""
+    """Write, draw and sum up the labels predicted for examples by probes fitted without them."""
     from ..web.pictures.confusion import draw_confusion
 
     labels = probe.labels
@@ -107,7 +107,7 @@ def write_confusion(folder: Path, probe: Probe, targets: Sequence[int]) -> list[
 
 
 def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
-    # surrogateescape: names of files that are no UTF-8 are written as the bytes that they are
+    # surrogateescape: file names that are not UTF-8 are written as their original bytes
     with written_whole(path) as place, place.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         csv.writer(file).writerows(rows)
     return path
@@ -117,10 +117,10 @@ def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bo
     """Copy or move images to ``INTO/LABEL``.
 
     Args:
-        folder: That they are in.
-        into: Where the folders of the labels are or shall be.
-        guesses: Of the images.
-        is_move: Whether they are moved.
+        folder: Folder of the images.
+        into: Parent of the labels' folders, which are created if missing.
+        guesses: Guesses about the images.
+        is_move: Whether to move instead of copy.
 
     Raises:
         ValueError: If a file is in the way; nothing is done then.

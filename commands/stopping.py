@@ -1,4 +1,4 @@
-"""What ends a training run early: Ctrl-C, after the step that it is in; and the end of another of its processes."""
+"""Early end of a training run: by Ctrl-C, after the current step; or when another of its processes ends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .processes import Place, heartbeat, is_of_another, leave
 
 
 class Stoppable(Protocol):
-    """A run that ends after its step once it is told to."""
+    """A run that can be told to end after its current step."""
 
     is_stopped: bool
     say: Callable[[str], None]
     step: int
     accelerator: Any
-    """As of accelerate, which is imported in training alone."""
+    """Accelerator of accelerate, which is imported only in training."""
 
 
 def voice(accelerator: Any) -> Callable[[str], None]:
-    """What shows lines for people: of several processes the first one speaks for all."""
+    """Function that shows lines to users: the first of several processes speaks for all."""
 
     def say(line: str) -> None:
         if accelerator.is_main_process:
@@ -34,7 +34,7 @@ def voice(accelerator: Any) -> Callable[[str], None]:
 
 @contextmanager
 def holding_interrupt(act: Callable[[], None]) -> Generator[None, None, None]:
-    """Have Ctrl-C call a function; a second one interrupts at once. Outside the main thread nothing changes."""
+    """Let Ctrl-C call a function; a second one interrupts immediately. Outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -52,7 +52,7 @@ def holding_interrupt(act: Callable[[], None]) -> Generator[None, None, None]:
 
 @contextmanager
 def stopping(run: Stoppable) -> Generator[None, None, None]:
-    """Let Ctrl-C end a run after its step; a second one ends it at once. With one of several processes all end."""
+    """Let Ctrl-C end a run after its step; a second one ends it immediately. Of several processes, all end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,7 +71,7 @@ def stopping(run: Stoppable) -> Generator[None, None, None]:
 
 @contextmanager
 def _with_others(run: Stoppable) -> Generator[None, None, None]:
-    """End this process, with a line, when another one has ended."""
+    """End this process, with a line, when another one ends."""
     place = Place(run.accelerator.process_index, run.accelerator.local_process_index, run.accelerator.num_processes)
 
     def on_lost(why: str) -> None:

@@ -1,4 +1,4 @@
-"""The command ``stretch``: a CLIP with more positions, to be trained on longer captions."""
+"""The command ``stretch``: a CLIP with more positions, for training on longer captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .loading import check_new_file
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     stretch = commands.add_parser(
         "stretch",
         help="give a CLIP more positions, by Long-CLIP's rule",

@@ -1,4 +1,4 @@
-"""The command ``train``: a CLIP trained further on images and captions of one's own."""
+"""The command ``train``: a CLIP trained further on one's own images and captions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     from ..encoder.config import CROPS, POSITIONS
 
     train = commands.add_parser(
@@ -195,7 +195,7 @@ def _run(arguments: argparse.Namespace) -> int:
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
     say = voice(accelerator)
     if options.lora:
-        declare_missing_operators()  # in the development set, where peft would import a torchvision for CUDA
+        declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
     data = read_data(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     folder.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> TrainOptions:
-    """What the arguments ask for.
+    """Options from the arguments.
 
     Raises:
         ValueError: If a number is out of range.

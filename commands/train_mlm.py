@@ -21,17 +21,17 @@ CURVES: Curves = {
 
 
 def run_mlm(arguments: argparse.Namespace, options: TrainOptions) -> int:
-    """Train by what the arguments of ``train`` say.
+    """Train as requested by the arguments of ``train``.
 
     Args:
-        arguments: The command's.
-        options: The same, checked.
+        arguments: Arguments of the command.
+        options: The same arguments, validated.
 
     Returns:
         The exit status, 0.
 
     Raises:
-        ValueError: If there is something wrong with the data or the weights.
+        ValueError: If the data or the weights cannot be used.
         OSError: If a file cannot be written.
     """
     from ..encoder.full_clip import load_full_clip

@@ -1,4 +1,4 @@
-"""The page about a training run: curves of its log, and what was found before and after."""
+"""Page about a training run: curves of its log, and measurements before and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORT_NAME = "report.html"
 LOSS_NAME, RECALL_NAME, MOVED_NAME = "loss.png", "recall.png", "moved.png"
 
 MAX_WATCHED = 6
-"""Prompts that are drawn."""
+"""Maximum number of prompts drawn."""
 
 STYLE = (
     "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
@@ -29,9 +29,9 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
 
     Args:
         folder: The run's folder.
-        log: Its log: one JSON object a line, with ``step``.
-        about: What the page says of the run, by name.
-        notes: Lines such as those on what was left out of the data.
+        log: Its log: one JSON object per line, with ``step``.
+        about: Information about the run, by name.
+        notes: Lines such as those about data left out.
 
     Returns:
         The page.
@@ -72,7 +72,7 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
 def _page(
     about: dict[str, Any], notes: Sequence[str], measured: Sequence[dict[str, float]], pictures: Sequence[str]
 ) -> str:
-    """The page as HTML; all that comes from outside is escaped."""
+    """The page as HTML; everything from outside is escaped."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><meta charset="utf-8"><title>Training run</title>',
