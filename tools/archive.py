@@ -1,10 +1,10 @@
-"""Write the archive that the Comfy Registry would get of this checkout, and check it.
+"""Write the archive that the Comfy Registry would get from this checkout, and check it.
 
     python tools/archive.py [node.zip]     # writes the archive
     python tools/archive.py --check        # its size, and the rules by which the registry looks at code
 
-comfy-cli packs the files that git tracks and .comfyignore does not name. The same is read here by git itself, so that
-neither comfy-cli nor a network is needed.
+comfy-cli packs the files tracked by git that .comfyignore does not name. Here git itself lists them, so that neither
+comfy-cli nor a network is needed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 IGNORE_FILE = ".comfyignore"
 MAX_BYTES = 2_700_000
-"""Of the archive. Half of it is the vocabulary, a tenth the pictures of templates."""
+"""Maximum size of the archive. Half of it is the vocabulary, a tenth the pictures of templates."""
 RULES = ("S102", "S307", "E702", "S603")
-"""exec, eval, several statements in a line, programs that are started. `comfy node validate` only warns of the first
-three; exceptions, with reasons, are in pyproject.toml, which is in the archive."""
+"""exec, eval, several statements in a line, subprocesses. `comfy node validate` only warns about the first three;
+exceptions, with reasons, are in pyproject.toml, which is in the archive."""
 
 
 def git(root: Path, *arguments: str) -> list[str]:
-    """Names of files from a command of git that lists them, each ended by a null byte."""
+    """Run a git command that lists files separated by null bytes."""
     command = ["git", "-C", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, check=True)
     return done.stdout.decode("utf-8").split("\0")[:-1]
 
 
 def archive_files(root: Path = ROOT) -> list[str]:
-    """The files of the archive, as paths with slashes from the root.
+    """Files of the archive, as paths with slashes relative to the root.
 
     Args:
-        root: A checkout by git. A file that is tracked but deleted is left out, as by comfy-cli.
+        root: A git checkout. Tracked but deleted files are left out, as in comfy-cli.
 
     Raises:
-        subprocess.CalledProcessError: ``root`` is no checkout.
+        subprocess.CalledProcessError: If ``root`` is not a checkout.
     """
     ignored = set(git(root, "ls-files", "-z", "--cached", "--ignored", f"--exclude-from={root / IGNORE_FILE}"))
     return [name for name in git(root, "ls-files", "-z") if name not in ignored and (root / name).exists()]
@@ -52,7 +52,7 @@ def write_archive(path: Path, root: Path = ROOT) -> None:
 
 
 def problems(root: Path = ROOT) -> list[str]:
-    """What is wrong with the archive of a checkout: its size and what ruff finds in its code; a line for each."""
+    """Problems with the archive of a checkout: its size and the findings of ruff in its code, one per line."""
     with tempfile.TemporaryDirectory() as folder:
         path, unpacked = Path(folder, "node.zip"), Path(folder, "unpacked")
         write_archive(path, root)

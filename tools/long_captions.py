@@ -2,7 +2,7 @@
 
     python tools/long_captions.py [--seeds 3] [--write]
 
-What is measured, and how: ``benchmarks/long_captions.py``. It needs the packages of ``requirements-train.txt``.
+See ``benchmarks/long_captions.py`` for the method. It needs the packages of ``requirements-train.txt``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "evidence" / "long-captions.md"
 
 
 def main() -> None:
-    """Measure, and print or write."""
+    """Measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many times all is trained (%(default)s)")

@@ -2,7 +2,7 @@
 
     python tools/make_icon.py
 
-pyproject.toml names their addresses. The registry takes icons up to 800 × 400 pixels, and banners of 21:9.
+pyproject.toml names their addresses. The registry accepts icons up to 800 × 400 pixels, and banners of 21:9.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BANNER = (
     (("a", None), ("red 1.4", UP), ("cat", None), ("and", None), ("a", None), ("dog 0.5", DOWN)),
     (("on", None), ("a", None), ("sofa", None), ("fence 0", GONE)),
 )
-"""Rows of words with the colours of their chips; None is that of plain ones."""
+"""Rows of words with the colours of their chips; None for plain ones."""
 Rows = tuple[tuple[tuple[str, Color | None], ...], ...]
 
 
 def chips(canvas: Canvas, rows: Rows, top: float, size: float) -> None:
-    """Rows of chips, each in the middle of the canvas, with letters of that size."""
+    """Draw rows of chips, each centred on the canvas, with letters of that size."""
     pad, gap, height = size * 0.55, size * 0.3, size * 1.9
     for number, row in enumerate(rows):
         widths = [text_width(word, size, bold=True) + 2 * pad for word, _ in row]
@@ -51,7 +51,7 @@ def icon() -> Canvas:
 
 
 def banner() -> Canvas:
-    """The name, and a prompt as the ruler shows it."""
+    """The name, and a prompt as in the ruler."""
     canvas = Canvas(1260, 540, DARK.background)
     canvas.text(630, 120, "Weighted CLIP", DARK.text, size=84, bold=True, align="center")
     canvas.text(630, 200, "prompt weights, exact and visible", DARK.muted, size=32, align="center")

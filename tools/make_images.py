@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "images"
 HELP_FOLDER = ROOT / "web" / "comfyui" / "docs" / "images"
 HELP_WIDTH = 340
-"""Of the pictures of help pages, in pixels: the panel that shows them is hardly wider."""
+"""Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
 
 if "weighted_clip" not in sys.modules:
     runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
@@ -81,7 +81,7 @@ LENGTH = CLIP_L.context_length
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all pictures."""
     drawn = {
         "tokens": pictures.draw_tokens(view(read(STRIP)), width=860),
         "masks": pictures.draw_figure_masks(),
@@ -97,7 +97,7 @@ def main() -> None:
     }
     save(drawn, FOLDER)
     for name, picture in {**compared(6, keep=4), **sorted_shapes()}.items():
-        picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others have
+        picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others
     some = ("comfy", "a1111", "compel", "masked_blend")
     shown = {
         "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
@@ -134,12 +134,12 @@ def save(drawn: dict[str, Image.Image], folder: Path) -> None:
 
 
 def read(text: str, scheme: str = "a1111") -> ReadPrompt:
-    """The prompt in A1111's syntax."""
+    """Read a prompt in A1111's syntax."""
     return read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
 
 
 def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
-    """The masks under which masked_blend encodes a prompt with faded words; a title for each encoding."""
+    """Masks under which masked_blend encodes a prompt with faded words, with a title for each encoding."""
     prompt = read(text, "masked_blend")
     labels = pictures.mask_labels(prompt.chunks[0], text)
     versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants())
@@ -165,7 +165,7 @@ def hidden(text: str) -> Image.Image:
 
 
 def schemes(text: str) -> Image.Image:
-    """How far each scheme moves each row of a short prompt."""
+    """Change of each row of a short prompt under each scheme."""
     # repeat moves no row, and without weights below 0 the last two are comfy and a1111
     moving = tuple(name for name in SCHEMES if name not in ("repeat", "negpip", "negpip_apart"))
     change, labels, weights = changes(text, moving)
@@ -173,7 +173,7 @@ def schemes(text: str) -> Image.Image:
 
 
 def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], list[str], Sequence[float]]:
-    """How far schemes move each row, on an encoder with seeded random weights; the rows' labels and weights."""
+    """Change of each row under some schemes, on an encoder with seeded random weights; the rows' labels and weights."""
     encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TextEncoder(seeded_text_model())})
     prompts = {name: encoders.prepare([text], syntax="a1111", scheme=name) for name in ("unweighted", *names)}
     rows = {name: prepared.run()[0].hidden[0] for name, prepared in prompts.items()}
@@ -187,7 +187,7 @@ def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], li
 
 
 def columns(text: str, names: Sequence[str]) -> Image.Image:
-    """As `schemes`, with a column for each of a few schemes and a row for each token."""
+    """Same as `schemes`, with a column for each of a few schemes and a row for each token."""
     change, labels, weights = changes(text, names)
     height, left, top = 25, 84, 44
     width = (HELP_WIDTH - left - 8) / len(names)
@@ -236,7 +236,7 @@ def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Seq
 
 
 def timeline(text: str, steps: int) -> Image.Image:
-    """Which text of a timed prompt stands at which step, by both counters."""
+    """Text of a timed prompt at each step, by both counters."""
     (branch,) = read_timed(text, steps).branches
     height, left, top = 28, 14, 40
     width = (HELP_WIDTH - 2 * left) / steps
@@ -258,7 +258,7 @@ def timeline(text: str, steps: int) -> Image.Image:
 
 
 def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
-    """The mask of the node Mask Control."""
+    """Mask of the node Mask Control."""
     options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
     prompt = read_prompt(text, options, default_tokenizer())
     (chunk,) = prompt.chunks
@@ -268,7 +268,7 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
 
 
 def bound_phrases(text: str, phrases: str) -> Image.Image:
-    """The masks of the node Bind Phrases: of the pass for each phrase."""
+    """Masks of the node Bind Phrases, one for the pass of each phrase."""
     prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
     (chunk,) = prompt.chunks
     variants = plan_prompt(prompt, default_tokenizer()).variants()
@@ -277,7 +277,7 @@ def bound_phrases(text: str, phrases: str) -> Image.Image:
 
 
 def shares(text: str) -> Image.Image:
-    """What one place of an image reads of each word without weights and with them, from seeded logits."""
+    """Attention of one image position to each word, with and without weights, from seeded logits."""
     (chunk,) = read(text).chunks
     tokens = chunk.tokens[: chunk.num_content + 2]
     logits = 0.7 * torch.randn(len(tokens), generator=torch.Generator().manual_seed(3))
@@ -301,7 +301,7 @@ def shares(text: str) -> Image.Image:
 
 
 def converted(text: str) -> Image.Image:
-    """A prompt in A1111's syntax and in ComfyUI's above the chips, which are the same for both."""
+    """A prompt in A1111's syntax and in ComfyUI's, above their common chips."""
     other = convert(text, "a1111", "comfy", default_tokenizer()).text
     chips = pictures.draw_tokens(view(read(text)), width=HELP_WIDTH).crop((0, 10, HELP_WIDTH, MARGIN + 92))
     canvas = Canvas(HELP_WIDTH, chips.height + 92, DARK.background)
@@ -321,7 +321,7 @@ def two_towers(text_g: str, text_l: str) -> Image.Image:
     towers = (("text_l", text_l, "CLIP-L", 768, DARK.down), ("text_g", text_g, "CLIP-G", 1280, DARK.up))
     for row, (name, text, tower, dim, color) in enumerate(towers):
         y, middle = 60 - row * 40, left + dim * unit / 2
-        start = HELP_WIDTH - 34 if row else middle  # beside the other text
+        start = HELP_WIDTH - 34 if row else middle  # next to the other text
         canvas.text(14, y, name, DARK.muted, size=13)
         canvas.text(64, y, text, DARK.text, size=14)
         canvas.arrow([(start, y + 12), (start, 116)], DARK.muted)
@@ -333,7 +333,7 @@ def two_towers(text_g: str, text_l: str) -> Image.Image:
 
 
 def clip_skips() -> Image.Image:
-    """The layers of CLIP-L and those that clip skip 1 and 2 take."""
+    """Layers of CLIP-L, and those used by clip skip 1 and 2."""
     canvas = Canvas(HELP_WIDTH, 136, DARK.background)
     step, y, count = (HELP_WIDTH - 28) / CLIP_L.num_layers, 50, CLIP_L.num_layers
     canvas.text(14, 18, "the layers of CLIP-L", DARK.muted, size=13)
@@ -350,7 +350,7 @@ def clip_skips() -> Image.Image:
 
 
 def lora_tag() -> Image.Image:
-    """A prompt with a LoRA's tag, and where its parts go."""
+    """A prompt with a LoRA's tag, and the destination of its parts."""
     canvas = Canvas(HELP_WIDTH, 162, DARK.background)
     canvas.text(14, 28, "a castle in the fog", DARK.text, size=14)
     tag = 246
@@ -366,7 +366,7 @@ def lora_tag() -> Image.Image:
 
 
 def remembered_chunks() -> Image.Image:
-    """The chunks of a prompt of which a word was changed, and which of them are encoded."""
+    """Chunks of a prompt with a changed word, and which of them are encoded."""
     canvas = Canvas(HELP_WIDTH, 178, DARK.background)
     rows = (
         ("chunk 1", "a castle, …"),
@@ -385,7 +385,7 @@ def remembered_chunks() -> Image.Image:
 
 
 def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
-    """The encodings that a masked blend takes, and which of their states are computed anew."""
+    """Encodings of a masked blend, and which of their states are computed anew."""
     found = read(text, scheme="masked_blend")
     variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants())
     ids = [chunk.ids for variant in variants for chunk in variant.chunks]
@@ -411,12 +411,12 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
 
 @cache
 def load_shapes() -> ModuleType:
-    """What trains the small CLIP of the tests."""
+    """Load the module that trains the tests' small CLIP."""
     return load_of_tests("encoder", "shapes")
 
 
 def load_of_tests(folder: str, name: str) -> ModuleType:
-    """A module of the tests."""
+    """Load a module of the tests."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -426,7 +426,7 @@ def load_of_tests(folder: str, name: str) -> ModuleType:
 
 
 def changed_word(text: str, word: str, other: str) -> Image.Image:
-    """A chart of what changes in a text if the CLIP that the tests train has the embedding of another word for one."""
+    """Chart of the changes in a text if the tests' CLIP has the embedding of another word for one."""
     tokenize = default_tokenizer()
     [[one], [another]] = [[token.id for token in tokenize(name)] for name in (word, other)]
     model = load_shapes().trained_clip().text
@@ -448,7 +448,7 @@ def changed_word(text: str, word: str, other: str) -> Image.Image:
 
 
 def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
-    """Scores by the CLIP that the tests train, on captions and pictures that it has not learned; and these two."""
+    """Scores by the tests' CLIP on captions and pictures that it was not trained on; and these two."""
     shapes = load_shapes()
     clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
     images = [shapes.picture_of(shape, rng, 192) for shape in shown]
@@ -468,7 +468,7 @@ def compared(count: int, keep: int) -> dict[str, Image.Image]:
 
 
 def sorted_shapes() -> dict[str, Image.Image]:
-    """What ``sort`` draws: 192 pictures by the shape in them, as 20 examples of each show; by the tests' CLIP."""
+    """Output of ``sort``: 192 pictures by the shape in them, from 20 examples each; by the tests' CLIP."""
     shapes = load_shapes()
     clip, rng = shapes.trained_clip(), random.Random(5)
     learned, others = shapes.split()
@@ -493,14 +493,14 @@ def sorted_shapes() -> dict[str, Image.Image]:
 
 
 def compared_in_help() -> dict[str, Image.Image]:
-    """The same for fewer of them, drawn as narrow as help pages are."""
+    """The same for fewer of them, as narrow as in help pages."""
     scores, texts, images = scored_shapes()
     width = HELP_WIDTH + 16 - 2 * MARGIN
     with (
         patch.multiple(pictures.similarity, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
         patch.multiple(pictures.ranking, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
     ):
-        some = [0, 2, 5]  # whose captions fit
+        some = [0, 2, 5]  # those whose captions fit
         matrix = pictures.draw_similarity(
             scores[some][:, some], [texts[index] for index in some], [images[index] for index in some]
         )
@@ -510,7 +510,7 @@ def compared_in_help() -> dict[str, Image.Image]:
 
 
 def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Image:
-    """What each half of a CLIP makes a vector of, and where the two meet."""
+    """Inputs of the two halves of a CLIP, and where their vectors meet."""
     canvas = Canvas(HELP_WIDTH, 232, DARK.background)
     halves = (
         (86, f"“{text}”", "text encoder", f"{clip.num_layers} layers, {clip.hidden_dim} wide", DARK.down),
@@ -531,7 +531,7 @@ def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Ima
 
 
 def image_and_tokens(config: DVAEConfig, side: int) -> Image.Image:
-    """What a dVAE makes of an image, and of its tokens."""
+    """Tokens of an image, and a dVAE's reconstruction."""
     with torch.device("meta"):
         dvae = DVAE(config)
     sizes = [sum(part.numel() for part in half.parameters()) / 1e6 for half in (dvae.encoder, dvae.decoder)]
@@ -552,7 +552,7 @@ def image_and_tokens(config: DVAEConfig, side: int) -> Image.Image:
 
 
 def house(side: int) -> Image.Image:
-    """A picture: a house on a hill."""
+    """A picture of a house on a hill."""
     picture = PillowImage.new("RGB", (512, 512), (90, 160, 250))
     draw = ImageDraw.Draw(picture)
     draw.ellipse((360, 40, 470, 150), fill=(255, 240, 90))
@@ -581,7 +581,7 @@ def pictures_of(images: Sequence[Image.Image]) -> torch.Tensor:
 
 
 def as_picture(pixels: torch.Tensor) -> Image.Image:
-    """The first of ``[b, 3, h, w]``."""
+    """The first image of ``[b, 3, h, w]``."""
     return PillowImage.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
 
 
@@ -593,7 +593,7 @@ def token_grid() -> Image.Image:
 
 
 def swapped_tokens(swap: str) -> Image.Image:
-    """A picture of tokens, and that of swapped ones."""
+    """A picture of tokens, and one with swapped tokens."""
     dvae, _, tokens = palette_tokens(64)
     _, rows, columns = tokens.shape
     changed, _ = swapped(tokens, read_swaps(swap, rows, columns, dvae.config.vocab_size))
@@ -649,7 +649,7 @@ def parts_of_dalle(caption: str, side: int) -> Image.Image:
 
 
 def growing_images(side: int) -> Image.Image:
-    """An image as its preview shows it, each with more rows of tokens."""
+    """An image as in its preview, each time with more rows of tokens."""
     dvae, _, tokens = palette_tokens(4 * side)
     pixels, gap = dvae.images(tokens), 12
     shown, width = [side // 4, side // 2, side], (HELP_WIDTH - 2 * gap) // 3
@@ -668,7 +668,7 @@ def growing_images(side: int) -> Image.Image:
 
 
 def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
-    """A box with a text in it, by its middle."""
+    """Draw a box with a text in it, at its centre."""
     canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
     canvas.text(x, y, text, readable(color, DARK.text), size=14, align="center")
 

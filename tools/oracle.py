@@ -3,9 +3,9 @@
     python tools/oracle.py COMMIT [--prompts 2000] [--threads 1] [--tolerance 0] [--batched]
 
 Prompts are encoded alone, several together, and as the WebUI encodes the texts of one image, under a covering array of
-the options: every pair of two options' values occurs. By default the encoder takes each chunk on its own, so that its
-numbers depend on nothing but the chunk and its mask, and both states have to agree to the bit. ``--batched`` uses the
-encoder that users get, whose last digits depend on how many chunks it is given at once: give a tolerance with it.
+the options: every pair of two options' values occurs. By default the encoder takes each chunk by itself, so that its
+numbers depend only on the chunk and its mask, and both states must agree to the bit. ``--batched`` uses the encoder
+that users get, whose last digits depend on the number of chunks in a batch: give a tolerance with it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PIECES = (
 
 
 def covering_rows(options: dict[str, tuple[Any, ...]], generator: random.Random) -> list[dict[str, Any]]:
-    """Choices in which every pair of values of two options occurs, found greedily."""
+    """Choices that cover every pair of values of two options, found greedily."""
     names = list(options)
     missing = {
         ((one, a), (other, b)) for one, other in combinations(names, 2) for a in options[one] for b in options[other]
@@ -102,7 +102,7 @@ def _pairs(row: dict[str, Any], names: Sequence[str]) -> set[Any]:
 
 
 def prompts() -> Iterator[str]:
-    """Real prompts from the tests' files and the parity command, then random ones without end."""
+    """Real prompts from the tests' files and the parity command, then endless random ones."""
     written = json.loads((ROOT / "tests/data/conversion_prompts.json").read_text(encoding="utf-8"))
     real = [case["prompt"] for case in written]
     for path in sorted((ROOT / "tests/cases").glob("*.json")):
@@ -121,7 +121,7 @@ def prompts() -> Iterator[str]:
 
 
 def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -> None:
-    """Encode all jobs by the code in one folder, and write the tensors and the problems down."""
+    """Encode all jobs with the code in one folder, and write tensors and problems to a file."""
     import torch
 
     torch.set_num_threads(threads)
@@ -135,7 +135,7 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
         try:
             options = encoding.EncodeOptions(**job["options"])
         except ValueError:
-            results.append(None)  # a choice that this state has not
+            results.append(None)  # this state does not have the choice
             continue
         try:
             reads = [encoding.read_prompt(text, options, tokenize) for text in job["texts"]]
@@ -169,7 +169,7 @@ def _encoder(*, is_batched: bool) -> Any:
 
 
 def _door() -> Any:
-    """What encodes prompts in that state of the code."""
+    """Function that encodes prompts in that state of the code."""
     if not importlib.util.find_spec(f"{PACKAGE}.weighting.encoders"):
         return _old_door()
     encoders = part("weighting.encoders")
@@ -205,7 +205,7 @@ def _old_door() -> Any:
 
 
 def _same_length(reads: Any) -> Any:
-    """The texts of one image, as the WebUI gives them: all with the same number of chunks and of rows kept."""
+    """The texts of one image, as in the WebUI: all with the same number of chunks and of kept rows."""
     towers = part("weighting.towers")
     longest = max(map(towers.num_chunks, reads))
     reads = [towers.padded(read, longest) for read in reads]
@@ -216,7 +216,7 @@ def _same_length(reads: Any) -> Any:
 
 
 def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:
-    """Print what differs; the number of jobs that do. A choice that is new in the working tree cannot be compared."""
+    """Print differences; return the number of jobs with any. A new choice in the working tree cannot be compared."""
     import torch
 
     differing, worst = 0, 0.0
@@ -252,7 +252,7 @@ def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tol
 
 
 def main() -> int:
-    """The tool."""
+    """Run the tool."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="what to compare with")
     parser.add_argument("--prompts", type=int, default=2000)

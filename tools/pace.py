@@ -2,8 +2,9 @@
 
     python tools/pace.py COMMIT [--pairs 9] [--threads 2] [--only WORDS]
 
-Each state runs in a process of its own that waits for its turn, so that a slow moment of the machine meets both. A
-ratio above 1 means that the working tree is slower. The interval is that of the mean of the ratios' logarithms, 95 %.
+Each state runs in a separate process that waits for its turn, so that a slow moment of the machine affects both. A
+ratio above 1 means that the working tree is slower. The interval is the 95 % interval of the mean of the ratios'
+logarithms.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TEXTS_READ = 200
 
 
 def rows() -> dict[str, Callable[[], Any]]:
-    """What is timed, by name; each call does the next prompt of a sequence that no memory has seen."""
+    """Timed functions by name; each call does the next prompt of a sequence that is in no cache."""
     runs = part("benchmarks.runs")
     texts = part("benchmarks.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
@@ -68,7 +69,7 @@ def rows() -> dict[str, Callable[[], Any]]:
 
 
 def work(root: Path, threads: int) -> None:
-    """Answer each name that comes with the seconds of one call; an empty line ends it."""
+    """Answer each name with the seconds of one call, until an empty line."""
     import torch
 
     torch.set_num_threads(threads)
@@ -85,7 +86,7 @@ def work(root: Path, threads: int) -> None:
 
 
 class Worker:
-    """One state of the code, in a process of its own."""
+    """One state of the code, in a separate process."""
 
     def __init__(self, root: Path, threads: int) -> None:
         command = [sys.executable, "-B", __file__, "", "--work", str(root), "--threads", str(threads)]
@@ -128,7 +129,7 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def main() -> int:
-    """The tool."""
+    """Run the tool."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="what to compare with")
     parser.add_argument("--pairs", type=int, default=9)

@@ -2,9 +2,9 @@
 
     python tools/pin.py INDEX [requirements-lab.txt ...]
 
-INDEX is the address of PyPI's index of packages, as pip's --index-url takes it. Run it after changing a version;
-without a name it takes all lists. Old hashes are replaced; comments, order and markers stay. torch gets none:
-its files differ between PyPI and PyTorch's own indexes.
+INDEX is the address of PyPI's package index, as in pip's --index-url. Run it after changing a version; without a name
+it takes all lists. Old hashes are replaced; comments, order and markers are kept. torch gets none: its files differ
+between PyPI and PyTorch's own indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUIREMENT = re.compile(r"^(?!torch==)([\w.-]+)(?:\[[^]]*\])?==([^\s;]+).*", re
 
 
 def version_of(filename: str) -> str:
-    """The version in the name of a wheel or a source archive.
+    """Version in the name of a wheel or source archive.
 
     >>> version_of("pyyaml-6.0.3-cp311-cp311-win_amd64.whl"), version_of("open-clip_torch-3.3.0.tar.gz")
     ('6.0.3', '3.3.0')
@@ -34,12 +34,12 @@ def version_of(filename: str) -> str:
 
 
 def hashes_of(files: Iterable[dict], version: str) -> list[str]:
-    """The SHA-256 of each file of a version, sorted, from an index's answer about the package."""
+    """Sorted SHA-256 of each file of a version, from an index's answer about the package."""
     return sorted(file["hashes"]["sha256"] for file in files if version_of(file["filename"]) == version)
 
 
 def published(index: str, name: str) -> list[dict]:
-    """All files of a package, as the index lists them."""
+    """All files of a package in the index."""
     request = urllib.request.Request(
         f"{index.rstrip('/')}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
     )
@@ -48,7 +48,7 @@ def published(index: str, name: str) -> list[dict]:
 
 
 def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
-    """A list of requirements with the hashes of all files of each."""
+    """A list of requirements with the hashes of all their files."""
 
     def with_hashes(match: re.Match[str]) -> str:
         found = hashes_of(files_of(match[1]), match[2])

@@ -1,6 +1,6 @@
-"""The masks of DALL·E as a picture: each over the whole sequence, and below it what one token sees of the image.
+"""Pictures of DALL·E's masks: each over the whole sequence, and below it the view of one token on the image.
 
-The masks themselves are made in ``encoder/sparse_masks.py``.
+The masks are made in ``encoder/sparse_masks.py``.
 
 Source: docs/masks.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, Figure 11.
 """
@@ -25,33 +25,33 @@ from weighted_clip.web.pictures.grid import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE,
 from weighted_clip.web.pictures.style import MARGIN, SMALL_SIZE, TITLE_SIZE, Theme, ThemeName, readable, theme_named
 
 TEXT_GAP = 7
-"""Between the text and the image, in pixels."""
+"""Gap between text and image, in pixels."""
 PART_GAP = 2
-"""Between rows of the image; columns, where it is transposed."""
+"""Gap between rows of the image, or columns if it is transposed."""
 PANEL_GAP = 44
-"""Between two masks."""
+"""Gap between two masks."""
 VIEW_GAP = 20
-"""Between a mask and the image below."""
+"""Gap between a mask and the image below."""
 LINE = 21
-"""Height of a line of words."""
+"""Height of a line of text."""
 MIN_WORDS_WIDTH = 270
-"""Room beside the image."""
+"""Width of the text next to the image."""
 LEGEND = ("text that may be attended", "image that may be attended", "hidden")
 
 
 class Panel(NamedTuple):
-    """One mask and what is said of it."""
+    """One mask with its text."""
 
     title: str
-    """Above."""
+    """Text above."""
     caption: str
-    """Below, in words."""
+    """Text below."""
     rows: tuple[tuple[bool, ...], ...]
     """``[query][key]``, True = may be attended."""
     order: tuple[int, ...]
-    """For each position of the image the token that stands there, by its number in raster order from 0."""
+    """Token at each position of the image, by its number in raster order from 0."""
     part: int
-    """Image positions that belong together: a row of the image, or a column."""
+    """Image positions in a group: a row of the image, or a column."""
 
 
 def sparse_panels(text_length: int, grid: tuple[int, int], kernel_size: int) -> list[Panel]:
@@ -85,14 +85,14 @@ def draw_sparse_masks(
     cell: int = 18,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw the four masks of DALL·E, with the sizes of the paper's Figure 11 unless told otherwise.
+    """Draw the four masks of DALL·E, by default with the sizes of the paper's Figure 11.
 
     Args:
-        text_length: Positions of text, 0 or more.
+        text_length: Text positions, at least 0.
         grid: ``(rows, columns)`` of the image.
-        kernel_size: Of the convolutional mask, odd.
-        token: The image token whose view is shown on the image itself, counted from 1 in raster order; None takes the
-            first of a row in the middle, where the convolution wraps around.
+        kernel_size: Odd kernel size of the convolutional mask.
+        token: The image token whose view is shown on the image itself, counted from 1 in raster order; None for the
+            first of a middle row, where the convolution wraps around.
         cell: Size of a cell in pixels.
         theme: ``light`` or ``dark``.
 
@@ -100,8 +100,8 @@ def draw_sparse_masks(
         The picture, RGB: two masks above two masks.
 
     Raises:
-        ValueError: If the sizes are none that `encoder.sparse_masks` takes, there is no such token, ``cell`` is below 1
-            or the theme unknown.
+        ValueError: If `encoder.sparse_masks` does not allow the sizes, the token does not exist, ``cell`` is below 1 or
+            the theme unknown.
     """
     colors = theme_named(theme)
     panels = sparse_panels(text_length, grid, kernel_size)
@@ -127,7 +127,7 @@ class Drawing:
     def __init__(
         self, panel: Panel, text_length: int, grid: tuple[int, int], token: int, cell: int, colors: Theme
     ) -> None:
-        """Measure it; ``token`` is the image token whose view is shown, counted from 0."""
+        """Measure the panel; ``token`` is the image token whose view is shown, counted from 0."""
         self.panel, self.grid, self.token, self.cell, self.colors = panel, grid, token, cell, colors
         self.text_length = text_length
         self.labels = [f"t{i + 1}" for i in range(text_length)] + [str(i + 1) for i in panel.order]
@@ -147,13 +147,13 @@ class Drawing:
         self.height = self.top + self.side + VIEW_GAP + max(grid[0] * self.view_cell, len(self.words) * LINE)
 
     def place(self, position: int) -> float:
-        """Pixels from the first cell to a position's."""
+        """Distance in pixels from the first cell to a position's."""
         image = position - self.text_length
         gaps = 0.0 if image < 0 else (TEXT_GAP if self.text_length else 0) + image // self.panel.part * PART_GAP
         return position * self.cell + gaps
 
     def draw(self, canvas: Canvas, left: float, top: float) -> None:
-        """Draw it with its top left corner there."""
+        """Draw the panel at the position of its top left corner."""
         x0, y0, colors = left + self.left, top + self.top, self.colors
         half = text_width(self.panel.title, TITLE_SIZE - 3, bold=True) / 2
         x = max(left, x0 + self.side / 2 - half)
@@ -189,7 +189,7 @@ class Drawing:
         canvas.box(x0 - 1, y - 1, x0 + self.side + 1, y + self.cell + 1, outline=self.colors.text, radius=3)
 
     def _draw_view(self, canvas: Canvas, left: float, top: float) -> None:
-        """The image with what the shown token sees of it, and words beside it."""
+        """Draw the image as seen by the shown token, with text next to it."""
         seen = self._seen()
         (rows, columns), cell = self.grid, self.view_cell
         cells = [[row * columns + column in seen for column in range(columns)] for row in range(rows)]
@@ -216,7 +216,7 @@ class Drawing:
 
 
 def origins(drawings: Sequence[Drawing]) -> list[tuple[float, float]]:
-    """Left and top of each panel in the picture, two in a row, in pixels."""
+    """Left and top of each panel in the picture, two per row, in pixels."""
     across = max(drawing.width for drawing in drawings) + PANEL_GAP
     down = max(drawing.height for drawing in drawings) + PANEL_GAP
     return [(MARGIN + number % 2 * across, MARGIN + number // 2 * down) for number in range(len(drawings))]

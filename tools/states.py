@@ -1,4 +1,4 @@
-"""States of the code that the tools beside this compare: another commit in a folder, and any folder as the package."""
+"""States of the code to compare: another commit in a folder, and any folder as the package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "weighted_clip"
 FORMER = {"encoder.files.checkpoint": "encoder.checkpoint"}
-"""Modules that older states of the code have elsewhere."""
+"""Modules with another name in older states of the code."""
 
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with a commit in it, as long as the context lasts."""
+    """Check out a commit into a folder for the duration of the context."""
     git = ["git", "-C", str(ROOT)]
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, "other")
@@ -32,7 +32,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def load_package(root: Path) -> None:
-    """Make a folder the package of this process, whatever the folder is called."""
+    """Load a folder as this process's package, whatever the folder is called."""
     spec = importlib.util.spec_from_file_location(PACKAGE, root / "__init__.py", submodule_search_locations=[str(root)])
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +41,7 @@ def load_package(root: Path) -> None:
 
 
 def part(name: str) -> Any:
-    """A module of the package that is loaded, wherever this state of the code has it."""
+    """A module of the loaded package, wherever this state of the code has it."""
     former = FORMER.get(name, name)
     try:
         return importlib.import_module(f"{PACKAGE}.{name}")
