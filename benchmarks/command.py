@@ -1,4 +1,4 @@
-"""The command ``bench``: its options, and the order in which things are measured."""
+"""The command ``bench``: its options, and the order of measurements."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "sampling": sampling_block,
     "gpu": gpu_section,
 }
-"""What makes each section, as Markdown, in the order in which they are measured. Behind them comes ``goals``, which is
-made of what they found."""
+"""Functions that make each section as Markdown, in the order of measurement. ``goals`` comes after them, made from
+their results."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
+    """Add the options of the command to its parser."""
     parser.add_argument(
         "--quick", action="store_true", help="a tiny model and few repetitions: the figures mean nothing"
     )
@@ -74,14 +74,14 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """Measure everything and print it.
 
     Args:
-        options: ``quick``, ``hosts``, ``only``, ``images`` and ``write``, as `add_options` describes them.
-        say: Prints.
+        options: ``quick``, ``hosts``, ``only``, ``images`` and ``write``, see `add_options`.
+        say: Function that prints.
 
     Returns:
         The exit status, 0.
 
     Raises:
-        ValueError: If the options do not go together, or the page cannot be written.
+        ValueError: If the options are incompatible, or the page cannot be written.
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     say(f"\n## goals\n\n{goal_block(blocks)}")
     if options.write:
         page.write(blocks, page.PAGE)
-        on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))  # with what was measured before
+        on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))  # with earlier measurements
         page.write({"goals": goal_block(on_page)}, page.PAGE)
         say(f"\nwrote {page.PAGE.name}")
     return 0

@@ -1,7 +1,7 @@
-"""How long drawing image tokens and training the prior take: with a cache beside without, and beside dalle-pytorch.
+"""Times of drawing image tokens and training the prior: with and without a cache, and compared with dalle-pytorch.
 
-``--hosts DIR`` may hold a virtual environment ``dalle-venv`` with dalle-pytorch and our requirements: all are timed in
-its Python then, in one process, in turn. Without it ours is timed alone, in our own Python.
+``--hosts DIR`` may contain a virtual environment ``dalle-venv`` with dalle-pytorch and our requirements: then all are
+timed in its Python, in one process, in turn. Without it only ours is timed, in our own Python.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TRAINERS = {FULL: "dalle-pytorch, full attention", SPARSE: "dalle-pytorch, row, 
 
 
 def dalle_block(scale: Scale, folder: Path | None = None, say: Callable[[str], None] = print) -> str:
-    """Markdown: what ran, and a row for each peer.
+    """Section in Markdown: what ran, and a row for each peer.
 
-    The peer is looked for in ``folder``; ``say`` is told why something did not run.
+    The peer is searched for in ``folder``; ``say`` is called with the reason if something did not run.
     """
     python = None if folder is None else python_of(folder.resolve(), (ENVIRONMENT,))
     busy = load("the minute before")
@@ -61,7 +61,7 @@ def dalle_block(scale: Scale, folder: Path | None = None, say: Callable[[str], N
 
 
 def _rows(job: dict[str, Any], found: dict[str, Any] | None, why: str) -> list[list[str]]:
-    """The cells of `HEAD`; ``why`` a peer is missing."""
+    """Cells of `HEAD`; ``why`` is the reason for a missing peer."""
     sizes = job["sizes"]
     per_image = sizes["rows"] * sizes["columns"]
     rows: list[list[str]] = []

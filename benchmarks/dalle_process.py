@@ -1,15 +1,14 @@
-"""Times drawing of image tokens and training steps of our prior, beside dalle-pytorch in the same process.
+"""Time drawing of image tokens and training steps of our prior, and of dalle-pytorch in the same process.
 
 Started by dalle.py as a program, in the Python of an environment that has dalle-pytorch, or in our own:
 
     python dalle_process.py JOB.json RESULT.json
 
-A job is JSON: ``sizes`` (fields of `PriorConfig`), ``has_peer``, ``images`` (how many are drawn at once, one number or
-more), ``pairs`` (of a training step), ``steps`` (in a round), and rounds: ``repetitions`` of drawing with a cache,
-``uncached_repetitions`` beside no cache, ``training_repetitions``.
+A job is JSON: ``sizes`` (fields of `PriorConfig`), ``has_peer``, ``images`` (one or more numbers of images drawn at
+once), ``pairs`` (per training step), ``steps`` (per round), and rounds: ``repetitions`` of drawing with a cache,
+``uncached_repetitions`` without, ``training_repetitions``.
 
-The result holds all times, parameters of both, the share of tokens that are the same with cache and without, and
-versions.
+The result holds all times, parameters of both, the share of tokens that agree with and without a cache, and versions.
 """
 
 # pyright: reportMissingImports=false
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 OURS, WITHOUT_CACHE, FULL, SPARSE = "ours", "without cache", "full", "sparse"
-"""Contestants, as dalle.py knows them."""
+"""Contestants, as named in dalle.py."""
 TOP_SHARE = 0.1
-"""The likeliest tenth of all values can be drawn, by all."""
+"""Share of the likeliest values that can be drawn, by all contestants."""
 SEED = 0
 
 
@@ -65,7 +64,7 @@ def main(job_file: str, result_file: str) -> None:
 
 
 def count(model: nn.Module) -> int:
-    """Parameters that are trained."""
+    """Number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -73,7 +72,7 @@ def count(model: nn.Module) -> int:
 
 
 def our_prior(sizes: dict[str, Any]) -> Any:
-    """Ours, with random weights, as a training begins but for the heads, which are not 0."""
+    """Our prior with random weights, as at the start of training except for the heads, which are not 0."""
     import torch
     from weighted_clip.dalle.prior import Prior, initialise
     from weighted_clip.dalle.prior_config import PriorConfig
@@ -88,8 +87,8 @@ def our_prior(sizes: dict[str, Any]) -> Any:
 def peer_of(sizes: dict[str, Any], kind: str, *, for_drawing: bool) -> Any:
     """dalle-pytorch's model of the same depth, width, heads, vocabularies and lengths.
 
-    Its rotary positions and shifted tokens, which cost it time and which ours does not have, are off. Its own discrete
-    VAE is as small as can be: nothing is decoded.
+    Its rotary positions and shifted tokens, which cost time and which ours lacks, are off. Its own discrete VAE is as
+    small as possible: nothing is decoded.
     """
     dalle = importlib.import_module("dalle_pytorch")
     side = sizes["rows"]
@@ -118,13 +117,13 @@ def peer_of(sizes: dict[str, Any], kind: str, *, for_drawing: bool) -> Any:
         rotary_emb=False,
         shift_tokens=False,
     )
-    if for_drawing:  # its own drops the cache where there is no guidance
+    if for_drawing:  # its own version drops the cache without guidance
         model.forward_with_cond_scale = lambda text, image, cond_scale, cache: model(text, image, cache=cache)
     return model.eval()
 
 
 def caption(sizes: dict[str, Any], pairs: int) -> Tensor:
-    """``[pairs, T]``: pieces from 1 on, half of the positions; 0, dalle-pytorch's padding, behind them."""
+    """``[pairs, T]``: pieces from 1 on in half of the positions; then 0, dalle-pytorch's padding."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED)
@@ -134,7 +133,7 @@ def caption(sizes: dict[str, Any], pairs: int) -> Tensor:
 
 
 def padded(prior: Any, text: Tensor) -> Tensor:
-    """The same captions as ours pads them."""
+    """The same captions with our padding."""
     return prior.padded([[piece for piece in row if piece] for row in text.tolist()])
 
 
@@ -142,7 +141,7 @@ def padded(prior: Any, text: Tensor) -> Tensor:
 
 
 def drawn(job: dict[str, Any], prior: Any, peers: dict[str, Any], images: int) -> dict[str, Any]:
-    """Seconds for all tokens of some images, by all."""
+    """Seconds for all tokens of some images, by each contestant."""
     import torch
     from weighted_clip.benchmarks.timing import times_in_turn
     from weighted_clip.dalle.sampling import SampleOptions, sample
@@ -166,7 +165,7 @@ def drawn(job: dict[str, Any], prior: Any, peers: dict[str, Any], images: int) -
 
 
 def without_cache(prior: Any, text: Tensor, seeds: range, options: Any) -> Tensor:
-    """Draw by a full pass over all that is known, for each token; ``[n, tokens]``."""
+    """Draw by a full pass over everything so far for each token; ``[n, tokens]``."""
     import torch
     from weighted_clip.dalle.sampling import draw, probabilities
 
@@ -188,7 +187,7 @@ def without_cache(prior: Any, text: Tensor, seeds: range, options: Any) -> Tenso
 
 
 def trained(job: dict[str, Any], prior: Any, peers: dict[str, Any]) -> dict[str, list[float]]:
-    """Seconds for some steps by all, with the same captions and image tokens, loss weights, clipping and AdamW."""
+    """Seconds for some steps by each, with the same captions and image tokens, loss weights, clipping and AdamW."""
     import torch
     from torch.nn.functional import cross_entropy
     from weighted_clip.benchmarks.timing import times_in_turn

@@ -1,4 +1,4 @@
-"""What half-width weights cost and save on this processor, beside float32 of the same encoder."""
+"""Costs and savings of 16-bit weights on this processor, compared with float32 of the same encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = (
 
 
 def type_block(scale: Scale) -> str:
-    """Markdown: a row for each of `CASES`, and which types this processor has arithmetic of."""
+    """Section in Markdown: a row for each of `CASES`, and the types this processor supports in hardware."""
     import torch
 
     model = scale.model()
@@ -57,7 +57,7 @@ def _encoder(name: str, model: TextModel) -> TextEncoder:
 
 
 def arithmetic(dtype: torch.dtype) -> str:
-    """Whether this processor has instructions for a type, as oneDNN sees it, in one sentence."""
+    """Whether this processor has instructions for a type, according to oneDNN, in one sentence."""
     import torch
 
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]

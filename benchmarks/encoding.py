@@ -1,4 +1,4 @@
-"""How long prompts take from text to hidden states, beside transformers and the compel library, on the same weights."""
+"""Times of prompts from text to hidden states, compared with transformers and compel on the same weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMPEL = "compel"
 EXACT = "comfy, bit for bit"
-"""Our slow encoder, whose numbers are those of transformers to the last bit."""
+"""Our slow encoder, bit-identical to transformers."""
 
 WAYS: dict[str, dict[str, dict[str, str]]] = {
     "plain": {
@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, dict[str, str]]] = {
         "masked_blend, law nested": {"syntax": "compel", "scheme": "masked_blend", "law": "nested"},
     },
 }
-"""For each prompt, our ways of encoding it, with their options."""
+"""Our ways of encoding each prompt, with their options."""
 
 PAIRS = (
     ("plain", "comfy", TRANSFORMERS, True),
@@ -48,7 +48,7 @@ PAIRS = (
 
 
 def encode_block(scale: Scale) -> str:
-    """Markdown: a row for each of `PAIRS`."""
+    """Section in Markdown: a row for each of `PAIRS`."""
     import torch
 
     model = scale.model()
@@ -59,7 +59,7 @@ def encode_block(scale: Scale) -> str:
             runs = {way: _ours(model, prompt, way, options) for way, options in ways.items()}
             pairs = [pair for pair in PAIRS if pair[0] == prompt]
             runs |= {f"peer {name}": peers[name](prompt) for _, _, name, _ in pairs if name in peers}
-            results = {name: run() for name, run in runs.items()}  # all of the first text in the sequence
+            results = {name: run() for name, run in runs.items()}  # all for the first text in the sequence
             times = times_in_turn(runs, repetitions=scale.repetitions)
             for _, way, name, is_same in pairs:
                 if name not in peers:
@@ -71,7 +71,7 @@ def encode_block(scale: Scale) -> str:
 
 
 def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Callable[[], Tensor]:
-    """A way of ours, with a memory and a sequence of texts of its own."""
+    """One of our ways, with its own cache and its own sequence of texts."""
     from ..encoder.text_model import TextEncoder
 
     encoder = TextEncoder(model) if way == EXACT else native(model)
@@ -79,7 +79,7 @@ def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> C
 
 
 def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
-    """For each peer that is installed, a function from the name of a prompt to one that encodes its next text."""
+    """For each installed peer, a function from the name of a prompt to one that encodes its next text."""
     theirs = transformers_of(model)
     if theirs is None:
         return {}

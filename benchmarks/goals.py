@@ -1,4 +1,4 @@
-"""What the project asks of itself, and whether the figures of the other sections meet it."""
+"""Goals of the project, and whether the figures of the other sections meet them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ SECTIONS = {
     "hosts": "Inside ComfyUI",
     "gpu": "On a GPU",
 }
-"""Where on the page each section stands."""
+"""Position of each section on the page."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound on what some rows of a section say; the worst of them counts."""
+    """A bound on some rows of a section; the worst of them counts."""
 
     name: str
     beside: str
     """The peer, in words."""
     section: str
     where: Mapping[str, tuple[str, ...]]
-    """The rows: for each of some columns what may stand there; ``*`` is anything."""
+    """The rows, by allowed values of some columns; ``*`` matches anything."""
     target: float
-    """How many times as fast as the peer, at least; or with ``column`` how many milliseconds, at most."""
+    """Minimum speed as a multiple of the peer's; or with ``column`` the maximum number of milliseconds."""
     column: str = ""
     """A column with milliseconds."""
 
@@ -138,10 +138,10 @@ def goal_block(blocks: Mapping[str, str]) -> str:
     """Make the table.
 
     Args:
-        blocks: Markdown of the sections that were measured, by name.
+        blocks: Markdown of the measured sections, by name.
 
     Returns:
-        Markdown: a row for each of `GOALS`.
+        Markdown with a row for each of `GOALS`.
     """
     return table(HEAD, [_row(goal, blocks.get(goal.section, "")) for goal in GOALS], num_left=6)
 
@@ -164,7 +164,7 @@ def _row(goal: Goal, block: str) -> list[str]:
 
 
 def _figure(goal: Goal, row: Mapping[str, str]) -> float | None:
-    """Milliseconds, or how many times as fast as the peer; None where a time is missing."""
+    """Milliseconds, or speed as a multiple of the peer's; None if a time is missing."""
     if goal.column:
         return _number(row.get(goal.column))
     ours, peer = (

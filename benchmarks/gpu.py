@@ -1,7 +1,7 @@
-"""A weighted prompt on a GPU, in three types, beside transformers with eager attention and with PyTorch's fused one.
+"""A weighted prompt on a GPU, in three types, compared with transformers' eager and PyTorch's fused attention.
 
-transformers has no weights: it encodes prompt and empty prompt as one batch, as one would write it by hand, and the
-rows of the weighted word are moved away from those of the empty prompt as ComfyUI does.
+transformers has no weights: it encodes prompt and empty prompt as one batch, as one would write by hand, and the rows
+of the weighted word are moved away from those of the empty prompt, as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_DEVICE = "no CUDA device here"
 
 
 def gpu_section(scale: Scale) -> str:
-    """`gpu_block` on the GPU, or that there is none."""
+    """`gpu_block` on the GPU, or a note that there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -37,9 +37,9 @@ def gpu_section(scale: Scale) -> str:
 
 
 def gpu_block(scale: Scale, device: str) -> str:
-    """Markdown: a row for each type and attention of the peer, on ``cuda`` or, in tests, ``cpu``.
+    """Section in Markdown: a row for each type and attention of the peer, on ``cuda`` or, in tests, ``cpu``.
 
-    "First call" is ours, with whatever is set up by it.
+    "First call" is ours, including its setup.
     """
     import torch
 
@@ -67,7 +67,7 @@ def gpu_block(scale: Scale, device: str) -> str:
 
 
 def weighted(theirs: Transformers) -> Callable[[], Tensor]:
-    """Transformers on a prompt with one word turned up, by hand, to float32 ``[1, 77, dim]``."""
+    """Run transformers on a prompt with one word raised by hand, to float32 ``[1, 77, dim]``."""
     import torch
 
     from ..encoder.tokenizer import default_tokenizer
@@ -86,7 +86,7 @@ def weighted(theirs: Transformers) -> Callable[[], Tensor]:
 
 
 def _finished(run: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """A function that waits until its device is done."""
+    """Function that waits until its device has finished."""
     import torch
 
     if not device.startswith("cuda"):

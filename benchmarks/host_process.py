@@ -1,20 +1,20 @@
-"""Times ComfyUI's stock nodes, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
+"""Time ComfyUI's stock nodes, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
 
 Started by hosts.py as a program, with the checkout as working directory:
 
     python host_process.py JOB.json RESULT.json
 
-A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of the text encoder in it), ``repetitions``, and what is
-timed, which is one of
+A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of its text encoder), ``repetitions``, and one of these
+tasks:
 
 - ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it) and ``ours`` (name to ``way``,
   which is ``host``, ``memory`` or ``native``, and ``options``), with ``adv`` (folder of ADV_CLIP_emb, or null). Every
-  contestant gets the same sequence of texts, no two alike, and no two remember in the same place.
+  contestant gets the same sequence of distinct texts, and its own cache.
 - ``sampling``: name to ``node`` (of ours), its ``inputs`` and ``wired`` (whether it gets the MODEL too), with ``unet``
   (sizes of the U-Net), ``side`` (of its latent) and ``stock`` (the prompt for the stock node). Encoding and a step of
-  sampling are timed apart.
+  sampling are timed separately.
 
-The result holds the times of all, versions, and largest differences from the peer or numbers of rows.
+The result holds all times, versions, and largest differences from the peer or numbers of rows.
 """
 
 # pyright: reportMissingImports=false
@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 MEBIBYTES = 64
-"""What the remembering CLIP and the native encoder may remember: the latter's default."""
+"""Cache size of the caching CLIP and the native encoder: the latter's default."""
 
 
 def main(job_file: str, result_file: str) -> None:
     """Run a job."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    sys.argv = sys.argv[:1]  # the host reads the command line when it is imported
+    sys.argv = sys.argv[:1]  # the host reads the command line when imported
     sys.path[0] = str(Path.cwd())
     from comfy.cli_args import args
 
@@ -59,7 +59,7 @@ def main(job_file: str, result_file: str) -> None:
 
 
 def encode(job: dict[str, Any]) -> dict[str, Any]:
-    """For each prompt, seconds of the peer and of ours, and how far ours is from the peer."""
+    """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
     from weighted_clip.benchmarks.texts import fresh
     from weighted_clip.benchmarks.timing import times_in_turn
 
@@ -139,7 +139,7 @@ def open_clip(job: dict[str, Any]) -> Any:
 
 
 def open_native(job: dict[str, Any]) -> Any:
-    """Our own encoder, managed by the host, on the same file."""
+    """Our own encoder on the same file, managed by the host."""
     import torch
     from weighted_clip.hosts.comfy.native import load_native
 
@@ -147,7 +147,7 @@ def open_native(job: dict[str, Any]) -> Any:
 
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
-    """One of the CLIPs, with the same weights and nothing remembered yet."""
+    """One of the CLIPs, with the same weights and an empty cache."""
     from weighted_clip.encoder.families import encoders_for
     from weighted_clip.hosts.comfy.memory import with_memory
 
@@ -160,7 +160,7 @@ def new_memory(clips: dict[str, Any], way: str) -> Any:
 
 
 def ours(clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
-    """What our nodes call."""
+    """Function that our nodes call."""
     from weighted_clip.hosts.comfy.clip import encode_text
     from weighted_clip.weighting.encode import EncodeOptions
 
@@ -175,7 +175,7 @@ def stock_peer() -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
 
 
 def adv_peer(job: dict[str, Any]) -> Callable[[Any, Iterator[str], Any], Callable[[], Any]]:
-    """What ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
+    """Function that ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
     advanced_encode = runpy.run_path(str(Path(job["adv"], "adv_encode.py")))["advanced_encode"]
     return lambda clip, texts, style: lambda: advanced_encode(clip, next(texts), "none", style)[0]
 

@@ -1,10 +1,9 @@
-"""The same prompts inside a real ComfyUI, beside its stock node and beside ADV_CLIP_emb, on the same weights.
+"""The same prompts inside a real ComfyUI, compared with its stock node and ADV_CLIP_emb, on the same weights.
 
 ``--hosts DIR`` is a folder with a ComfyUI checkout that has its virtual environment (``.venv`` or ``venv``), or that
-checkout itself. ADV_CLIP_emb is looked for in DIR and in the checkout's custom_nodes; it needs numpy below 2, so a
-virtual environment DIR/peers-venv is preferred for it if there is one. Each peer has a process of its own, in which it
-is timed in turn with ours: on ComfyUI's CLIP object, for some prompts on one whose encodings are remembered, and on our
-native encoder.
+checkout itself. ADV_CLIP_emb is searched for in DIR and in the checkout's custom_nodes; it needs numpy below 2, so a
+virtual environment DIR/peers-venv is preferred for it if it exists. Each peer has its own process, in which it is timed
+in turn with ours: on ComfyUI's CLIP object, for some prompts on one with a cache, and on our native encoder.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ SAME = {(STOCK, "comfy"), (ADV, "comfy"), (ADV, "adv_compel")}
 
 WAYS = {"host": "ComfyUI's CLIP", "memory": "ComfyUI's CLIP, remembering", "native": "native encoder"}
 REMEMBERED = {(STOCK, "plain", "comfy"), (STOCK, "one word up", "comfy"), (ADV, "four words down", "adv_compel")}
-"""Peer, prompt and our way where the remembering CLIP is timed too."""
+"""Peer, prompt and our way for which the caching CLIP is timed too."""
 
 
 def ways_of(peer: str, prompt: str, name: str) -> list[str]:
-    """Keys of `WAYS` that are timed for a peer, a prompt and a way of ours to weight it."""
+    """Keys of `WAYS` timed for a peer, a prompt and one of our ways to weight it."""
     return [way for way in WAYS if way != "memory" or (peer, prompt, name) in REMEMBERED]
 
 
 def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], None] = print) -> str:
-    """Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
+    """Section in Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
 
-    Hosts are looked for in ``folder``; ``say`` is told why a peer did not run.
+    Hosts are searched for in ``folder``; ``say`` is called with the reason if a peer did not run.
     """
     from ..parity.native import save_model
 
@@ -95,13 +94,13 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
 
 
 def find_places(folder: Path | None) -> dict[str, HostReference]:
-    """Where each peer can be run: the newest ComfyUI in a folder, and ADV_CLIP_emb.
+    """Locations of the peers: the newest ComfyUI in a folder, and ADV_CLIP_emb.
 
     Args:
         folder: A folder of hosts, a host, or None.
 
     Returns:
-        A place for each peer that is there.
+        A location for each peer found.
 
     Raises:
         ValueError: If the folder does not exist.

@@ -1,9 +1,9 @@
-"""Recall on captions longer than those in training, by the positions of the text tower: learned, stretched, rotary.
+"""Recall on captions longer than in training, by the text tower's positions: learned, stretched, rotary.
 
-A picture shows one coloured shape. Its caption tells of several shapes, one after the other, and the last of them is
-the one in the picture; so a tower has to read to the end, and to know which clause is the last. Pictures are features
-of an image tower that has learned captions of one clause, the same for all; every text tower begins with random weights
-and is trained on captions that 77 positions hold.
+A picture shows one coloured shape. Its caption describes several shapes in turn, and only the last is in the picture;
+so a tower has to read to the end, and to know which clause is the last. Pictures are features of an image tower trained
+on captions of one clause, the same for all; every text tower starts with random weights and is trained on captions that
+fit 77 positions.
 
 Source: B. Zhang et al., "Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024, for the stretched table; J. Su
 et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, for rotary positions.
@@ -37,7 +37,7 @@ SHORT, LONG = 77, 248
 """Positions of CLIP, and of Long-CLIP."""
 STYLE = Style(side=48, radii=(8, 13), spread=1.0, background=(20, 50))
 COPIES = 10
-"""Pictures of each shape that is learned."""
+"""Pictures of each shape for training."""
 BETWEEN = ", then "
 DIM = 64
 """Width of features."""
@@ -46,12 +46,12 @@ VISION = VisionConfig(
 )
 RATE, WARM_UP = 1e-3, 50
 READ = "as trained, cut at 77"
-"""What a tower reads of captions that are too long for it."""
+"""Treatment of captions that are too long for a tower."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is trained and measured."""
+    """Amount of training and measuring."""
 
     image_steps: int = 300
     image_batch: int = 128
@@ -61,17 +61,17 @@ class Plan:
     batch: int = 64
     seeds: tuple[int, ...] = (0,)
     groups: tuple[tuple[int, int], ...] = ((1, 3), (4, 7), (9, 12), (13, 16), (17, 20))
-    """Fewest and most clauses of captions that are measured together."""
+    """Minimum and maximum number of clauses of captions measured together."""
     rounds: int = 8
-    """How many captions of each held-out shape are in a group."""
+    """Captions of each held-out shape in a group."""
 
 
 QUICK = Plan(image_steps=3, image_batch=16, steps=3, further=2, batch=8, seeds=(0,), rounds=1)
-"""For a test: its figures mean nothing."""
+"""Plan for tests; its figures are meaningless."""
 
 
 class Words:
-    """CLIP's tokens of all captions, numbered anew, so that no rows of a table stand for words that never come."""
+    """CLIP's tokens of all captions, renumbered, so that no table rows represent words that never occur."""
 
     def __init__(self) -> None:
         """Tokenize all clauses."""
@@ -96,17 +96,17 @@ class Words:
     def caption(
         self, target: Shape, others: Sequence[Shape], count: int, rng: random.Random, most: int = LONG
     ) -> list[int]:
-        """A caption of so many clauses, or as many as fit; the last is the target's, and no other tells of it.
+        """Caption of so many clauses, or as many as fit; the last describes the target, and no other does.
 
         Args:
-            target: What the picture shows.
-            others: What the other clauses tell of.
-            count: Of clauses.
+            target: Shape in the picture.
+            others: Shapes for the other clauses.
+            count: Number of clauses.
             rng: Chooses the others.
-            most: Positions that it may have, with BOS and EOS.
+            most: Maximum number of positions, including BOS and EOS.
 
         Returns:
-            Numbers of its tokens, with neither BOS nor EOS.
+            Its token numbers, without BOS and EOS.
         """
         told = list(self._clauses[target])
         for shape in rng.sample(others, min(count, len(others))):
@@ -118,7 +118,7 @@ class Words:
         return told
 
     def ids(self, captions: Sequence[Sequence[int]], config: TextConfig) -> Tensor:
-        """``[captions, s]``, int64: BOS, tokens, EOS, padding; what the tower cannot read is cut."""
+        """``[captions, s]``, int64: BOS, tokens, EOS, padding, truncated to the tower's length."""
         cut = [caption[: config.context_length - 2] for caption in captions]
         rows = [[config.bos_id, *caption, config.eos_id] for caption in cut]
         longest = max(map(len, rows))
@@ -126,15 +126,15 @@ class Words:
 
 
 def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Features of pictures by an image tower that has learned captions of one clause.
+    """Features of pictures by an image tower trained on captions of one clause.
 
     Args:
-        words: Of captions.
-        plan: How long it learns.
+        words: Words of captions.
+        plan: Amount of training.
 
     Returns:
-        Of all shapes to learn from ``[COPIES, shapes, p]``, and of those held out ``[rounds, shapes, p]``; float32, of
-        length 1.
+        Features of all training shapes, ``[COPIES, shapes, p]``, and of those held out, ``[rounds, shapes, p]``;
+        float32, of unit length.
     """
     learned, held = split()
     rng, generator = random.Random(1), torch.Generator().manual_seed(0)
@@ -162,15 +162,15 @@ def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
 
 
 def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_steps: int, seed: int) -> None:
-    """Train a text tower on captions of one clause to as many as it can read, against features of pictures; in place.
+    """Train a text tower in place against features of pictures, on captions from one clause to as many as it can read.
 
     Args:
         model: The tower.
-        words: Of captions.
+        words: Words of captions.
         features: ``[COPIES, shapes, p]``.
-        plan: The batch.
-        num_steps: How long.
-        seed: Of captions and order.
+        plan: Plan with the batch size.
+        num_steps: Number of steps.
+        seed: Seed of captions and order.
     """
     learned, rng, length = split()[0], random.Random(f"{seed}/captions"), model.config.context_length
 
@@ -184,13 +184,13 @@ def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_step
 
 
 def measured(model: TextModel, words: Words, features: Tensor, plan: Plan) -> list[float]:
-    """Recall@1 from captions to the pictures of all held-out shapes, a share from 0 to 1 for each group of captions.
+    """Recall@1 from captions to the pictures of all held-out shapes, from 0 to 1 for each group of captions.
 
     Args:
         model: The tower.
-        words: Of captions.
+        words: Words of captions.
         features: ``[rounds, shapes, p]``.
-        plan: The groups.
+        plan: Plan with the groups.
     """
     held = split()[1]
     found: list[float] = []
@@ -207,7 +207,7 @@ def measured(model: TextModel, words: Words, features: Tensor, plan: Plan) -> li
 
 
 def longer(model: TextModel) -> TextModel:
-    """The same tower for 248 positions: its table stretched by Long-CLIP's rule, or no change where they are rotary."""
+    """The tower for 248 positions: its table stretched by Long-CLIP's rule; unchanged if positions are rotary."""
     weights = model.state_dict()
     table = weights.get("embeddings.position_embedding.weight")
     if table is not None:
@@ -218,18 +218,18 @@ def longer(model: TextModel) -> TextModel:
 
 
 Row = tuple[str, str, list[float]]
-"""Positions, what a tower reads of a caption, and its recall by group."""
+"""Positions, treatment of long captions, and recall by group."""
 
 
 def compare(plan: Plan, say: Callable[[str], None] = print) -> Iterator[Row]:
     """Train and measure all towers.
 
     Args:
-        plan: How much.
-        say: Prints.
+        plan: Amount of training and measuring.
+        say: Function that prints.
 
     Yields:
-        For each kind of positions, seed and way of reading a row.
+        A row for each kind of positions, seed and treatment of long captions.
     """
     words = Words()
     features, of_held = picture_features(words, plan)
@@ -272,7 +272,7 @@ def _images(vision: VisionModel, pixels: Tensor) -> Tensor:
 
 
 def _train(models: Sequence[nn.Module], batch: Callable[[], tuple[Tensor, Tensor]], num_steps: int) -> None:
-    """AdamW on the contrastive loss of batches of texts and images."""
+    """Train by AdamW on the contrastive loss of batches of texts and images."""
     loss = ContrastiveLoss()
     modules = nn.ModuleList([*models, loss]).requires_grad_(True)
     optimizer = torch.optim.AdamW(modules.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.1)
@@ -322,9 +322,9 @@ def page(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
     """The page, as Markdown.
 
     Args:
-        rows: What `compare` gave.
-        plan: Which it followed.
-        minutes: How long it took.
+        rows: Results of `compare`.
+        plan: Its plan.
+        minutes: Time it took.
         about: The machine, as a Markdown list.
     """
     by_name: dict[tuple[str, str], list[list[float]]] = {}
@@ -358,11 +358,11 @@ def make_page(plan: Plan, say: Callable[[str], None] = print) -> str:
     """Train, measure and describe.
 
     Args:
-        plan: How much.
-        say: Prints.
+        plan: Amount of training and measuring.
+        say: Function that prints.
     """
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small models gain nothing from more
+    torch.set_num_threads(1)  # such small models gain nothing from more
     try:
         about, began = machine(), time.monotonic()
         rows = list(compare(plan, say))

@@ -1,4 +1,4 @@
-"""The machine in plain words: what a reader needs to know to make sense of a time."""
+"""Description of the machine in plain words, as needed to interpret times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS = {
 
 
 def machine() -> str:
-    """Cores, instruction sets, versions, threads and load, as one Markdown list."""
+    """Cores, instruction sets, versions, threads and load, as a Markdown list."""
     import torch
 
     cores, flags = _processor()
@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def measured(*packages: str) -> str:
-    """When, on what and with what a section is measured, in a sentence; called before it is."""
+    """Time, machine and packages of a section's measurement, as a sentence; called before measuring."""
     day = datetime.datetime.now(datetime.timezone.utc).date()
     parts = [f"Measured on {day} on {_processor()[0]}", with_torch()]
     parts += [f"{package} {version(package)}" for package in packages]
@@ -45,12 +45,12 @@ def measured(*packages: str) -> str:
 
 
 def load(when: str) -> list[str]:
-    """How busy the machine was in the last minute, in words, where the system says so."""
+    """Load of the machine in the last minute, in words, if the system reports it."""
     return [f"load average over {when}: {os.getloadavg()[0]:.1f}"] if hasattr(os, "getloadavg") else []
 
 
 def with_torch() -> str:
-    """Torch's version and on how many threads it runs."""
+    """Version of torch and its number of threads."""
     import torch
 
     num_threads = torch.get_num_threads()
@@ -58,7 +58,7 @@ def with_torch() -> str:
 
 
 def version(package: str) -> str:
-    """The installed version of a package, or that it is not found."""
+    """Installed version of a package, or a note that it is not found."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -66,7 +66,7 @@ def version(package: str) -> str:
 
 
 def _processor() -> tuple[str, list[str]]:
-    """How many cores of which processor there are, and those of its instruction sets that matter here."""
+    """Cores and model of the processor, and its instruction sets that matter here."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     architecture = platform.machine() or "unknown"
     if not _CPU_INFO.is_file():

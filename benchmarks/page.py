@@ -1,4 +1,4 @@
-"""Tables, and BENCHMARKS.md: its prose is written by hand, every figure between two markers by the command."""
+"""Tables, and BENCHMARKS.md: its prose is written by hand, its figures between markers by the command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / pee
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) -> str:
-    """A Markdown table that can be read as it stands.
+    """Make a Markdown table that is readable as plain text.
 
     Args:
         head: Names of the columns.
         rows: The cells.
-        num_left: How many columns are words and so start at the left.
+        num_left: Number of columns of words, which are left-aligned.
 
     Returns:
         Lines of equal length.
@@ -46,7 +46,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) 
 
 
 def milliseconds(seconds: float) -> str:
-    """A time with two digits or more.
+    """Format a time with at least two digits.
 
     >>> milliseconds(0.1234), milliseconds(0.0123), milliseconds(0.0000123)
     ('123', '12.3', '0.012')
@@ -56,20 +56,20 @@ def milliseconds(seconds: float) -> str:
 
 
 def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
-    """The cells of `COMPARISON_HEAD` for two programs that encoded the same prompt.
+    """Cells of `COMPARISON_HEAD` for two programs that encoded the same prompt.
 
-    ``difference`` is the largest absolute one of their hidden states; None where they mean different things.
+    ``difference`` is the largest absolute difference of their hidden states; None if they compute different things.
     """
     return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
 
 
 def times(ratio: Ratio, shown: Callable[[float], str] = milliseconds) -> list[str]:
-    """The cells of a comparison that are about time: ours, the peer's, their ratio and its middle half."""
+    """Cells about times in a comparison: ours, the peer's, their ratio and its interquartile range."""
     return [shown(ratio.ours), shown(ratio.peer), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}"]
 
 
 def small(difference: float) -> str:
-    """A difference with one digit.
+    """Format a difference with one digit.
 
     >>> small(0.0), small(0.0000083)
     ('0', '8e-06')
@@ -78,18 +78,18 @@ def small(difference: float) -> str:
 
 
 def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
-    """The row of a peer that was not timed."""
+    """Row of a peer that was not timed."""
     return [prompt, ours, peer, *["-"] * 4, why]
 
 
 def table_rows(markdown: str) -> Iterator[dict[str, str]]:
-    r"""The rows of all tables in a block.
+    r"""Rows of all tables in a block.
 
     Args:
-        markdown: A block.
+        markdown: The block.
 
     Yields:
-        A row's cells by the head of their column.
+        The cells of a row by column name.
 
     >>> list(table_rows("| Text | ms |\n| ---- | -: |\n| long | 12 |"))
     [{'Text': 'long', 'ms': '12'}]
@@ -100,7 +100,7 @@ def table_rows(markdown: str) -> Iterator[dict[str, str]]:
 
 
 def blocks_of(page: str) -> dict[str, str]:
-    r"""What stands between the markers of a page, by name.
+    r"""Text between the markers of a page, by name.
 
     >>> blocks_of("A\n<!-- bench x -->\n\nold\n\n<!-- end x -->\nB")
     {'x': 'old'}
@@ -117,7 +117,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
         blocks: Markdown by name.
 
     Returns:
-        The page with the blocks in the place of what stood there.
+        The page with the blocks instead of the previous text.
 
     Raises:
         ValueError: If a marker is missing.
@@ -143,7 +143,7 @@ def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
         path: The page.
 
     Raises:
-        ValueError: If there is no page or a marker is missing.
+        ValueError: If the page does not exist or a marker is missing.
     """
     if not path.is_file():
         raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")

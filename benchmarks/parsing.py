@@ -1,4 +1,4 @@
-"""How long each syntax takes to read short and long texts, normal and hostile, and how that grows with the length."""
+"""Times of reading short and long texts in each syntax, normal and hostile, and their growth with the length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SYNTAXES = ("a1111", "comfy", "compel")
 
 
 def parse_block(scale: Scale) -> str:
-    """Markdown: a row for each syntax and text, and the largest growth in one sentence."""
+    """Section in Markdown: a row for each syntax and text, and the largest growth in one sentence."""
     rows: list[list[str]] = []
     growths: dict[str, tuple[float, float]] = {}
     lengths = scale.parse_lengths

@@ -1,4 +1,4 @@
-"""What limits an encoder: how fast this processor multiplies, and which part of that one chunk of a prompt reaches."""
+"""Limits of an encoder: this processor's multiplication speed, and the share of it reached on one chunk of a prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ou
 
 
 def peak_block(scale: Scale) -> str:
-    """Markdown: a row for each way to multiply, then for each encoder on one plain chunk."""
+    """Section in Markdown: a row for each way to multiply, then for each encoder on one plain chunk."""
     import torch
     from torch import nn
 
@@ -55,16 +55,16 @@ def peak_block(scale: Scale) -> str:
 
 
 def chunk_flop(config: TextConfig) -> float:
-    """Additions and multiplications in the matrices of one chunk.
+    """Additions and multiplications in the matrix products of one chunk.
 
     Four matrices of ``d x d`` and two of ``d x d_mlp`` for each position and layer; attention multiplies each query
-    with all keys, and what comes of it with all values, counted in full although the later half is hidden.
+    with all keys, and the result with all values, counted in full although the later half is masked.
 
     Args:
         config: Sizes.
 
     Returns:
-        How many.
+        Number of operations.
 
     >>> from ..encoder.config import CLIP_L
     >>> round(chunk_flop(CLIP_L) / 1e9, 1)

@@ -1,6 +1,6 @@
-"""How DALL·E's prior trains in 16 bits, and with gradients compressed between processes: losses, times, memory.
+"""DALL·E's prior trained in 16 bits, and with gradients compressed between processes: losses, times, memory.
 
-All runs begin with the same weights and see the same pairs in the same order; those over several processes divide them.
+All runs start with the same weights and see the same pairs in the same order; runs with several processes divide them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ SCRIPT = Path(__file__).with_name("precision_process.py")
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "precision.png"
 SECONDS = 7200
 SHARE = 2.0**-12
-"""Of the loss, in runs of one process: here it is the mean over some 400 tokens, in the paper over 1.3 million."""
+"""Factor of the loss, in runs of one process: here it is the mean over some 400 tokens, in the paper over 1.3
+million."""
 ALONE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "fp32", "factor": SHARE},
     "bfloat16": {"precision": "bf16", "factor": SHARE},
     "float16, a scale for each resblock": {"precision": "fp16", "factor": SHARE},
     "float16, no scales": {"precision": "fp16", "is_scaled": False, "factor": SHARE},
 }
-"""Runs of one process, by name."""
+"""Runs with one process, by name."""
 TOGETHER: dict[str, dict[str, Any]] = {
     "all-reduce": {},
     "PowerSGD, a quarter of the width": {"compress": 4},
     "PowerSGD, rank 4": {"compress": None},
 }
-"""Runs of several processes: ``compress`` is a part of the width, or rank 4 where it is None."""
+"""Runs with several processes: ``compress`` is a fraction of the width, or rank 4 if it is None."""
 HEAD = (
     *("Run", "Processes", "Loss, first tenth", "Loss, last tenth", "Gradients that are 0", "Skipped", "Update, ms"),
     *("× the first", "Memory, MiB", "Sent"),
@@ -44,12 +45,12 @@ HEAD = (
 
 
 def precision_block(scale: Scale, say: Callable[[str], None] = print, picture: Path | None = None) -> str:
-    """Markdown: a row for each run, and when and with what they were measured.
+    """Section in Markdown: a row for each run, and when and with what they were measured.
 
     Args:
         scale: Sizes and counts.
-        say: Is told why something did not run.
-        picture: A .png file to draw the losses into; None for none.
+        say: Called with the reason if something did not run.
+        picture: A .png file for a chart of the losses, or None.
     """
     import torch
 
@@ -80,7 +81,7 @@ def precision_block(scale: Scale, say: Callable[[str], None] = print, picture: P
 
 
 def _run(job: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
-    """The runs of a job, by name."""
+    """Results of a job's runs, by name."""
     result = folder / "result.json"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     run_job(
@@ -97,7 +98,7 @@ def _run(job: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-    """The cells of `HEAD`."""
+    """Cells of `HEAD`."""
     if name not in found:
         return [name, *["-"] * (len(HEAD) - 1)]
     run = found[name]
@@ -118,7 +119,7 @@ def _row(name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def _draw(found: Mapping[str, Any], path: Path) -> None:
-    """Losses, each the mean of some neighbours, in two charts one below the other."""
+    """Draw the losses, each the mean of some neighbours, in two charts one below the other."""
     from PIL import Image
 
     from ..web.pictures.curves import draw_curves

@@ -1,15 +1,15 @@
-"""Trains DALL·E's prior in several precisions, or with gradients compressed between processes, and notes each update.
+"""Train DALL·E's prior in several precisions, or with gradients compressed between processes, and log each update.
 
 Started by precision.py as a program; over several processes under torchrun:
 
     python precision_process.py JOB.json RESULT.json
 
-A job is JSON: ``folder`` (with the data; it is made at the first time), ``sizes`` (fields of `PriorOptions`),
-``vae_steps``, ``device`` and ``runs``: for each its ``name``, ``precision``, ``compress``, ``is_scaled``, and
-``factor``, by which the loss is multiplied.
+A job is JSON: ``folder`` (with the data; created on first use), ``sizes`` (fields of `PriorOptions`), ``vae_steps``,
+``device`` and ``runs``: for each its ``name``, ``precision``, ``compress``, ``is_scaled``, and ``factor``, a factor of
+the loss.
 
 The result holds for each run its losses, seconds and peak memory of an update, the share of gradients that are exactly
-0, the updates that were skipped, and what was sent; and versions.
+0, the skipped updates, and the amount sent; and versions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(job_file: str, result_file: str) -> None:
 
 
 def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
-    """A discrete VAE of coloured shapes: trained, with the pictures, by the first process that asks for it alone."""
+    """A discrete VAE of coloured shapes: trained, with the pictures, by the first process that needs it alone."""
     from dataclasses import replace
 
     from weighted_clip.dalle.files import load_dvae
@@ -64,7 +64,7 @@ def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
 
 
 def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
-    """One that knows nothing of earlier ones."""
+    """An accelerator without state from earlier ones."""
     from accelerate.state import AcceleratorState
     from weighted_clip.training.step import make_accelerator
 
@@ -73,7 +73,7 @@ def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
 
 
 def trained(run: dict[str, Any], job: dict[str, Any], dvae: Any, data: Any, folder: Path) -> dict[str, Any]:
-    """One training, and what was noted of it."""
+    """Train once, and return the measurements."""
     import torch
     from weighted_clip.training.prior import PriorRun
     from weighted_clip.training.prior_options import PriorOptions
@@ -94,7 +94,7 @@ def trained(run: dict[str, Any], job: dict[str, Any], dvae: Any, data: Any, fold
 
     def counting(loaded: Any) -> dict[str, float]:
         entry = backward(loaded)
-        if training.step and training.step % count_at == 0:  # at 0 all is 0 but for the heads
+        if training.step and training.step % count_at == 0:  # at 0 everything is 0 except the heads
             gradients = [one.grad for one in matrices if one.grad is not None]
             zeros.append(sum(int((one == 0).sum()) for one in gradients) / sum(one.numel() for one in gradients))
         return entry
@@ -122,7 +122,7 @@ def trained(run: dict[str, Any], job: dict[str, Any], dvae: Any, data: Any, fold
 
 
 def _unscaled(training: Any) -> Any:
-    """Float16 as it would be without scales."""
+    """Float16 without scales."""
     scales = training.scales
 
     def unscale() -> bool:
@@ -148,7 +148,7 @@ def _multiply(training: Any, factor: float) -> None:
 
 
 def _quiet(line: str) -> None:
-    """For a training whose lines nobody reads."""
+    """Discard the output of a training run."""
 
 
 if __name__ == "__main__":

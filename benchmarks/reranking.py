@@ -1,7 +1,6 @@
-"""How long images take to become features, beside transformers on the same weights, and how much memory many need.
+"""Times of images to features, compared with transformers on the same weights, and memory for many images.
 
-The memory is measured in a process of its own, on Linux: resident memory at its peak, less what was resident when the
-model and the images were there.
+Memory is measured in a separate process, on Linux: peak resident memory, minus that with model and images loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ PEER = "transformers CLIPModel"
 MIB = 1024**2
 
 WORKS = ("images to features", "images to pixels", "pixels to features")
-"""What is timed: all of it, and its two parts."""
+"""Timed work: all of it, and its two parts."""
 SPEED_HEAD = ("Work", "Peer", "Ours, images/s", "Peer, images/s", "Ours / peer", "Middle half", "Difference")
 MEMORY_HEAD = ("Images", "Their size", "Batches of", "Model, MiB", "Images, MiB", "Beside them, MiB", "Budget, MiB")
 
@@ -50,7 +49,7 @@ _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def image_block(scale: Scale) -> str:
-    """Markdown: speed, memory, and when and with what they were measured."""
+    """Section in Markdown: speed, memory, and when and with what they were measured."""
     from ..encoder.config import VisionConfig
     from ..encoder.files.checkpoint import seeded_vision_model
 
@@ -64,7 +63,7 @@ def image_block(scale: Scale) -> str:
 
 
 def _pictures(count: int, side: int) -> list[Image.Image]:
-    """Noise, which is as much work as a photograph."""
+    """Noise, which takes as much work as a photograph."""
     import numpy as np
     from PIL import Image
 
@@ -83,10 +82,10 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
     from ..encoder.reranking import image_features
 
     size = model.config.image_size
-    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    clip = FullClip(None, model)  # no text is read
     pixels = preprocess(images, size)
     ours: dict[str, Callable[[], Tensor]] = {
-        WORKS[0]: lambda: image_features(clip, images, memory_budget=2**62),  # in one batch, as the peer
+        WORKS[0]: lambda: image_features(clip, images, memory_budget=2**62),  # in one batch, like the peer
         WORKS[1]: lambda: preprocess(images, size),
         WORKS[2]: lambda: clip.image_features(pixels),
     }
@@ -104,7 +103,7 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
 
 
 def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:
-    """CLIPModel of transformers on the same weights, with a small text half that nothing runs; None without it."""
+    """CLIPModel of transformers on the same weights, with a small unused text half; None if it is not installed."""
     if find_spec("transformers") is None:
         return None
     import torch
@@ -151,12 +150,12 @@ def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict
 
 
 def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[str]]:
-    """The cells of `MEMORY_HEAD`, a row of them, measured in a process of its own.
+    """Cells of `MEMORY_HEAD`, a row of them, measured in a separate process.
 
     Args:
         config: Sizes of the image tower.
-        num_images: How many images.
-        side: Of each, in pixels.
+        num_images: Number of images.
+        side: Side of each image, in pixels.
 
     Raises:
         ValueError: If that process fails.
@@ -180,7 +179,7 @@ def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[s
 
 
 def print_memory(job: str) -> None:
-    """Print what some images of a host's IMAGE take, as JSON. Runs in a process in which nothing else happened.
+    """Print the memory taken by images of a host's IMAGE, as JSON. Runs in an otherwise unused process.
 
     Args:
         job: JSON: ``config`` (sizes of the image tower), ``num_images``, ``side``.
@@ -194,9 +193,9 @@ def print_memory(job: str) -> None:
 
     asked = json.loads(job)
     model = seeded_vision_model(VisionConfig(**asked["config"]))
-    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    clip = FullClip(None, model)  # no text is read
     images = torch.rand(asked["num_images"], asked["side"], asked["side"], 3)
-    image_features(clip, images[:1])  # what the libraries need once
+    image_features(clip, images[:1])  # one-time setup of the libraries
     _give_back_what_is_free()
     before = _resident("VmRSS")
     is_new = _forget_the_peak()
@@ -214,7 +213,7 @@ def print_memory(job: str) -> None:
 
 
 def _resident(name: str) -> int | None:
-    """Bytes, as Linux counts them; None elsewhere."""
+    """Resident memory in bytes on Linux; None elsewhere."""
     if not _STATUS.is_file():
         return None
     match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
@@ -222,7 +221,7 @@ def _resident(name: str) -> int | None:
 
 
 def _forget_the_peak() -> bool:
-    """Let the peak begin anew; whether that could be done."""
+    """Reset the peak; return whether that was possible."""
     try:
         _CLEAR_REFS.write_text("5", encoding="utf-8")
     except OSError:
@@ -231,8 +230,8 @@ def _forget_the_peak() -> bool:
 
 
 def _give_back_what_is_free() -> None:
-    """What the allocator keeps of memory that was freed would hide as much of what is taken next."""
+    """Return freed memory to the system, as the allocator would hide later use of it."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
         if trim is not None:
             trim(0)

@@ -1,4 +1,4 @@
-"""Contestants: ours and transformers as functions that encode the next prompt of a sequence, from its text on."""
+"""Contestants: ours and transformers, as functions that encode the next prompt of a sequence from its text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = "transformers"
 MEMORY_BYTES = 64 * 2**20
-"""What our encoders remember by default, here whatever the environment says."""
+"""Default cache size of our encoders, here whatever the environment says."""
 
 
 def native(model: TextModel, max_bytes: int = MEMORY_BYTES) -> TextEncoder:
-    """The encoder that users get; it remembers nothing yet, and later at most ``max_bytes``."""
+    """The encoder that users get, with an empty cache of at most ``max_bytes``."""
     from ..encoder.families import encoders_for
 
     return encoders_for({"clip_l": model}, max_bytes=max_bytes)[1]["clip_l"]
@@ -38,7 +38,7 @@ def ours_together(
 ) -> Callable[[], Tensor]:
     """Encode the next texts, of one chunk each, by ours, to hidden states ``[prompts, 77, dim]``.
 
-    They are encoded together, or else one after the other, with fields of `EncodeOptions`.
+    They are encoded together or one by one, with fields of `EncodeOptions`.
     """
     import torch
 
@@ -63,7 +63,7 @@ def _door(encode: EncodeFn) -> Encoders:
 
 
 class Transformers(NamedTuple):
-    """transformers' tokenizer and text model, the latter on the very tensors of ours."""
+    """transformers' tokenizer and text model, which shares our tensors."""
 
     tokenizer: Any
     model: Any
@@ -100,7 +100,7 @@ class Transformers(NamedTuple):
 
 
 def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers | None:
-    """The peer with the weights of ours, on the same device, as `transformers_text_model`; None if not installed."""
+    """The peer with our weights on the same device, see `transformers_text_model`; None if it is not installed."""
     if find_spec("transformers") is None:
         return None
     theirs = transformers_text_model(model, attention)

@@ -1,4 +1,4 @@
-"""What weights cost where the image is made: encoding and a step of KSampler in a real ComfyUI, beside its stock nodes.
+"""Costs of weights during sampling: encoding and a step of KSampler in a real ComfyUI, compared with its stock nodes.
 
 Stable Diffusion 1.5's U-Net and CLIP at full size, with seeded random weights. The host is found as in hosts.py.
 """
@@ -51,13 +51,13 @@ WAYS: dict[tuple[str, str], dict[str, Any]] = {
         "WeightedCLIPBindPhrases", text=STOCK_PROMPT, phrases=_PHRASES, rest="full", strength=1.0, scheme="comfy"
     ),
 }
-"""By prompt and way: the node that encodes it, and its inputs."""
+"""Node that encodes each prompt in each way, with its inputs."""
 
 
 def sampling_block(scale: Scale, folder: Path | None = None, say: Callable[[str], None] = print) -> str:
-    """Markdown: what ran, and rows for encoding and sampling by each way.
+    """Section in Markdown: what ran, and rows for encoding and sampling in each way.
 
-    The host is looked for in ``folder``; ``say`` is told why it did not run.
+    The host is searched for in ``folder``; ``say`` is called with the reason if it did not run.
     """
     from ..parity.native import save_model
 

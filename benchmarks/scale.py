@@ -1,4 +1,4 @@
-"""How much is measured: all of it, or just enough to see that the command works."""
+"""Scale of the measurements: full, or just enough to see that the command works."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DALLE: dict[str, Any] = {
     "uncached_repetitions": 1,
     "training_repetitions": 7,
 }
-"""What dalle_process.py is told. The MLP is as wide as gives a layer the parameters of dalle-pytorch's, which is a
+"""Sizes for dalle_process.py. The MLP is wide enough to give a layer as many parameters as dalle-pytorch's, which is a
 GEGLU of 4 times the width."""
 TINY_DALLE: dict[str, Any] = {
     "sizes": DALLE["sizes"]
@@ -87,61 +87,61 @@ PRIOR: dict[str, Any] = {
     "ema": 0.0,
     "is_augmented": False,
 }
-"""Fields of `PriorOptions`: narrow, as a CPU multiplies float16 slowly, and deep, where gradients are lost."""
+"""Fields of `PriorOptions`: narrow, as a CPU multiplies float16 slowly, and deep, where gradients vanish."""
 TINY_PRIOR: dict[str, Any] = PRIOR | {"hidden_dim": 32, "num_layers": 2, "batch": 4, "steps": 4, "held_out": 8}
 TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes and counts; those of the figures on the page unless given."""
+    """Sizes and counts; the defaults are those of the page."""
 
     repetitions: int = 15
-    """Rounds, unless another field says otherwise."""
+    """Rounds, unless another field overrides it."""
     parse_lengths: tuple[int, int, int] = (300, 10_000, 100_000)
-    """Characters; growth is from the second to the third."""
+    """Characters; growth is from the second to the third length."""
     parse_seconds: float = 0.1
-    """For each text, at least."""
+    """Minimum time for each text."""
     parse_repetitions: int = 3
-    """Likewise."""
+    """Minimum repetitions for each text."""
     token_repetitions: int = 200
     token_inner: int = 20
-    """Calls in each round."""
+    """Calls per round."""
     num_prompts: int = 64
-    """In a grid."""
+    """Prompts in a grid."""
     grid_repetitions: int = 5
-    """As one round takes many seconds."""
+    """Rounds for grids, each of which takes many seconds."""
     batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
-    """Sizes of batches, of which the peer's best is taken."""
+    """Batch sizes, of which the peer's best is used."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Sizes of the text encoder where they are not CLIP-L's."""
+    """Sizes of the text encoder that differ from CLIP-L's."""
     side: int = 2048
-    """Of the square matrices by which the speed of multiplying is measured."""
+    """Side of the square matrices used to measure the speed of multiplication."""
     gpu_repetitions: int = 50
     image_batch: int = 8
-    """Images that are timed."""
+    """Images for timing."""
     num_images: int = 32
-    """Images whose memory is measured."""
+    """Images for measuring memory."""
     image_side: int = 512
-    """Pixels."""
+    """Side of an image, in pixels."""
     image_repetitions: int = 5
     vision_sizes: dict[str, int] = field(default_factory=dict)
-    """Sizes of the image encoder where they are not CLIP-L's."""
+    """Sizes of the image encoder that differ from CLIP-L's."""
     sampling_repetitions: int = 7
     latent_side: int = 32
-    """Of the latent that is sampled; a place is 8 x 8 pixels."""
+    """Side of the sampled latent, in positions of 8 x 8 pixels."""
     unet_sizes: dict[str, Any] = field(default_factory=lambda: UNET)
     training: tuple[int, int, int, int] = (8, 15, 5, 1)
-    """Of the full-size text tower: pairs in a batch, rounds, rounds where the image tower runs, steps in a round."""
+    """Full-size text tower: pairs per batch, rounds, rounds with the image tower, steps per round."""
     small_training: tuple[int, int, int, int] = (64, 30, 30, 5)
-    """Of the small one."""
+    """Small text tower: the same numbers."""
     dalle: dict[str, Any] = field(default_factory=lambda: DALLE)
     prior: dict[str, Any] = field(default_factory=lambda: PRIOR)
     vae_steps: int = 300
-    """Of the discrete VAE whose tokens that one learns."""
+    """Steps of the discrete VAE that provides its tokens."""
 
     def model(self) -> TextModel:
-        """A text tower of these sizes, in float32; the peers get its very tensors."""
+        """A text tower of these sizes, in float32; the peers share its tensors."""
         from ..encoder.config import TextConfig
         from ..encoder.files.checkpoint import seeded_text_model
 

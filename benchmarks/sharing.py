@@ -1,4 +1,4 @@
-"""What is computed once: a prompt as it is typed, prompts that begin alike, words faded, texts encoded together."""
+"""Shared computation: a prompt while it is typed, common beginnings of prompts, faded words, texts encoded together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMED_STEPS = 20
 
 
 def sharing_block(scale: Scale) -> str:
-    """Markdown: times beside a peer or another way of ours, and how many positions went through the encoder."""
+    """Section in Markdown: times compared with a peer or another way of ours, and positions run through the encoder."""
     import torch
 
     model = scale.model()
@@ -41,7 +41,7 @@ def sharing_block(scale: Scale) -> str:
 
 
 def _compared(prompt: str, way: str, run: Run, peers: dict[str, Run | None], repetitions: int) -> list[list[str]]:
-    """A row for each peer; one that is None is not there."""
+    """A row for each peer; a missing one is None."""
     runs = {way: run} | {name: peer for name, peer in peers.items() if peer is not None}
     results: dict[str, Tensor] = {name: run() for name, run in runs.items()}
     times = times_in_turn(runs, repetitions=repetitions)
@@ -108,7 +108,7 @@ def _together_rows(model: TextModel, scale: Scale) -> list[list[str]]:
 
 
 def timed() -> Iterator[list[str]]:
-    """The texts of a timed prompt, again and again with another first word."""
+    """Texts of a timed prompt, repeatedly with another first word."""
     from ..weighting.timed.schedule import read_timed
 
     for source in fresh(TIMED, "a1111"):
@@ -116,7 +116,7 @@ def timed() -> Iterator[list[str]]:
 
 
 def _position_rows(model: TextModel, scale: Scale) -> list[list[str]]:
-    """The cells of `POSITIONS_HEAD`."""
+    """Cells of `POSITIONS_HEAD`."""
     rows: list[list[str]] = []
     counted = _Counted(native(model, 0))
     for law in LAWS:
@@ -128,7 +128,7 @@ def _position_rows(model: TextModel, scale: Scale) -> list[list[str]]:
 
 
 class _Counted:
-    """An encode function, and the chunks that it was asked for."""
+    """An encode function that counts the requested chunks."""
 
     def __init__(self, encode: EncodeFn) -> None:
         self.encode = encode
@@ -144,7 +144,7 @@ class _Counted:
         return self.encode(ids, mask, is_causal=is_causal)
 
     def cells(self) -> list[str]:
-        """Encodings, their positions, how many of those an encoder without memory runs, and which part; then forget."""
+        """Encodings, their positions, those an encoder without a cache runs, and the share; resets the counters."""
         from ..encoder.prefix import share
 
         calls, self.calls = self.calls, []

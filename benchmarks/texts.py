@@ -1,9 +1,9 @@
-r"""The texts that are timed: normal and hostile ones of any length, and prompts that each program writes its own way.
+r"""Texts for timing: normal and hostile ones of any length, and prompts in the syntax of each program.
 
-A hostile text is made of what could make a parser try again and again: brackets that never close or never opened,
-nesting, white space, escapes, quotes, numbers, operators.
+A hostile text consists of parts that could make a parser backtrack: brackets that never close or never opened, nesting,
+whitespace, escapes, quotes, numbers, operators.
 
-As our encoders remember, a prompt that is timed has another first word in each round, and so has never been seen.
+Our encoders have a cache, so a timed prompt has a new first word in each round.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXTS = {
     "operators never closed": "a.swap(",
     "lists of quotes": '("a", ',
 }
-"""Each text by name: what it repeats; with ``…`` in it, the part before is repeated, then as often the part behind."""
+"""Repeated part of each text, by name; with ``…`` in it, the part before is repeated, then as often the part after."""
 
 PLAIN = "a photo of a red fox in deep snow, oil painting, soft light"
 ONE_UP = "a photo of a {red|1.4} fox in deep snow, oil painting, soft light"
@@ -52,29 +52,29 @@ PROMPTS = {
     "one word up": ONE_UP,
     "four words down": FOUR_DOWN,
 }
-"""The prompts that are encoded, by name. ``{word|weight}`` is a weighted word."""
+"""Prompts to encode, by name. ``{word|weight}`` is a weighted word."""
 
 BEGINNING = (
     "a photo of an old harbour town at dusk, fishing boats with lanterns, wet cobblestones, a white lighthouse on the "
     "cliff, gulls over the market hall, stacked crates and ropes, warm evening light"
 )
-"""40 tokens."""
+"""A beginning of 40 tokens."""
 NUM_BEHIND = 20
-"""Tokens behind them in each prompt of a grid."""
+"""Tokens after it in each prompt of a grid."""
 NEGATIVE = "a {blurry|1.3} photo, low quality, cropped, watermark, text, harsh flash, washed out colours"
 TIMED = (
     "a photo of an old harbour town at dusk, fishing boats with lanterns, wet cobblestones, a lighthouse on the cliff, "
     "[gulls over the market hall:lamps along the market hall:0.2], stacked crates, [a sleeping dog:a cat:0.5] by a "
     "bakery door, [pencil sketch:oil painting:0.8]"
 )
-"""Four texts, one after the other, as the WebUI reads it."""
+"""Four texts in turn, as the WebUI reads it."""
 
 _WEIGHTED = re.compile(r"\{(.*?)\|(.*?)\}")
 _WRITTEN = {"a1111": r"(\1:\2)", "comfy": r"(\1:\2)", "compel": r"(\1)\2", "none": r"\1"}
 
 
 def written(template: str, syntax: str) -> str:
-    """A prompt with its weights as a syntax writes them.
+    """A prompt with its weights written in a syntax.
 
     >>> written("a {red|1.4} fox", "comfy"), written("a {red|1.4} fox", "compel"), written("a {red|1.4} fox", "none")
     ('a (red:1.4) fox', 'a (red)1.4 fox', 'a red fox')
@@ -92,20 +92,20 @@ def words() -> tuple[str, ...]:
     from ..encoder.tokenizer import default_tokenizer
 
     tokenizer = default_tokenizer()
-    symbols = (tokenizer.symbol(token_id) for token_id in range(1000, 12_000))  # the ids before are shorter pieces
+    symbols = (tokenizer.symbol(token_id) for token_id in range(1000, 12_000))  # smaller ids are shorter pieces
     found = [symbol[:-4] for symbol in symbols if re.fullmatch("[a-z]{4,8}</w>", symbol)]
     return tuple(word for word in found if len(tokenizer(word)) == 1)
 
 
 def fresh(template: str, syntax: str) -> Iterator[str]:
-    """A prompt that begins with ``a``, again and again, with another word in that place: as many tokens, all unseen.
+    """Yield a prompt that begins with ``a`` with ever new words in that position: as many tokens, all unseen.
 
     Args:
         template: The prompt.
-        syntax: How its weights are written.
+        syntax: Syntax of its weights.
 
     Yields:
-        The prompt; whoever asks anew gets the same sequence.
+        The prompt; each iterator yields the same sequence.
 
     >>> texts = fresh("a {red|1.4} fox", "comfy")
     >>> [next(texts), next(texts)] == [f"{word} (red:1.4) fox" for word in words()[:2]]
@@ -125,13 +125,13 @@ def typed() -> Iterator[str]:
 
 
 def grids(count: int) -> Iterator[list[str]]:
-    """Prompts that have `BEGINNING` in common, and behind it other words each time.
+    """Prompts that share `BEGINNING`, followed by other words each time.
 
     Args:
-        count: Of prompts in a grid.
+        count: Number of prompts in a grid.
 
     Yields:
-        The prompts; whoever asks anew gets the same sequence.
+        The prompts; each iterator yields the same sequence.
     """
     generator = random.Random(0)
     while True:
@@ -139,7 +139,7 @@ def grids(count: int) -> Iterator[list[str]]:
 
 
 def text_of(name: str, syntax: str, length: int) -> str:
-    """One of the texts, exactly as long as asked.
+    """One of the texts, with exactly the requested length.
 
     >>> text_of("nested brackets", "a1111", 8), text_of("brackets never closed", "a1111", 7)
     ('(((())))', '(a (a (')

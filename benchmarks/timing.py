@@ -1,6 +1,6 @@
-"""Taking times: one function again and again, or several in turn, and what the figures say.
+"""Timing: one function repeatedly, or several in turn, and statistics of the times.
 
-Runs inside ComfyUI's own Python too, so it imports nothing but the standard library.
+Also runs inside ComfyUI's own Python, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 Run = Callable[[], Any]
 
 _processor_seconds = time.perf_counter if sys.platform == "win32" else time.process_time
-"""What a busy machine disturbs least; Windows counts it in steps of 16 milliseconds, too coarse for a short text."""
+"""Clock least affected by a busy machine; on Windows it has steps of 16 milliseconds, too coarse for a short text."""
 
 
 class Ratio(NamedTuple):
-    """How two functions that were timed in turn compare."""
+    """Comparison of two functions that were timed in turn."""
 
     ours: float
     """Median time of ours, seconds."""
     peer: float
     """Median time of the peer, seconds."""
     ratio: float
-    """The first by the second: below 1, ours takes less time."""
+    """The first divided by the second: below 1, ours takes less time."""
     low: float
     """First quartile of the ratios of single rounds."""
     high: float
@@ -36,12 +36,12 @@ class Ratio(NamedTuple):
 
 
 def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
-    """The shortest of several processor times, for a function that always does the same: what is longer was disturbed.
+    """Shortest of several processor times, for a function that always does the same: longer ones were disturbed.
 
     Args:
         run: The function.
-        seconds: Go on until this much time is spent.
-        repetitions: And at least this often.
+        seconds: Minimum total time.
+        repetitions: Minimum number of calls.
 
     Returns:
         Seconds.
@@ -58,16 +58,16 @@ def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
 def times_in_turn(
     contestants: Mapping[str, Run], *, repetitions: int, warm_up: int = 2, inner: int = 1
 ) -> dict[str, list[float]]:
-    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment meets all of them.
+    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment affects all of them.
 
     Args:
         contestants: The functions by name.
         repetitions: Rounds that count.
-        warm_up: Rounds before, that do not.
-        inner: How often each function is called for one time; more than once for very short ones.
+        warm_up: Earlier rounds that do not.
+        inner: Calls of each function per time; more than one for very short functions.
 
     Returns:
-        For each name, seconds for one call in each round.
+        Seconds for one call in each round, by name.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
@@ -97,7 +97,7 @@ def compare(ours: Sequence[float], peer: Sequence[float]) -> Ratio:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Without Python's search for unreachable cycles, which looks at every object that a long text becomes."""
+    """Disable Python's cyclic garbage collector, which visits every object that a long text becomes."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""How long a prompt takes to become tokens, beside transformers' fast tokenizer."""
+"""Times of tokenizing a prompt, compared with transformers' fast tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEER = "transformers CLIPTokenizer"
 
 
 def token_block(scale: Scale) -> str:
-    """Markdown: how long ids with their places in the text take, and one whole reading from text to chunks."""
+    """Section in Markdown: times of ids with their positions in the text, and of reading from text to chunks."""
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.encode import EncodeOptions, read_prompt
 

@@ -1,7 +1,7 @@
-"""How long a step of training takes, beside open_clip's own loop and a loop over transformers and accelerate.
+"""Times of a training step, compared with open_clip's own loop and a loop over transformers and accelerate.
 
-All begin with the same weights and see the same captions and images, in the same order and with the same optimizer,
-so that they have the same losses.
+All start with the same weights and see the same captions and images, in the same order and with the same optimizer, so
+that they have the same losses.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ NEEDS = {
     LOCKED: ("open_clip", "open_clip_train"),
     EVERY_STEP: (),
 }
-"""Peers, and modules that they need beside accelerate, which ours needs."""
+"""Peers, and the modules they need besides accelerate, which ours needs."""
 WITH_FEATURES, WITH_IMAGES = (OPEN_CLIP, LIKE_OURS, WITH_ACCELERATE), (LOCKED, EVERY_STEP)
-"""Peers that are given features of the images, and those that compute them at every step."""
+"""Peers that get features of the images, and those that compute them at every step."""
 UNTRIMMED = (OPEN_CLIP, LOCKED)
-"""Peers for which every caption is as long as the tower can read; to the others the longest of its batch decides."""
+"""Peers that pad every caption to the tower's length; others pad to the longest of the batch."""
 FULL_SIZE, SMALL = "CLIP-L", "small"
 NUM_WORDS = (5, 30)
-"""In a caption, at least and at most; each is one token."""
+"""Minimum and maximum number of words in a caption; each is one token."""
 WARM_UP = 2
 
 
 class Case(NamedTuple):
-    """A text tower of some size, beside an image tower, and what they are trained with."""
+    """Text tower of some size with an image tower, and their training data."""
 
     name: str
     text: TextModel
     vision: VisionModel
     pixels: Tensor
-    """``[pairs, 3, size, size]``: the images of every batch."""
+    """``[pairs, 3, size, size]``: images of every batch."""
     features: Tensor
-    """``[pairs, p]``, of these images, of length 1."""
+    """``[pairs, p]``, features of these images, of unit length."""
     repetitions: int
     image_repetitions: int
-    """Where the image tower runs."""
+    """Rounds with the image tower."""
     steps: int
-    """In each round."""
+    """Steps per round."""
 
 
 def training_block(scale: Scale) -> str:
-    """Markdown: a row for each size and peer, and when and with what they were measured."""
+    """Section in Markdown: a row for each size and peer, and when and with what they were measured."""
     about = measured("open_clip_torch", "transformers", "accelerate")
     rows = [row for case in _cases(scale) for peers in (WITH_FEATURES, WITH_IMAGES) for row in _rows(case, peers)]
     return f"{table(HEAD, rows, num_left=2)}\n\n{about}"
@@ -95,7 +95,7 @@ def _cases(scale: Scale) -> Iterator[Case]:
 
 
 def _rows(case: Case, peers: Sequence[str]) -> list[list[str]]:
-    """The cells of `HEAD` for some peers, which are timed in turn with ours."""
+    """Cells of `HEAD` for some peers, timed in turn with ours."""
     repetitions = case.repetitions if peers is WITH_FEATURES else case.image_repetitions
     loops = _loops(case, peers, (WARM_UP + repetitions) * case.steps)
     losses: dict[str, list[float]] = {name: [] for name in loops}
@@ -120,12 +120,12 @@ def _rows(case: Case, peers: Sequence[str]) -> list[list[str]]:
 
 
 def _length(case: Case, peer: str) -> int:
-    """Positions of a caption: all that the tower has, or BOS, words and EOS of the longest one."""
+    """Positions of a caption: all of the tower's, or those of the longest caption with BOS and EOS."""
     return case.text.config.context_length if peer in UNTRIMMED else NUM_WORDS[1] + 2
 
 
 def _loops(case: Case, peers: Sequence[str], num_steps: int) -> dict[str, Epoch]:
-    """Ours and those of the peers that are installed; nothing without accelerate."""
+    """Our loop and those of the installed peers; empty without accelerate."""
     if find_spec("accelerate") is None:
         return {}
     from .training_peers import open_clip_loop, transformers_loop
@@ -143,13 +143,13 @@ def _loops(case: Case, peers: Sequence[str], num_steps: int) -> dict[str, Epoch]
 
 
 def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epoch:
-    """What a run of the command ``train`` does at each step, from captions on.
+    """The work of the command ``train`` at each step, beginning with captions.
 
     Args:
-        text: Whose weights it begins with.
-        vision: The frozen image tower that it runs at every step, as with ``--towers both --rate-of image=0``; None
-            where features of the images are given.
-        num_steps: In all, until the rate is 0.
+        text: Text tower with the initial weights.
+        vision: Frozen image tower to run at every step, as with ``--towers both --rate-of image=0``; None if features
+            of the images are given.
+        num_steps: Total number of steps, until the rate is 0.
     """
     from ..encoder.contrastive import ContrastiveLoss
     from ..encoder.tokenizer import default_tokenizer
@@ -177,7 +177,7 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
 
 
 def _batches(case: Case) -> Iterator[Batch]:
-    """Batches with other captions each time; whoever asks anew gets the same sequence."""
+    """Batches with other captions each time; each iterator yields the same sequence."""
     from .training_peers import Batch
 
     rng = random.Random(SEED)

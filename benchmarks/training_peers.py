@@ -1,4 +1,4 @@
-"""Other programs' loops of training on our weights: open_clip's own, and one over transformers and accelerate."""
+"""Other programs' training loops on our weights: open_clip's own, and one over transformers and accelerate."""
 
 # pyright: reportMissingImports=false
 
@@ -25,32 +25,32 @@ RATES = Rates(1e-4)
 
 
 class Batch(NamedTuple):
-    """What a step gets."""
+    """Input of a step."""
 
     captions: Sequence[str]
     pixels: Tensor
     """``[pairs, 3, size, size]``."""
     features: Tensor
-    """``[pairs, p]``, of these images by the frozen image tower, of length 1."""
+    """``[pairs, p]``, features of these images by the frozen image tower, of unit length."""
 
 
 Epoch = Callable[[Sequence[Batch]], list[float]]
-"""Takes a step for each batch, and returns their losses."""
+"""Function that takes a step for each batch, and returns their losses."""
 
 
 def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
     """CLIPTextModelWithProjection in a plain loop with accelerate; captions are padded to the longest.
 
     Args:
-        text: Whose weights it begins with.
-        num_steps: In all, until the rate is 0.
+        text: Text tower with the initial weights.
+        num_steps: Total number of steps, until the rate is 0.
     """
     from transformers import get_cosine_schedule_with_warmup
 
     accelerator = make_accelerator("fp32", is_cpu=True)
     tokenizer = transformers_tokenizer()
     plain = _WithScale(transformers_projected_model(copy.deepcopy(text)).train().requires_grad_(True))
-    optimizer = adamw(_groups(plain))  # fused, as the Trainer of transformers has it by default
+    optimizer = adamw(_groups(plain))  # fused, as by default in transformers' Trainer
     course = get_cosine_schedule_with_warmup(optimizer, 0, num_steps)
     model, optimizer, course = accelerator.prepare(plain, optimizer, course)
 
@@ -70,7 +70,7 @@ def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
 
 
 class _WithScale(nn.Module):
-    """A text model of transformers, and CLIP's loss as transformers writes it."""
+    """A text model of transformers, with CLIP's loss as implemented there."""
 
     def __init__(self, tower: Any) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ def open_clip_loop(text: TextModel, vision: VisionModel | None, num_steps: int, 
     """open_clip's ``train_one_epoch`` on its own CLIP.
 
     Args:
-        text: Whose weights its text tower begins with.
-        vision: The image tower that it runs at every step, locked as by ``--lock-image``; None where features of the
-            images are given.
-        num_steps: In all, until the rate is 0.
-        length: Positions of its text tower, and so of every caption, beside AdamW as ours has it; None for all that our
-            text tower has, and AdamW as open_clip's command makes it.
+        text: Text tower with the initial weights.
+        vision: Image tower to run at every step, locked as by ``--lock-image``; None if features of the images are
+            given.
+        num_steps: Total number of steps, until the rate is 0.
+        length: Positions of its text tower, and so of every caption, with AdamW as in ours; None for all positions of
+            our text tower, with AdamW as in open_clip's command.
     """
     from open_clip import ClipLoss
     from open_clip.tokenizer import SimpleTokenizer
@@ -133,11 +133,11 @@ _OPTIONS = {
     **{"distill": False, "skip_scheduler": False, "horovod": False, "wandb": False},
     **{"rank": 0, "local_rank": 0, "world_size": 1},
 }
-"""What open_clip's command line has by default, where its loop reads it."""
+"""Defaults of open_clip's command line that its loop reads."""
 
 
 class _Loader:
-    """Some batches, as open_clip's loop takes them from its data loader."""
+    """Some batches in the form of open_clip's data loader."""
 
     def __init__(self, batches: Sequence[Batch], tokenizer: Any, *, is_pixels: bool) -> None:
         self.batches, self.tokenizer, self.is_pixels = batches, tokenizer, is_pixels
@@ -150,7 +150,7 @@ class _Loader:
 
 
 def _open_clip(text: TextModel, vision: VisionModel | None, length: int) -> Any:
-    """open_clip's CLIP with our weights; where image features are given, nothing is in the image tower's place."""
+    """open_clip's CLIP with our weights; without an image tower if image features are given."""
     from open_clip import CLIP
 
     given, seen = text.config, None if vision is None else vision.config
@@ -189,7 +189,7 @@ def _open_clip(text: TextModel, vision: VisionModel | None, length: int) -> Any:
 
 
 def _open_clip_tensors(model: TextModel | VisionModel, table: Any) -> dict[str, Tensor]:
-    """The parameters of a tower under open_clip's keys."""
+    """Parameters of a tower under open_clip's keys."""
     ours = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
     for key, name in table.items():
@@ -200,12 +200,12 @@ def _open_clip_tensors(model: TextModel | VisionModel, table: Any) -> dict[str, 
             else:
                 found = ours[one]
             tensors[key.format(number)] = found.T if key in ("text_projection", "visual.proj") else found
-    tensors.pop("text_projection.weight", None)  # where it is a linear layer, which it is not by default
+    tensors.pop("text_projection.weight", None)  # if it is a linear layer, which it is not by default
     return {key: tensor.detach() for key, tensor in tensors.items()}
 
 
 def _groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Parameters as open_clip's command sorts them: norms, biases and the scale do not decay."""
+    """Parameter groups as in open_clip's command: norms, biases and the scale do not decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
         {"params": [one for one in trained if one.ndim >= 2], "lr": RATES.rate, "weight_decay": RATES.weight_decay},
