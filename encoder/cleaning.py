@@ -1,8 +1,8 @@
-"""Text as Forge cleans it before it cuts it into tokens, and where each character of it came from.
+"""Text cleaned as in Forge before it is tokenized, with the origin of each character.
 
 Forge tokenizes with the slow CLIPTokenizer of transformers 4, which repairs text by ftfy: curly quotes become straight
-ones, ``&amp;`` becomes ``&``, ligatures and full-width letters become plain ones, and what was once decoded wrongly is
-decoded again. ftfy is imported where a text may need it.
+ones, ``&amp;`` becomes ``&``, ligatures and full-width letters become plain ones, and wrongly decoded text is decoded
+again. ftfy is imported only when a text may need it.
 
 Source: docs/reference/syntaxes.md, "Cleaning"; transformers 4.46.1 ``CLIPTokenizer`` with ftfy 6.3.1.
 """
@@ -21,31 +21,31 @@ from .tokenizer import TokenSpan, without_surrogates
 _WORDS = re.compile(r"\s+|\S+")
 _SPECIAL = re.compile(r"<\|(?:start|end)oftext\|>")
 _SPECIAL_WORD = re.compile(r"(?<![^\w\s])(?<!_)" + _SPECIAL.pattern, re.IGNORECASE)
-"""BOS or EOS in letters of any case where a word may begin, which is not behind a symbol."""
+"""BOS or EOS in letters of any case at a possible word start, i.e. not after a symbol."""
 
 
 class Cleaned(NamedTuple):
     """A text as it is tokenized."""
 
     text: str
-    """What became of it."""
+    """The cleaned text."""
     spans: list[tuple[int, int]]
-    """For each character the code points of the original that it came from: the first, and one past the last."""
+    """Start and end in code points of the original, for each character."""
 
     def span_of(self, start: int, end: int) -> tuple[int, int]:
-        """Where a stretch of the text came from; of an empty one (0, 0)."""
+        """Origin of a stretch of the text; (0, 0) for an empty one."""
         return (self.spans[start][0], self.spans[end - 1][1]) if end > start else (0, 0)
 
 
 @dataclass(frozen=True)
 class CleaningTokenize:
-    """A tokenizer behind `clean`; equal for equal tokenizers. Without ftfy it is the tokenizer itself."""
+    """A tokenizer preceded by `clean`; equal for equal tokenizers. Without ftfy it is the tokenizer itself."""
 
     tokenize: Callable[[str], Sequence[tuple[int, int, int]]]
-    """Text to ``(id, start, end)`` triples."""
+    """From text to ``(id, start, end)`` triples."""
 
     def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
-        """The tokens of a text, with the places of what they were before it was cleaned."""
+        """Tokens of a text, with positions in the text before cleaning."""
         cleaned = clean(text) if may_change(text) and can_clean() else None
         if cleaned is None:
             return self.tokenize(text)
@@ -60,7 +60,7 @@ def can_clean() -> bool:
 
 
 def may_change(text: str) -> bool:
-    """Whether `clean` looks at a text at all: plain ASCII without ``&`` and ``<|`` stays what it is.
+    """Whether `clean` examines a text at all: plain ASCII without ``&`` and ``<|`` remains unchanged.
 
     >>> may_change("a (red:1.2) cat's bowl"), may_change("rock &amp; roll")
     (False, True)
@@ -72,10 +72,10 @@ def clean(text: str) -> Cleaned | None:
     """Repair a text as Forge does.
 
     Args:
-        text: Text of one weight; Forge cleans each stretch by itself.
+        text: Text of one weight; Forge cleans each stretch separately.
 
     Returns:
-        What became of it; None where that is the text itself.
+        The cleaned text, or None if it is unchanged.
 
     Raises:
         ImportError: If the text may change, and ftfy is not installed.
@@ -89,7 +89,7 @@ def clean(text: str) -> Cleaned | None:
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
     start = 0
-    for special in (*_SPECIAL.finditer(text), None):  # BOS and EOS are looked for before anything is repaired
+    for special in (*_SPECIAL.finditer(text), None):  # BOS and EOS are found before anything is repaired
         end = len(text) if special is None else special.start()
         words = list(_repaired(text, start, end))
         parts.append(_SPECIAL_WORD.sub(lambda found: found[0].lower(), "".join(word for word, _, _ in words)))
@@ -104,7 +104,7 @@ def clean(text: str) -> Cleaned | None:
 
 
 def _repaired(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """What ftfy makes of a part of a text: word by word, each with its place in the text, if that is the same."""
+    """Repair a part of a text by ftfy: word by word, each with its position in the text, if that gives the same."""
     import ftfy
 
     part = text[start:end]
@@ -119,7 +119,7 @@ def _repaired(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]
 
 @lru_cache(maxsize=4096)
 def _repaired_word(word: str, is_html: bool) -> str:
-    """A word of a part as ftfy repairs it; entities are decoded only where the part is no HTML."""
+    """Repair a word of a part by ftfy; entities are decoded only if the part is not HTML."""
     import ftfy
 
     if not may_change(word):
@@ -128,7 +128,7 @@ def _repaired_word(word: str, is_html: bool) -> str:
 
 
 def _spans(old: str, new: str, first: int) -> Iterator[tuple[int, int]]:
-    """For each character of a repaired word the code points of the old one, which begins at ``first``."""
+    """Origin of each character of a repaired word in the old one, which begins at code point ``first``."""
     before = behind = 0
     if len(old) == len(new):
         before = len(old)
@@ -138,7 +138,7 @@ def _spans(old: str, new: str, first: int) -> Iterator[tuple[int, int]]:
             before += 1
         while behind < shorter - before and old[-1 - behind] == new[-1 - behind]:
             behind += 1
-        before -= before > 0 and before + behind == len(new)  # what was left out goes with the character before it
+        before -= before > 0 and before + behind == len(new)  # omitted characters belong to the character before
     end = first + len(old)
     yield from ((index, index + 1) for index in range(first, first + before))
     yield from [(first + before, end - behind)] * (len(new) - before - behind)

@@ -1,10 +1,10 @@
 """Sizes and constants of CLIP's text and image encoders.
 
-Owns the numbers that tell one encoder from another. Knows nothing of weights or files; ``checkpoint.py`` reads a
-config off a file's shapes.
+Defines the numbers that distinguish encoders. Knows nothing of weights or files; ``checkpoint.py`` infers a config from
+a file's shapes.
 
 Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14; for the OpenCLIP
-encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0, which has the others' too.
+encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0, which also has the others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Activation = Literal["quick_gelu", "gelu"]
 
 Positions = Literal["learned", "rotary"]
 POSITIONS: tuple[Positions, ...] = get_args(Positions)
-"""How a text tower knows where a token stands, default first: a learned vector for each position, as every released
-CLIP; or queries and keys that are turned (``rotary.py``)."""
+"""Kinds of positions in a text tower, default first: a learned vector for each position, as in every released CLIP; or
+rotation of queries and keys (``rotary.py``)."""
 
 Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
-"""How an image becomes square, default first: cut at both ends of its long side; bars along it; squeezed."""
+"""Ways of making an image square, default first: cropped at both ends of its long side; padded with bars; squeezed."""
 
 HEAD_DIM = 64
 """Width of one attention head in every released CLIP text encoder."""
@@ -33,13 +33,13 @@ class TextConfig:
 
     Raises:
         ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or rotary positions
-            are asked for in heads of odd width.
+            are used with heads of odd width.
     """
 
     vocab_size: int = 49408
     """V: number of token ids."""
     context_length: int = 77
-    """L: positions in one chunk, BOS and EOS included."""
+    """L: positions in one chunk, including BOS and EOS."""
     hidden_dim: int = 768
     """d: width of a token's hidden state."""
     num_heads: int = 12
@@ -53,15 +53,15 @@ class TextConfig:
     layer_norm_eps: float = 1e-5
     """epsilon added to the variance in every LayerNorm."""
     projection_dim: int | None = None
-    """Width of the projected pooled vector; None when the checkpoint carries no text projection."""
+    """Width of the projected pooled vector; None if the checkpoint has no text projection."""
     bos_id: int = 49406
     """Begin-of-sentence token id."""
     eos_id: int = 49407
     """End-of-sentence token id."""
     pad_id: int = 49407
-    """Token id behind EOS: EOS itself for CLIP-L, 0 for OpenCLIP encoders."""
+    """Token id after EOS: EOS itself for CLIP-L, 0 for OpenCLIP encoders."""
     positions: Positions = "learned"
-    """How it knows where a token stands. ``rotary`` only in towers that ``train`` has begun with it."""
+    """Kind of positions. ``rotary`` occurs only in towers trained with it by ``train``."""
 
     def __post_init__(self) -> None:
         _check_sizes(self, "vocab_size", "context_length")
@@ -110,7 +110,7 @@ Source: ``ViT-bigG-14.json`` and ``tokenizer.py`` of open_clip 3.3.0.
 """
 
 TOWERS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_BIGG, "clip_h": OPENCLIP_H}
-"""The released text towers by the names that ComfyUI gives them, in the order in which models join their rows."""
+"""Released text towers by ComfyUI's names, in the order in which models join their rows."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class VisionConfig:
     """
 
     image_size: int = 224
-    """Pixels along each side of the square image."""
+    """Side of the square image, in pixels."""
     patch_size: int = 14
-    """Pixels along each side of a patch, of which the image is made up."""
+    """Side of a patch, in pixels."""
     hidden_dim: int = 1024
     """d: width of a patch's hidden state."""
     num_heads: int = 16
@@ -139,7 +139,7 @@ class VisionConfig:
     layer_norm_eps: float = 1e-5
     """epsilon added to the variance in every LayerNorm."""
     projection_dim: int | None = 768
-    """Width of the projected pooled vector; None when the checkpoint carries no projection."""
+    """Width of the projected pooled vector; None if the checkpoint has no projection."""
 
     def __post_init__(self) -> None:
         _check_sizes(self, "image_size", "patch_size")
@@ -163,4 +163,4 @@ VISION_TOWERS = {
     "g/14": VisionConfig(hidden_dim=1408, num_layers=40, mlp_dim=6144, activation="gelu", projection_dim=1024),
     "bigG/14": VisionConfig(hidden_dim=1664, num_layers=48, mlp_dim=8192, activation="gelu", projection_dim=1280),
 }
-"""The released image encoders by the names in use. B and L are OpenAI's, H, g and bigG OpenCLIP's."""
+"""Released image encoders by their usual names. B and L are OpenAI's; H, g and bigG are OpenCLIP's."""

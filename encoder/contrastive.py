@@ -1,6 +1,6 @@
 """CLIP's objective: the similarity of texts and images, and the symmetric contrastive loss over a batch of pairs.
 
-Works on the two towers' projected features, whatever made them. Also over several processes, where every rank's
+Works on the two towers' projected features, whatever made them. Also works over several processes, where every rank's
 negatives are the features of all ranks.
 
 Source: docs/lecture.md Definition 6.1 (equations 64 to 68); for the temperature A. Radford et al., "Learning
@@ -19,36 +19,36 @@ from torch.nn import functional
 from .linear import widened, without_autocast
 
 Over = Literal["texts", "images", "none"]
-"""What probabilities add up to 1 over."""
+"""Dimension over which probabilities sum to 1."""
 
 INITIAL_TEMPERATURE = 0.07
 """τ at the start of CLIP's training."""
 
 MIN_TEMPERATURE = 0.01
-"""CLIP never scales a cosine by more than 100."""
+"""Minimum of τ: CLIP never scales a cosine by more than 100."""
 
 MAX_LOGIT_SCALE = math.log(100)
 """The same bound on ln(1/τ)."""
 
 
 def normalized(features: Tensor) -> Tensor:
-    """Features at length 1 (equation 64).
+    """Normalise features to unit length (equation 64).
 
     Args:
         features: ``[..., dim]``, float. Half precision is computed and returned in float32.
 
     Returns:
-        ``[..., dim]``, float32 or float64. A vector of zeros has no direction and stays as it is.
+        ``[..., dim]``, float32 or float64. A vector of zeros has no direction and is returned unchanged.
     """
     return functional.normalize(widened(features), dim=-1)
 
 
 def similarity(text_features: Tensor, image_features: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """Cosine of each text with each image, divided by the temperature (equations 64 and 65).
+    """Cosine similarity of each text and each image, divided by the temperature (equations 64 and 65).
 
     Args:
         text_features: ``[texts, dim]``, float, of any length: they are normalised here.
-        image_features: ``[images, dim]``, likewise.
+        image_features: ``[images, dim]``, in the same way.
         temperature: τ, above 0; at 1 the result is the cosine, from -1 to 1.
 
     Returns:
@@ -56,7 +56,7 @@ def similarity(text_features: Tensor, image_features: Tensor, temperature: Tenso
         autocast too.
 
     Raises:
-        ValueError: If the features are no matrices of the same width, or ``temperature`` is not above 0.
+        ValueError: If the features are not matrices of the same width, or ``temperature`` is not above 0.
     """
     _check_features(text_features, image_features)
     if not isinstance(temperature, Tensor) and not temperature > 0:
@@ -71,15 +71,15 @@ def probabilities(scores: Tensor, over: Over) -> Tensor:
     """Softmax of a similarity matrix over its texts or its images (the fractions in equations 66 and 67).
 
     Args:
-        scores: S, ``[texts, images]``, as `similarity` gives it.
-        over: ``images``: for each text, how probable each image is. ``texts``: for each image, how probable each text
-            is. ``none``: the scores as they are.
+        scores: S, ``[texts, images]``, from `similarity`.
+        over: ``images``: for each text, the probability of each image. ``texts``: for each image, the probability of
+            each text. ``none``: the unchanged scores.
 
     Returns:
-        ``[texts, images]``. For ``images`` rows add up to 1, for ``texts`` columns.
+        ``[texts, images]``. For ``images`` rows sum to 1, for ``texts`` columns.
 
     Raises:
-        ValueError: If ``scores`` is no matrix or ``over`` is none of these.
+        ValueError: If ``scores`` is not a matrix or ``over`` is unknown.
     """
     if scores.ndim != 2:
         raise ValueError(f"scores must be [texts, images], got shape {list(scores.shape)}")
@@ -93,28 +93,28 @@ def probabilities(scores: Tensor, over: Over) -> Tensor:
 class ContrastiveLoss(nn.Module):
     """Symmetric contrastive loss with a learnable temperature (Definition 6.1, equations 64 to 68).
 
-    **Temperature.** What is learned is ``logit_scale`` = ln(1/τ), a single number, as in CLIP's checkpoints. It starts
-    at ln(1/0.07). The loss never uses more than ln 100. Call `clamp_temperature` after every optimizer step, as CLIP's
-    training does: a parameter beyond the bound gets no gradient, and would stay there.
+    **Temperature.** The parameter is ``logit_scale`` = ln(1/τ), a single number, as in CLIP's checkpoints. It starts at
+    ln(1/0.07). The loss never uses more than ln 100. Call `clamp_temperature` after every optimizer step, as CLIP's
+    training does: a parameter beyond the bound gets no gradient and would stay there.
 
-    **Several processes.** Where torch.distributed is initialised with more than one rank, each rank gives its own
-    pairs, the same number on every rank. `forward` fetches the features of all ranks and returns the loss of this
-    rank's own texts and images against all of them. Of the joint batch,
+    **Several processes.** If torch.distributed is initialised with more than one rank, each rank passes its own pairs,
+    the same number on every rank. `forward` gathers the features of all ranks and returns the loss of this rank's own
+    texts and images against all of them. Of the joint batch,
 
     - the loss is the *mean* of the ranks' losses;
-    - the gradient of a parameter (tower weights, ``logit_scale``) is the *mean* over the ranks of its gradients. That
-      is what DistributedDataParallel does, if this module is within it; else the caller averages ``logit_scale.grad``;
-    - the gradient of a feature is that on its own rank divided by the number of ranks, as there it comes from the
+    - the gradient of a parameter (tower weights, ``logit_scale``) is the *mean* over the ranks of its gradients.
+      DistributedDataParallel does that if it wraps this module; otherwise the caller averages ``logit_scale.grad``;
+    - the gradient of a feature is that on its own rank divided by the number of ranks, since there it comes from the
       *sum* of all ranks' losses.
 
-    Forward and backward are collective: every rank has to run both, equally often.
+    Forward and backward are collective: every rank must run both, equally often.
     """
 
     def __init__(self, temperature: float = INITIAL_TEMPERATURE) -> None:
-        """Start at a temperature.
+        """Initialise at a temperature.
 
         Args:
-            temperature: τ, from 0.01.
+            temperature: τ, at least 0.01.
 
         Raises:
             ValueError: If it is lower.
@@ -126,26 +126,26 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def temperature(self) -> Tensor:
-        """τ, the lecture's temperature, as the loss uses it: a tensor of shape ``[]``, at least 0.01."""
+        """τ as used by the loss: a tensor of shape ``[]``, at least 0.01."""
         scale = widened(self.logit_scale)
         bound = scale.new_tensor(MAX_LOGIT_SCALE)
-        # not clamp(): from torch 2.15 on that has no gradient at the bound, and the scale would stay there
+        # not clamp(): from torch 2.15 on it has no gradient at the bound, where the scale would be stuck
         return torch.exp(-torch.where(scale > bound, bound, scale))
 
     @torch.no_grad()
     def clamp_temperature(self) -> None:
-        """Put ``logit_scale`` back to at most ln 100. To be called after every optimizer step."""
+        """Clamp ``logit_scale`` to at most ln 100. Call this after every optimizer step."""
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
 
     def forward(self, text_features: Tensor, image_features: Tensor) -> Tensor:
-        """The loss of a batch of pairs.
+        """Loss of a batch of pairs.
 
         Args:
-            text_features: ``[batch, dim]``, float: the projected text features, normalised or not.
+            text_features: ``[batch, dim]``, float: projected text features, normalised or not.
             image_features: ``[batch, dim]``, float: row i is the image of text i.
 
         Returns:
-            Shape ``[]``, float32 or float64, in nats. Over several processes this rank's part; see the class.
+            Shape ``[]``, float32 or float64, in nats. With several processes, this rank's part; see the class.
 
         Raises:
             ValueError: If the features are not two matrices of the same shape with at least one pair, or ranks have
@@ -168,7 +168,7 @@ class ContrastiveLoss(nn.Module):
 
 
 class _AllGather(torch.autograd.Function):
-    """Every rank's tensor, with gradients: that of a rank's tensor is the sum over all ranks' losses.
+    """Gather every rank's tensor, with gradients: that of a rank's tensor is the sum over all ranks' losses.
 
     torch.distributed.nn.functional.all_gather is the same, but deprecated since torch 2.13.
     """
@@ -190,7 +190,7 @@ class _AllGather(torch.autograd.Function):
 
 
 def _of_all_ranks(texts: Tensor, images: Tensor) -> tuple[Tensor, Tensor, int]:
-    """All ranks' text and image features, ``[all, dim]`` each, and where this rank's rows begin."""
+    """Text and image features of all ranks, ``[all, dim]`` each, and the first row of this rank."""
     is_alone = not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1
     if is_alone:
         return texts, images, 0

@@ -1,4 +1,4 @@
-"""What an encoder is to everybody else: token ids and masks in, hidden states and pooled vectors out. No PyTorch."""
+"""Interface of an encoder: token ids and masks in, hidden states and pooled vectors out. No PyTorch."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 
 class EncoderError(RuntimeError):
-    """An encoder that cannot do what it is asked, or is not there; the message tells its user what to do."""
+    """Raised for an encoder that is missing or cannot do what is asked; the message tells users what to do."""
 
 
 class Encoding(NamedTuple):
-    """What an encoder answers for some chunks."""
+    """Result of an encoder for some chunks."""
 
     hidden: Tensor
     """``[chunks, 77, dim]``, float: hidden states of the chosen layer."""
     pooled: Tensor
-    """``[chunks, pooled_dim]``, float: pooled vectors, projected if the encoder was asked to."""
+    """``[chunks, pooled_dim]``, float: pooled vectors, projected if the encoder does so."""
 
 
 class EncodeFn(Protocol):
-    """All that weighting knows of a model."""
+    """Interface of a model, as used by weighting."""
 
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks.
 
         Args:
-            ids: 77 ids for each chunk.
-            mask: Bool ``[chunks, 1 or 77, 77]``, True = may be attended, on top of causality; None: nothing hidden.
-            is_causal: Whether a position is kept from seeing later ones.
+            ids: 77 ids per chunk.
+            mask: Bool ``[chunks, 1 or 77, 77]``, True = may be attended, on top of causality; None hides nothing.
+            is_causal: Whether positions see only earlier ones.
 
         Returns:
-            One row for each chunk, in order.
+            One row per chunk, in order.
         """
         ...

@@ -1,7 +1,7 @@
-"""Which text towers a model family has, and which of their layers it was trained on.
+"""Model families: their text towers, and the layers they were trained on.
 
-Owns that table, and the choice of a layer for a clip skip that counts as in the WebUI. What becomes of the towers'
-outputs is for others to say.
+Holds that table, and chooses the layer for a clip skip counted as in the WebUI. Other modules process the towers'
+outputs.
 
 Source: ``backend/diffusion_engine`` of Forge 2.0.1, for the smallest clip skip and the final layer norm; for Stable
 Diffusion 2.x ``comfy/text_encoders/sd2_clip.py`` of ComfyUI 0.29, as Forge counts from diffusers' shortened encoder.
@@ -20,18 +20,18 @@ from .text_model import TextEncoder, TextModel
 
 @dataclass(frozen=True)
 class Family:
-    """What a model family takes from its text towers."""
+    """Use of text towers by a model family."""
 
     name: str
-    """What its users call it."""
+    """Name known to users."""
     towers: tuple[str, ...]
     """Its towers, by ComfyUI's names, in the order in which their rows are joined."""
     min_clip_skip: int
-    """The layer it was trained on: 1 = last, 2 = penultimate. A smaller clip skip counts as this one."""
+    """Layer it was trained on: 1 = last, 2 = penultimate. A smaller clip skip counts as this one."""
     final_norm: bool
     """Whether that layer passes the final layer norm."""
     projected: bool
-    """Whether pooled vectors pass the text projection, where the tower has one. Those of SDXL are ``clip_g``'s."""
+    """Whether pooled vectors are projected, if the tower has a text projection. SDXL's are those of ``clip_g``."""
 
 
 FAMILIES = (
@@ -40,23 +40,22 @@ FAMILIES = (
     Family("SDXL", ("clip_l", "clip_g"), min_clip_skip=2, final_norm=False, projected=True),
     Family("SDXL refiner", ("clip_g",), min_clip_skip=2, final_norm=False, projected=True),
 )
-"""Every family that conditions on CLIP text towers and nothing else."""
+"""Families that condition on CLIP text towers only."""
 
 
 def encoders_for(
     models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None
 ) -> tuple[Family, dict[str, TextEncoder]]:
-    """The family that has these towers, and each tower with the layer that the family conditions on.
+    """The family with these towers, and each tower with the layer that the family conditions on.
 
     Args:
-        models: Towers by ComfyUI's names, as `load_text_models` gives them.
+        models: Towers by ComfyUI's names, from `load_text_models`.
         clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
-        max_bytes: What the encoders may remember, all together, each as much as its states need; by default as
-            `default_bytes` says.
+        max_bytes: Total cache size of the encoders, shared in proportion to their states; by default `default_bytes`.
 
     Returns:
-        The family, and its encoders in the order in which their rows are joined. Their numbers are those of full
-        passes to within rounding.
+        The family, and its encoders in the order in which their rows are joined. Their results equal those of full
+        passes up to rounding.
 
     Raises:
         ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
@@ -84,5 +83,5 @@ def encoders_for(
 
 
 def _num_cut_layers(name: str, config: TextConfig) -> int:
-    """1 for ``clip_h`` as diffusers keeps it for Stable Diffusion 2.x: without the last layer, which is never read."""
+    """1 for ``clip_h`` as diffusers keeps it for Stable Diffusion 2.x: without the last layer, which is never used."""
     return int(name == "clip_h" and config.num_layers == OPENCLIP_H.num_layers - 1)

@@ -1,4 +1,4 @@
-"""A whole CLIP: text tower, image tower, and the scale that their similarity was trained with.
+"""A complete CLIP: text tower, image tower, and the scale that their similarity was trained with.
 
 Source: A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", 2021.
 """
@@ -21,19 +21,19 @@ from .text_model import TextModel
 from .vision_model import VisionModel
 
 DEFAULT_LOGIT_SCALE = 100.0
-"""1 / temperature of OpenAI's models, at which its training was capped."""
+"""1 / temperature of OpenAI's models, the cap in their training."""
 
 
 @dataclass(frozen=True)
 class FullClip:
-    """Both towers, ending in one space."""
+    """Both towers, projecting into one space."""
 
     text: TextModel
-    """With its projection."""
+    """Text tower with its projection."""
     vision: VisionModel
-    """With its projection, of the same width."""
+    """Image tower with its projection, of the same width."""
     logit_scale: float = DEFAULT_LOGIT_SCALE
-    """What cosines are multiplied by before a softmax: 1 / temperature."""
+    """Factor of cosines before a softmax: 1 / temperature."""
     name: str = ""
     """Name of the file."""
 
@@ -42,10 +42,10 @@ class FullClip:
         """Encode chunks of token ids.
 
         Args:
-            ids: 77 for each text.
+            ids: 77 ids per text.
 
         Returns:
-            ``[texts, p]``, float32, each of length 1 (equation 64), on the CPU.
+            ``[texts, p]``, float32, of unit length (equation 64), on the CPU.
         """
         device = self.text.final_layer_norm.weight.device
         projected = self.text(torch.tensor(ids, device=device)).projected
@@ -59,7 +59,7 @@ class FullClip:
             pixels: ``[images, 3, image_size, image_size]``, normalised.
 
         Returns:
-            ``[images, p]``, float32, each of length 1 (equation 64), on the CPU.
+            ``[images, p]``, float32, of unit length (equation 64), on the CPU.
 
         Raises:
             ValueError: If the images have another shape.
@@ -77,20 +77,20 @@ def load_full_clip(
     device: torch.device | str = "cpu",
     activation: Activation | None = None,
 ) -> FullClip:
-    """Read both towers of a safetensors file.
+    """Read both towers from a safetensors file.
 
     Args:
         path: The file.
-        dtype: Type of the weights and of the arithmetic.
-        device: Where the model shall be.
+        dtype: Type of the weights and of the computation.
+        device: Device of the model.
         activation: Non-linearity of both towers. None: quick_gelu for B and L, gelu for H and bigG, as OpenAI and
-            OpenCLIP released them. OpenCLIP's own B and L mostly have gelu, which no file tells.
+            OpenCLIP released them. OpenCLIP's own B and L mostly have gelu, which files do not store.
 
     Returns:
         The model, in evaluation mode without gradients.
 
     Raises:
-        CheckpointError: If the file cannot be used, or lacks one half or a projection.
+        CheckpointError: If the file cannot be used, or lacks one tower or a projection.
     """
     with open_tensor_file(Path(path)) as file:
         seen, read = file.vision_tower(), file.towers()[0]

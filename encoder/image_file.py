@@ -1,7 +1,7 @@
-"""Opening image files that somebody else made: few formats, a bounded size, and one kind of error.
+"""Opening untrusted image files: few formats, a bounded size, and one kind of error.
 
-Pillow goes by what a file begins with, whatever its name, and hands PostScript to a program that runs it. So formats
-are named here, and this is the only place in the pack where a picture is opened.
+Pillow goes by a file's first bytes, whatever its name, and passes PostScript to a program that runs it. So formats are
+restricted here, and this is the only place in the pack that opens pictures.
 """
 
 from __future__ import annotations
@@ -24,76 +24,76 @@ FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "AVIF": (".avif",),
 }
-"""Formats that are read, by Pillow's names, and the endings of their files' names."""
+"""Supported formats by Pillow's names, with their file suffixes."""
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-"""Endings of the names of image files."""
+"""Suffixes of image files."""
 TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate", "packbits")
-"""Compressions that are read in a TIFF, which can hold many more. By Pillow's names."""
+"""Supported compressions of a TIFF, which can have many more, by Pillow's names."""
 MAX_PIXELS = 8192 * 8192
-"""Largest image that is read, in pixels; also the largest tile of a TIFF, whose size is of its own choosing."""
+"""Largest image, in pixels; also the largest tile of a TIFF, whose size is independent."""
 MAX_BYTES = 512 * 2**20
-"""Longest file that is read: an image of `MAX_PIXELS` with four channels of 16 bits. Some formats are read whole."""
+"""Maximum file size: an image of `MAX_PIXELS` with four channels of 16 bits. Some formats are read whole."""
 
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 
 
 def open_image(path: Path, data: bytes | None = None) -> Image.Image:
-    """Read the first frame of an image file, upright as its camera says, in 8 bits.
+    """Read the first frame of an image file, oriented by its EXIF data, in 8 bits.
 
     Args:
         path: The file, whatever its name.
-        data: Its bytes, if it is part of another file; ``path`` then only names it.
+        data: Its bytes, if it is part of another file; then ``path`` only names it.
 
     Returns:
-        The image, read to its end.
+        The fully loaded image.
 
     Raises:
-        ValueError: If this is no file, or not in one of `FORMATS`; if it is broken, too large or too thin.
+        ValueError: If it is not a file, not in one of `FORMATS`, broken, too large or too thin.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     from .images import MAX_RATIO
 
-    Image.init()  # an older Pillow does not have all formats
+    Image.init()  # an older Pillow does not load all formats by itself
     formats = [name for name in FORMATS if name in Image.OPEN]
     try:
         if data is None:
             _check_file(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd headers, and of sizes from half of Pillow's own limit on
+            warnings.simplefilter("ignore")  # about odd headers, and sizes from half of Pillow's own limit on
             with Image.open(path if data is None else io.BytesIO(data), formats=formats) as file:
                 _check_head(file)
                 file.load()
-                # Pillow turns a TIFF as it reads it; older ones leave the tag there, but no copy has it
+                # Pillow rotates a TIFF when reading it; older versions keep the tag, but a copy has none
                 image = file.copy() if file.format == "TIFF" else ImageOps.exif_transpose(file)
     except Image.DecompressionBombError:  # Pillow's own limit, or ours
         advice = f"at most {MAX_PIXELS:,} pixels are read, as 8192 x 8192 has"
         raise ValueError(f"{path}: too large: {advice}; make it smaller first") from None
     except UnidentifiedImageError as error:
         raise ValueError(f"{path}: no image of a kind that is read: {_kinds()}") from error
-    except Exception as error:  # broken files fail in many ways, and each format in its own
+    except Exception as error:  # broken files fail in many ways, depending on the format
         raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
     if max(image.size) > MAX_RATIO * min(image.size):
         raise ValueError(f"{path}: too thin: {image.width} x {image.height} pixels")
-    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255
         return image.convert("I").point(lambda value: value / 257).convert("L")
     return image
 
 
 def _kinds() -> str:
-    """What is read, and what this Pillow lacks of it."""
+    """Supported formats, and those missing in this Pillow."""
     import PIL
     from PIL import features
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow before 11.3 warns that it does not know the name
+        warnings.simplefilter("ignore")  # Pillow before 11.3 warns about an unknown name
         missing = [name for name in ("WEBP", "AVIF") if not features.check(name.lower())]
     kinds = ", ".join(FORMATS).replace("TIFF", "TIFF (8 or 16 bits; uncompressed, LZW, Deflate or PackBits)")
     return kinds + "".join(f"; this Pillow, {PIL.__version__}, has no {name}" for name in missing)
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what would be waited for, as a pipe, or would fill the memory, as some formats are read whole."""
+    """Refuse files that would block, such as pipes, or fill the memory, as some formats are read whole."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise OSError("this is a folder, a pipe or a device, and not a file")
@@ -102,7 +102,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_head(file: ImageFile.ImageFile) -> None:
-    """Refuse what is too large, or a TIFF of a rare kind, before any pixel is read."""
+    """Refuse files that are too large, or a TIFF of a rare kind, before any pixel is read."""
     from PIL import Image, UnidentifiedImageError
 
     num_pixels = file.width * file.height

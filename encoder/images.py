@@ -1,7 +1,7 @@
-"""Images as CLIP's image tower wants them: brought to its size, and normalised.
+"""Images as input of CLIP's image tower: resized and normalised.
 
-8-bit images go through Pillow and come out as from transformers' CLIPImageProcessor, to the bit. Float images, as hosts
-have them, stay tensors and come within one 8-bit step of that.
+8-bit images go through Pillow, bit-identical to transformers' CLIPImageProcessor. Float images, as used by hosts,
+remain tensors and come within one 8-bit step of that.
 
 Source: preprocessing of A. Radford et al., 2021, as in transformers 5.23 ``CLIPImageProcessor`` (Pillow).
 """
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
-"""Of the training images, by channel."""
+"""Mean of the training images, by channel."""
 STD = (0.26862954, 0.26130258, 0.27577711)
-"""Likewise. OpenCLIP's models have the same two."""
+"""Standard deviation by channel. OpenCLIP's models use the same values."""
 MAX_RATIO = 100
-"""Of an image's sides. Before it is cut, a thinner one would grow to gigabytes."""
+"""Maximum ratio of an image's sides. A thinner one would grow to gigabytes before it is cropped."""
 
 
 def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
     """Prepare images for the image tower.
 
     Args:
-        images: A PIL image, a list of them, or a host's IMAGE: float ``[images, height, width, channels]`` in 0..1,
-            of 1 (grey), 3 or 4 channels. Alpha is left out, as the reference does.
-        size: Pixels along each side of the result.
-        crop: One of `CROPS`. Bars have the mean colour, which is 0 once normalised.
+        images: A PIL image, a list of them, or a host's IMAGE: float ``[images, height, width, channels]`` in 0..1, of
+            1 (grey), 3 or 4 channels. Alpha is dropped, as in the reference.
+        size: Side of the result, in pixels.
+        crop: One of `CROPS`. Bars have the mean colour, which is 0 after normalisation.
 
     Returns:
         Float32 ``[images, 3, size, size]``, normalised.
 
     Raises:
-        ValueError: If the images have another form or are too thin, or the crop is unknown.
+        ValueError: If the images have another shape or type or are too thin, or the crop is unknown.
 
     >>> from PIL import Image
     >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
@@ -61,7 +61,7 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
 
 
 def _preprocess_pil(image: Image.Image, size: int, crop: Crop) -> Tensor:
-    """``[3, size, size]``."""
+    """Process one image to ``[3, size, size]``."""
     from PIL import Image
 
     resized = image.convert("RGB")
@@ -71,7 +71,7 @@ def _preprocess_pil(image: Image.Image, size: int, crop: Crop) -> Tensor:
     left, top = (width - size) // 2, (height - size) // 2
     if crop == "center":
         pixels = pixels[top : top + size, left : left + size]
-    # in these types and this order, so that the last bits are the reference's
+    # these types in this order, so that the last bits equal the reference's
     scaled = (pixels.astype(np.float64) * (1 / 255)).astype(np.float32)
     normed = (scaled - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
     result = torch.from_numpy(normed).permute(2, 0, 1).contiguous()
@@ -87,10 +87,10 @@ def _preprocess_tensor(images: Tensor, size: int, crop: Crop) -> Tensor:
         )
     pixels = images[..., :3].float().clamp(0, 1).permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
     width, height = _target(pixels.shape[3], pixels.shape[2], size, crop)
-    for shape in ((pixels.shape[2], width), (height, width)):  # first along, then down, as Pillow
+    for shape in ((pixels.shape[2], width), (height, width)):  # horizontally first, then vertically, as in Pillow
         if pixels.shape[2:] != shape:
             pixels = functional.interpolate(pixels, shape, mode="bicubic", antialias=True, align_corners=False)
-            pixels = (pixels * 255).round().clamp(0, 255) / 255  # in 8 bits after each, as Pillow too
+            pixels = (pixels * 255).round().clamp(0, 255) / 255  # rounded to 8 bits after each, as in Pillow
     if crop == "center":
         left, top = (width - size) // 2, (height - size) // 2
         pixels = pixels[:, :, top : top + size, left : left + size]
@@ -108,14 +108,14 @@ def _target(width: int, height: int, size: int, crop: Crop) -> tuple[int, int]:
         raise ValueError(
             f"an image of {width} x {height} pixels is too thin: one side may be at most {MAX_RATIO} times the other"
         )
-    # int(), not round(), as the reference
+    # int(), not round(), as in the reference
     other = int(size * long / short) if crop == "center" else max(1, int(size * short / long))
     first, second = (size, other) if crop == "center" else (other, size)
     return (first, second) if width <= height else (second, first)
 
 
 def _with_bars(pixels: Tensor, size: int) -> Tensor:
-    """``[..., height, width]`` in the middle of ``[..., size, size]``; what is added is 0, the mean colour."""
+    """Centre ``[..., height, width]`` in ``[..., size, size]``, padded with 0, the mean colour."""
     height, width = pixels.shape[-2:]
     left, top = (size - width) // 2, (size - height) // 2
     return functional.pad(pixels, (left, size - width - left, top, size - height - top))

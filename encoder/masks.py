@@ -1,9 +1,8 @@
-"""Attention masks: the one place that knows their shapes and their polarity.
+"""Attention masks: the only module that knows their shapes and polarity.
 
 A mask is a bool tensor in which True means "may be attended". Every mask here has three axes, ``[batch, query, key]``,
-where batch and query may be 1 and then hold for all: a key mask is ``[batch, 1, key]``, the causal mask
-``[1, query, key]``. So the product of masks is ``&`` and nothing else. Explained with pictures in
-docs/reference/masks.md.
+where batch and query may be 1 and then hold for all: a key mask is ``[batch, 1, key]``, the causal mask ``[1, query,
+key]``. So masks are combined by ``&`` alone. Explained with pictures in docs/reference/masks.md.
 
 Source: docs/lecture.md Definitions 3.1, 3.2 and 5.10 (equations 59 to 61).
 """
@@ -19,16 +18,16 @@ import torch
 from torch import Tensor
 
 PadConvention = Literal["tokenizer", "lecture"]
-"""``tokenizer``: what follows the first EOS is padding. ``lecture``: every PAD id is, so EOS too where they share
-one."""
+"""``tokenizer``: everything after the first EOS is padding. ``lecture``: every PAD id is, and so is EOS if it has the
+same id."""
 
 
 class MaskError(ValueError):
-    """A mask that the encoder cannot use: wrong shape, wrong type, or BOS hidden."""
+    """Raised for a mask the encoder cannot use: wrong shape, wrong type, or BOS hidden."""
 
 
 def causal_mask(length: int) -> Tensor:
-    """Lower-triangular mask: a position sees itself and what stands before it (equation 59).
+    """Lower-triangular mask: a position sees itself and everything before it (equation 59).
 
     Returns:
         ``[1, length, length]``, bool.
@@ -46,7 +45,7 @@ def padding_mask(ids: Tensor, *, eos_id: int, pad_id: int, convention: PadConven
         ids: ``[batch, key]``, token ids.
         eos_id: Id of EOS.
         pad_id: Id of padding; may equal ``eos_id``.
-        convention: ``tokenizer`` keeps everything up to and with the first EOS, as a tokenizer's attention mask does.
+        convention: ``tokenizer`` keeps everything up to and including the first EOS, like a tokenizer's attention mask.
              ``lecture`` is Definition 3.2 to the letter: hidden wherever the id is PAD, which hides EOS as well in
              CLIP-L.
 
@@ -114,10 +113,10 @@ def hide_from(length: int, keys: Iterable[int], queries: Iterable[int]) -> Tenso
 
 
 def group_mask(groups: Tensor) -> Tensor:
-    """Let every position see those of its own group alone.
+    """Let every position see only those of its own group.
 
     Args:
-        groups: ``[batch, key]``, a number for each position.
+        groups: ``[batch, key]``, a group number for each position.
 
     Returns:
         ``[batch, query, key]``, bool.
@@ -129,32 +128,32 @@ def group_mask(groups: Tensor) -> Tensor:
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """Elementwise product of masks (equation 61); None stands for "everything visible".
+    """Elementwise product of masks (equation 61); None means "everything visible".
 
     Args:
         masks: ``[batch or 1, query or 1, key]`` each, bool, or None.
 
     Returns:
-        The product, broadcast, or None when every argument is None.
+        The broadcast product, or None if every argument is None.
     """
     given = [mask for mask in masks if mask is not None]
-    return reduce(and_, given) if given else None  # torch 2.1.0 warns of its own logical_and here
+    return reduce(and_, given) if given else None  # torch 2.1.0 warns about its own logical_and here
 
 
 def check_mask(mask: Tensor, batch: int, length: int) -> Tensor:
-    """Bring a caller's mask to three axes and refuse what the encoder cannot use.
+    """Expand a caller's mask to three axes and refuse invalid ones.
 
     Args:
         mask: Bool, ``[batch, key]`` or ``[batch or 1, query or 1, key]``.
-        batch: Number of chunks it is for.
+        batch: Number of chunks.
         length: Number of positions.
 
     Returns:
         ``[batch or 1, query or 1, key]``, bool.
 
     Raises:
-        MaskError: If the type or shape is wrong, or a query may not attend BOS (position 0). Without BOS a causal row
-            can be left with nothing to attend, and its softmax is undefined.
+        MaskError: If the type or shape is wrong, or a query may not attend to BOS (position 0). Without BOS a causal
+            row may have nothing to attend to, and its softmax is undefined.
     """
     if mask.dtype != torch.bool:
         raise MaskError(f"a mask is a bool tensor with True = may be attended, got {mask.dtype}")
@@ -174,9 +173,10 @@ def check_mask(mask: Tensor, batch: int, length: int) -> Tensor:
 
 
 def length_normalization(content: Sequence[int], *, length: int, bos_id: int, eos_id: int, pad_id: int) -> list[int]:
-    """Add BOS and EOS and bring the sequence to exactly ``length`` ids (Definition 3.1).
+    """Add BOS and EOS and pad or cut the sequence to exactly ``length`` ids (Definition 3.1).
 
-    Shorter sequences are padded on the right. Longer ones keep their first ``length - 1`` ids, and EOS is forced last.
+    Shorter sequences are padded on the right. Longer ones keep their first ``length - 1`` ids, and EOS is forced at the
+    end.
 
     Args:
         content: Token ids without BOS and EOS.

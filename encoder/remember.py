@@ -1,8 +1,8 @@
-"""What an encoder remembers: encodings of chunks, and states to go on from, the last used, up to a number of bytes.
+"""Cache of an encoder: encodings of chunks, and reusable states, least recently used dropped, up to a number of bytes.
 
-An entry is found by all that its numbers depend on: the chunk's tokens, by vector where they are vectors, its mask, the
-layers chosen, and the weights. So nothing has to be forgotten when something changes; what is not asked for any more
-makes room for what is.
+The key of an entry includes everything its numbers depend on: the chunk's tokens, or their vectors, its mask, the
+chosen layers, and the weights. So nothing needs to be invalidated when something changes; unused entries are simply
+dropped in time.
 
 Source: docs/performance.md, "What is remembered".
 """
@@ -28,20 +28,20 @@ VARIABLE = "WEIGHTED_CLIP_MEMORY_MB"
 DEFAULT_MEBIBYTES = 64
 """Room for 140 chunks of CLIP-L and the states of five; for 84 of bigG and the states of one."""
 NUM_SAMPLES = 16
-"""Numbers of each tensor that are looked at to see whether it is still the same."""
+"""Number of values per tensor that are compared to detect changes."""
 
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Memory(Generic[Key]):
-    """Tensors by key; the ones not used for longest go when there are too many bytes. Safe between threads."""
+    """Cache of tensors by key; the least recently used are dropped when there are too many bytes. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Start empty.
+        """Create an empty cache.
 
         Args:
-            max_bytes: Bound of the sum of all entries; 0 remembers nothing.
+            max_bytes: Maximum total size of all entries; 0 disables the cache.
 
         Raises:
             ValueError: If it is negative.
@@ -57,7 +57,7 @@ class Memory(Generic[Key]):
         return len(self._entries)
 
     def get(self, key: Key) -> tuple[Tensor, ...] | None:
-        """An entry, which is now the last used; or None. Its tensors are not to be written to."""
+        """An entry, which becomes the most recently used; or None. Its tensors must not be written to."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -65,7 +65,7 @@ class Memory(Generic[Key]):
             return entry
 
     def put(self, key: Key, entry: tuple[Tensor, ...]) -> None:
-        """Remember tensors. They must share no memory with larger ones, as their bytes are counted alone."""
+        """Store tensors. They must not share memory with larger ones, as only their own bytes are counted."""
         size = num_bytes(entry)
         if size > self.max_bytes:
             return
@@ -81,7 +81,7 @@ class Memory(Generic[Key]):
                 raise
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forget some entries, those that are there."""
+        """Remove entries, ignoring missing ones."""
         with self._lock:
             try:
                 for key in keys:
@@ -91,12 +91,12 @@ class Memory(Generic[Key]):
                 raise
 
     def keys(self) -> list[Key]:
-        """Of all entries, the last used last."""
+        """Keys of all entries, most recently used last."""
         with self._lock:
             return list(self._entries)
 
     def _count(self) -> None:
-        """Count all bytes anew: Ctrl-C may have ended a change between any two of its steps."""
+        """Recount all bytes: Ctrl-C may have interrupted a change between any two of its steps."""
         self.num_bytes = sum(map(num_bytes, self._entries.values()))
 
     def _drop(self, key: Key) -> None:
@@ -104,24 +104,24 @@ class Memory(Generic[Key]):
 
 
 class Attempt:
-    """What a call remembers on its way; forgotten if the call fails.
+    """Entries stored during a call, removed if the call fails.
 
-    So what failed, for lack of memory or by an interrupt, leaves nothing of its own: done again, it gives the same to
-    the bit. What had to make room for it is gone all the same.
+    So a call that failed, for lack of memory or by an interrupt, leaves nothing behind: repeated, it gives
+    bit-identical results. Entries it displaced remain lost.
     """
 
     def __init__(self, scope: Hashable) -> None:
         self.scope = scope
-        """What the call's numbers depend on beside the chunks; part of every key."""
+        """Dependencies of the call's numbers besides the chunks; part of every key."""
         self._puts: list[tuple[Memory[Any], Hashable]] = []
 
     def put(self, memory: Memory[Any], key: Hashable, entry: tuple[Tensor, ...]) -> None:
-        """Remember, for now."""
+        """Store an entry provisionally."""
         self._puts.append((memory, (self.scope, key)))
         memory.put((self.scope, key), entry)
 
     def undo(self) -> None:
-        """Forget what was put."""
+        """Remove the stored entries."""
         for memory, key in self._puts:
             memory.forget([key])
 
@@ -138,15 +138,15 @@ def remembering(
     memory: Memory[tuple[Hashable, ChunkKey]],
     scope: Callable[[], Hashable],
 ) -> EncodeFn:
-    """An encode function that asks another one only for chunks that it does not remember.
+    """Wrap an encode function so that only chunks missing in the cache are encoded.
 
     Args:
-        encode: Encodes chunks by ids, mask ``[chunks, s, s]`` and causality, no two of them equal. Whatever it
-            remembers itself goes into the attempt.
-        memory: Where encodings are remembered.
-        scope: What encodings depend on beside the chunks, asked before and after. If it changes meanwhile nothing is
-            remembered, as another thread has moved the weights or changed them, and nobody knows which of them were
-            used. None: that cannot be told, so all chunks are encoded as they are given, and nothing is remembered.
+        encode: Function that encodes distinct chunks by ids, mask ``[chunks, s, s]`` and causality. Anything it stores
+            itself goes into the attempt.
+        memory: Cache of encodings.
+        scope: Dependencies of encodings besides the chunks, queried before and after. If they change in between,
+            nothing is stored, as another thread has moved or changed the weights, and it is unknown which were used.
+            None: they cannot be determined, so all chunks are encoded as given, and nothing is stored.
 
     Returns:
         The function, which raises MaskError for a mask that does not fit.
@@ -179,12 +179,12 @@ def remembering(
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:
-    """Size of some tensors."""
+    """Total size of some tensors."""
     return sum(tensor.nbytes for tensor in tensors)
 
 
 def default_bytes() -> int:
-    """Bytes that an encoder of ours may remember: as the environment variable says, or 64 MiB.
+    """Default cache size of our encoders: from the environment variable, or 64 MiB.
 
     Raises:
         ValueError: If the variable is not a number of mebibytes.
@@ -196,23 +196,23 @@ def default_bytes() -> int:
 
 
 class ChunkKey(NamedTuple):
-    """All that the states of a chunk's positions depend on, beside the model."""
+    """Everything the states of a chunk's positions depend on, besides the model."""
 
     positions: tuple[Hashable, ...]
-    """For each position what stands there and what of the earlier ones it may not see."""
+    """For each position its token, and the earlier positions it may not see."""
     is_causal: bool
 
 
 def chunk_keys(ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool) -> list[ChunkKey]:
-    """Keys of some chunks.
+    """Compute keys of chunks.
 
     Args:
         ids: Token ids, or anything with ``vector`` and ``placeholder``, for each chunk.
         mask: Bool ``[chunks or 1, s or 1, s]``, True = may be attended, or None.
-        is_causal: Whether later positions are hidden anyhow.
+        is_causal: Whether later positions are hidden in any case.
 
     Returns:
-        For each chunk its key. If causal, positions from the first to the last whose keys agree have the same states.
+        The key of each chunk. If causal, positions up to the first whose keys differ have the same states.
 
     >>> one, other = chunk_keys([[1, 5, 6], [1, 5, 7]], None, is_causal=True)
     >>> one.positions[:2] == other.positions[:2], one == other
@@ -247,17 +247,16 @@ def _token_key(token: Any) -> Hashable:
 
 
 def state_of(module: nn.Module) -> bytes:
-    """What changes whenever a module's weights do.
+    """Fingerprint that changes whenever a module's weights do.
 
-    It is made of where they are in memory, their shapes, and how often each was written to as PyTorch counts; and of a
-    few numbers of each, as writing through ``.data`` is not counted. A write through ``.data`` to nothing but single
-    numbers between them goes unseen.
+    It consists of their memory addresses, shapes, and PyTorch's version counters; and of a few numbers of each, as
+    writes through ``.data`` are not counted. A write through ``.data`` to single other numbers goes undetected.
 
     Args:
         module: Any module with dense weights.
 
     Returns:
-        A digest, equal for the same weights in the same place.
+        Digest, equal for the same weights at the same addresses.
     """
     tensors = [tensor.detach() for tensor in chain(module.parameters(), module.buffers())]
     places = [

@@ -1,4 +1,4 @@
-"""Choosing the best of many images for a text: features within a memory budget, and the order of scores.
+"""Choosing the best of many images for a text: features within a memory budget, and ranking by score.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.6; A. Radford et al., 2021.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MEMORY_BUDGET = 512 * 1024**2
-"""Bytes that a batch of images may take beside the model and the images themselves."""
+"""Bytes for a batch of images, besides the model and the images themselves."""
 MAX_BATCH = 64
-"""Larger batches gain nothing."""
+"""Maximum batch size; larger ones gain nothing."""
 
 
 def image_features(
@@ -38,17 +38,17 @@ def image_features(
 
     Args:
         clip: The model.
-        images: A host's IMAGE, float ``[images, height, width, channels]`` in 0..1; or PIL images, of any sizes, which
-            are fetched one after another.
-        crop: How an image becomes square; one of `CROPS`.
-        memory_budget: Bytes for one batch; one image is always encoded.
-        on_progress: Called with the number of images done after each batch. What it raises ends the work.
+        images: A host's IMAGE, float ``[images, height, width, channels]`` in 0..1; or PIL images of any sizes, fetched
+            one by one.
+        crop: Cropping of images to a square, one of `CROPS`.
+        memory_budget: Bytes for one batch, which has at least one image.
+        on_progress: Called with the number of images done after each batch. An exception it raises ends the work.
 
     Returns:
-        ``[images, p]``, float32, each of length 1, on the CPU; ``[0, p]`` for no images.
+        ``[images, p]``, float32, of unit length, on the CPU; ``[0, p]`` for no images.
 
     Raises:
-        ValueError: If the images have another form.
+        ValueError: If the images have another shape or type.
     """
     features: list[Tensor] = []
     count = 0
@@ -61,14 +61,14 @@ def image_features(
 
 
 def best(scores: Sequence[float] | Tensor, keep: int) -> list[int]:
-    """Which of several scores are the highest.
+    """Indices of the highest scores.
 
     Args:
-        scores: One for each image; NaN counts as lowest.
-        keep: How many to choose, from 1; all where there are no more.
+        scores: One score per image; NaN counts as lowest.
+        keep: Number to choose, at least 1; all if there are no more.
 
     Returns:
-        Their indices, highest first; of equal scores the earlier comes first.
+        Indices, highest score first; among equal scores the earlier first.
 
     Raises:
         ValueError: If ``keep`` is less than 1.
@@ -84,16 +84,16 @@ def best(scores: Sequence[float] | Tensor, keep: int) -> list[int]:
 
 
 def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int) -> int:
-    """Memory that encoding one image takes at its largest, roughly.
+    """Approximate peak memory for encoding one image.
 
     Args:
-        config: Of the image tower.
-        itemsize: Bytes of one number of its arithmetic.
-        height: Of the image as it comes.
-        width: Likewise.
+        config: Configuration of the image tower.
+        itemsize: Bytes per number in the computation.
+        height: Height of the original image.
+        width: Width of the original image.
 
     Returns:
-        Bytes: the states of all layers, the widest layer's inner values, and the image while it is made smaller.
+        Bytes for the states of all layers, the widest layer's inner values, and the image during resizing.
     """
     positions = config.grid**2 + 1
     states = (config.num_layers + 1) * positions * config.hidden_dim
@@ -106,7 +106,7 @@ def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int
 def _batches(
     images: Tensor | Iterable[Image.Image], vision: VisionModel, crop: Crop, memory_budget: int
 ) -> Iterator[Tensor]:
-    """Prepared images, ``[batch, 3, image_size, image_size]``, as many at a time as the budget allows."""
+    """Preprocessed images, ``[batch, 3, image_size, image_size]``, as many at a time as the budget allows."""
     config = vision.config
     itemsize = next(vision.parameters()).element_size()
 
@@ -114,11 +114,11 @@ def _batches(
         return max(1, min(MAX_BATCH, memory_budget // bytes_per_image(config, itemsize, height, width)))
 
     if isinstance(images, Tensor):
-        # what is no batch of images is refused by name where it is prepared
+        # anything else than a batch of images is refused in preprocessing, with its name
         parts = images.split(size(images.shape[1], images.shape[2])) if images.ndim == 4 else [images]
         yield from (preprocess(part, config.image_size, crop) for part in parts if len(part) or part.ndim != 4)
         return
-    # made smaller one by one, so that no more than one of them is held at its own size
+    # resized one by one, so that only one at a time is in memory at full size
     rest = (preprocess([image], config.image_size, crop) for image in images)
     while batch := list(islice(rest, size(config.image_size, config.image_size))):
         yield torch.cat(batch)

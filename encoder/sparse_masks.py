@@ -1,17 +1,17 @@
-"""The masks of DALL·E's sparse transformer: row, column, transposed column, convolutional; and which layer has which.
+"""Masks of DALL·E's sparse transformer (row, column, transposed column, convolutional), and their order in the layers.
 
-A sequence is a caption of ``text_length`` positions and behind it the tokens of an image in raster order: row by row,
-each from left to right. All masks agree on the text. Text reads text causally and no image; image tokens read all text.
-They differ in what an image token reads of the image, which is always itself and some of the tokens before it.
+A sequence is a caption of ``text_length`` positions followed by the tokens of an image in raster order: row by row,
+each from left to right. All masks treat the text alike. Text reads text causally and no image; image tokens read all
+text. They differ in which image tokens an image token reads: always itself and some of the tokens before it.
 
 Shape and polarity are those of ``masks.py``: bool, ``[1, query, key]``, True = may be attended. Explained with a
 picture in docs/reference/dalle-masks.md.
 
-ru-DALL-E has the same row and column masks, two other convolutional ones, and another order of layers. They are here as
-variants, because weights only work with the masks that they were trained with.
+ru-DALL-E has the same row and column masks, two other convolutional ones, and another order of layers. They are
+included as variants, because weights only work with the masks they were trained with.
 
 Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 11; rudalle
-1.1.3, by what its masks are.
+1.1.3, by its masks.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from torch import Tensor
 from .masks import causal_mask
 
 LayerMask = Literal["row", "column", "convolutional"]
-"""What a layer attends. ``column`` is `column_mask`, or `transposed_column_mask` on transposed states, with the same
+"""Mask of a layer. ``column`` is `column_mask`, or `transposed_column_mask` on transposed states, with the same
 result."""
 
 KERNEL_SIZE = 11
-"""Rows and columns of the kernel in DALL·E itself, and in ru-DALL-E."""
+"""Kernel size in rows and columns, in DALL·E and ru-DALL-E."""
 
 MaskVariant = Literal["dalle", "rudalle-v2", "rudalle-v3"]
 MASK_VARIANTS: tuple[MaskVariant, ...] = get_args(MaskVariant)
-"""Whose convolutional mask and order of layers: the paper's, or those of ru-DALL-E's weights of version 2 or 3."""
+"""Variants of the convolutional mask and the order of layers: the paper's, or those of ru-DALL-E's weights, version 2
+or 3."""
 
 
 def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
-    """An image token reads back in raster order to the token above it (Figure 11a).
+    """Mask where an image token reads back in raster order to the token above it (Figure 11a).
 
     That is itself and as many tokens before it as a row has columns. The paper's extent counts the token itself: it
     is 5 for rows of 4, "so that the last token being attended to is the one in the same column of the previous row".
 
     Args:
-        text_length: Positions of text, 0 or more.
+        text_length: Text positions, at least 0.
         grid: ``(rows, columns)`` of the image.
 
     Returns:
         ``[1, s, s]``, bool, with s = text_length + rows * columns.
 
     Raises:
-        ValueError: If ``text_length`` is negative, or ``grid`` is not two numbers from 1.
+        ValueError: If ``text_length`` is negative, or ``grid`` is not two positive numbers.
 
     >>> row_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
@@ -60,9 +61,9 @@ def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
 
 
 def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
-    """An image token reads itself and the tokens above it in its column (Figure 11b).
+    """Mask where an image token reads itself and the tokens above it in its column (Figure 11b).
 
-    Args, result and errors as of `row_mask`.
+    Args, result and errors as in `row_mask`.
 
     >>> column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]]
@@ -72,14 +73,14 @@ def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
 
 
 def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
-    """The column mask for states whose image is transposed, so that it stands column by column (Figure 11c).
+    """Column mask for states with a transposed image, stored column by column (Figure 11c).
 
-    The tokens of a column are neighbours then, and what is attended lies in dense blocks instead of scattered cells.
-    With ``order = transposed_order(text_length, grid)`` it is ``column_mask(...)[:, order][:, :, order]``. Attention
-    under it on ``hidden[:, order]`` gives what attention under the column mask gives on ``hidden``, in that order. The
-    text does not move: both masks have the same rows and columns for it.
+    Then the tokens of a column are neighbours, and the mask consists of dense blocks instead of scattered cells. With
+    ``order = transposed_order(text_length, grid)`` it is ``column_mask(...)[:, order][:, :, order]``. Attention with it
+    on ``hidden[:, order]`` equals attention with the column mask on ``hidden``, in that order. The text does not move:
+    both masks have the same rows and columns for it.
 
-    Args, result and errors as of `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args, result and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
 
     >>> transposed_column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
@@ -90,15 +91,15 @@ def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
 
 
 def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
-    """The order of positions that transposes the image and leaves the text where it is.
+    """Order of positions that transposes the image and keeps the text in place.
 
-    ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with
-    ``(columns, rows)`` takes them back.
+    ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with ``(columns,
+    rows)`` reverses it.
 
-    Args and errors as of `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
 
     Returns:
-        ``[s]``, int64: for each new position the old one.
+        ``[s]``, int64: the old position for each new one.
 
     >>> transposed_order(1, (2, 3)).tolist()
     [0, 1, 4, 2, 5, 3, 6]
@@ -111,20 +112,20 @@ def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
 def convolutional_mask(
     text_length: int, grid: Sequence[int], *, kernel_size: int = KERNEL_SIZE, variant: MaskVariant = "dalle"
 ) -> Tensor:
-    """An image token reads the square around it, as far as that lies before it in raster order (Figure 11d).
+    """Mask where an image token reads the square around it up to itself in raster order (Figure 11d).
 
-    The variants differ in what becomes of a part of the square that sticks out of the image:
+    The variants differ in the parts of the square outside the image:
 
-    - ``dalle``: It wraps around as the row mask does. The square's cell ``down`` rows and ``right`` columns away is the
-      token ``down * columns + right`` places away in raster order. So what sticks out to the right comes in again at
-      the left, one row further down, and what sticks out to the left at the right, one row further up. This is a
-      convolution over the sequence of image tokens, where nothing comes before the first.
-    - ``rudalle-v2``: Opposite edges of the image meet, as on a torus: what sticks out comes in again at the other end
-      of the same rows, or of the same columns. Tokens of the last rows therefore read the first rows as well.
-    - ``rudalle-v3``: It is cut off.
+    - ``dalle``: They wrap around as in the row mask. The square's cell ``down`` rows and ``right`` columns away is the
+      token ``down * columns + right`` places away in raster order. So parts beyond the right edge continue at the left,
+      one row further down, and parts beyond the left edge at the right, one row further up. This is a convolution over
+      the sequence of image tokens, where nothing comes before the first.
+    - ``rudalle-v2``: Opposite edges of the image meet, as on a torus: outside parts continue at the other end of the
+      same rows, or of the same columns. Tokens of the last rows therefore read the first rows as well.
+    - ``rudalle-v3``: They are cut off.
 
-    Args, result and errors as of `row_mask`. ``kernel_size``, the rows and columns of the square, is an odd number from
-    1: 3 in the figure, 11 in the models. ``variant`` is one of `MASK_VARIANTS`.
+    Args, result and errors as in `row_mask`. ``kernel_size``, the rows and columns of the square, is a positive odd
+    number: 3 in the figure, 11 in the models. ``variant`` is one of `MASK_VARIANTS`.
 
     >>> convolutional_mask(0, (2, 2), kernel_size=1).int().tolist()
     [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]
@@ -136,7 +137,7 @@ def convolutional_mask(
     half = kernel_size // 2
     if variant == "dalle":
         reach = torch.arange(-half, half + 1)
-        kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the middle to each cell
+        kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the centre to each cell
         return _behind_text(text_length, torch.isin(_distances(rows * columns), kernel))
     place = torch.arange(rows * columns)
     is_near = torch.ones(len(place), len(place), dtype=torch.bool)
@@ -149,20 +150,20 @@ def convolutional_mask(
 
 
 def layer_schedule(num_layers: int, variant: MaskVariant = "dalle") -> list[LayerMask]:
-    """Which mask each layer has: the last the convolutional one, of the others 2, 6, 10, ... the column one.
+    """Mask of each layer: the last has the convolutional one, of the others 2, 6, 10, ... the column mask.
 
     In both variants of ru-DALL-E layers 2, 6, 10, ... have the column mask even where one of them is the last. Models
-    of such a number of layers have no convolutional one.
+    with such a number of layers have no convolutional mask.
 
     Args:
         num_layers: Attention layers, 64 in DALL·E.
         variant: One of `MASK_VARIANTS`.
 
     Returns:
-        One name for each layer, the first layer's first.
+        One name per layer, in order.
 
     Raises:
-        ValueError: If there is no layer, or no such variant.
+        ValueError: If there is no layer, or the variant is unknown.
 
     >>> layer_schedule(6)
     ['row', 'column', 'row', 'row', 'row', 'convolutional']
@@ -193,13 +194,13 @@ def _check_variant(variant: str) -> None:
 
 
 def _distances(num_tokens: int) -> Tensor:
-    """``[query, key]``: how many places before the query a key stands in raster order; below 0 where it comes later."""
+    """``[query, key]``: distance in raster order from a key to a later query; negative for later keys."""
     place = torch.arange(num_tokens)
     return place.unsqueeze(1) - place
 
 
 def _behind_text(text_length: int, image: Tensor) -> Tensor:
-    """Put ``[image query, image key]`` behind a text that everything may read, and take the future away."""
+    """Prepend a text that every position may read to ``[image query, image key]``, and apply causality."""
     length = text_length + len(image)
     mask = torch.ones(1, length, length, dtype=torch.bool)
     mask[:, text_length:, text_length:] = image

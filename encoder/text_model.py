@@ -23,26 +23,26 @@ from .rotary import Rotation, rotation
 
 
 class TextOutput(NamedTuple):
-    """What the text tower computes from one batch of chunks."""
+    """Output of the text tower for one batch of chunks."""
 
     hidden: Tensor
-    """``[b, s, d]``: the layer that clip skip selects, with or without the final layer norm."""
+    """``[b, s, d]``: the layer selected by clip skip, with or without the final layer norm."""
     pooled: Tensor
     """``[b, d]``: last layer, final layer norm, at the first EOS. Not affected by clip skip."""
     projected: Tensor | None
-    """``[b, p]``: pooled times the text projection; None without one."""
+    """``[b, p]``: pooled times the text projection, or None without one."""
     hidden_states: tuple[Tensor, ...]
-    """H_0 (embeddings) to H_N, each ``[b, s, d]``, none of them normed."""
+    """H_0 (embeddings) to H_N, each ``[b, s, d]``, without the final norm."""
 
 
 Vectors = Mapping[tuple[int, int], Tensor]
-"""By chunk and position: what stands there in place of the token embedding, ``[d]``, float. Textual inversion."""
+"""Vectors that replace the token embedding, by chunk and position, ``[d]``, float. Textual inversion."""
 
 
 class TextEmbeddings(nn.Module):
     """Token embedding plus learned position embedding (Definitions 5.1 and 5.9, equations 53 to 55).
 
-    With rotary positions the token embedding alone.
+    With rotary positions only the token embedding.
     """
 
     def __init__(self, config: TextConfig) -> None:
@@ -56,8 +56,8 @@ class TextEmbeddings(nn.Module):
 
         Args:
             ids: ``[b, s]``, int64.
-            vectors: What replaces the token embedding in some places.
-            positions: ``[b, s]``, int64, from 0 to below ``context_length``; None: a row has 0, 1, 2, ...
+            vectors: Replacements of the token embedding at some positions.
+            positions: ``[b, s]``, int64, from 0 to below ``context_length``; None for 0, 1, 2, ... in each row.
 
         Returns:
             ``[b, s, d]``.
@@ -73,7 +73,7 @@ class TextEmbeddings(nn.Module):
         return tokens + self.position_embedding.weight[: ids.shape[1]]
 
     def _fitting(self, vector: Tensor, tokens: Tensor) -> Tensor:
-        """A vector in the type and on the device of the token embeddings."""
+        """A vector with the type and device of the token embeddings."""
         dim = self.token_embedding.embedding_dim
         if vector.shape != (dim,):
             raise ValueError(
@@ -117,13 +117,13 @@ class TextModel(nn.Module):
         """Encode chunks.
 
         Args:
-            ids: ``[b, s]``, int64 token ids, s up to ``config.context_length``. Where a vector stands, the id counts
-                only in the search for the first EOS.
-            mask: Bool, ``[b, s]`` (keys) or ``[b or 1, s or 1, s]`` (query by key), True = may be attended. It adds to
-                causality unless ``is_causal`` is False. None: nothing but causality.
-            vectors: What replaces the token embedding of some positions.
-            is_causal: Whether a position is kept from seeing later ones, as CLIP was trained.
-            clip_skip: Which layer ``hidden`` is: 1 = last, 2 = penultimate, ... ``num_layers + 1`` = the embeddings.
+            ids: ``[b, s]``, int64 token ids, s up to ``config.context_length``. At the position of a vector, the id
+                matters only in the search for the first EOS.
+            mask: Bool, ``[b, s]`` (keys) or ``[b or 1, s or 1, s]`` (query by key), True = may be attended. It is
+                combined with causality unless ``is_causal`` is False. None: causality only.
+            vectors: Replacements of the token embedding at some positions.
+            is_causal: Whether positions see only earlier ones, as in CLIP's training.
+            clip_skip: Layer of ``hidden``: 1 = last, 2 = penultimate, ... ``num_layers + 1`` = the embeddings.
             final_norm: Whether ``hidden`` passes the final layer norm.
 
         Raises:
@@ -150,13 +150,13 @@ class TextModel(nn.Module):
         return TextOutput(hidden, pooled, projected, tuple(states))
 
     def rotation(self, positions: Tensor) -> Rotation | None:
-        """What queries and keys of these positions, ``[s]`` or ``[b, s]``, pass; None where positions are learned."""
+        """Rotation for queries and keys at these positions, ``[s]`` or ``[b, s]``; None if positions are learned."""
         return rotation(positions, self.config.head_dim) if self.config.positions == "rotary" else None
 
     def _attention_mask(self, ids: Tensor, mask: Tensor | None, is_causal: bool) -> tuple[Tensor | None, bool]:
         """Product of the caller's mask and causality as ``[b or 1, 1, s, s]``, or None with the causal flag.
 
-        A mask that hides nothing is dropped, so that it takes the same kernel as no mask on every device.
+        A mask that hides nothing is dropped, so that it uses the same kernel as no mask on every device.
         """
         if mask is None:
             return None, is_causal
@@ -170,7 +170,7 @@ class TextModel(nn.Module):
 
 
 def check_ids(ids: Tensor, config: TextConfig) -> None:
-    """Raise ValueError unless ``ids`` are ``[chunks, s]`` with no more positions than the encoder has."""
+    """Raise ValueError unless ``ids`` are ``[chunks, s]`` with at most the encoder's number of positions."""
     if ids.ndim != 2 or ids.shape[1] > config.context_length:
         raise ValueError(f"ids must be [chunks, up to {config.context_length}], got {list(ids.shape)}")
 
@@ -185,11 +185,11 @@ def check_clip_skip(clip_skip: int, num_layers: int) -> None:
 
 
 def first_eos(ids: Tensor, eos_id: int) -> Tensor:
-    """Position of the first EOS in each row, or the last position where there is none.
+    """Position of the first EOS in each row, or the last position if there is none.
 
     Args:
         ids: ``[b, s]``, token ids.
-        eos_id: Id of EOS. Searched by value: the arg-max rule of the original release fails for ids above it.
+        eos_id: Id of EOS. Found by value: the arg-max rule of the original release fails for ids above it.
 
     Returns:
         ``[b]``, int64.
@@ -202,9 +202,9 @@ def first_eos(ids: Tensor, eos_id: int) -> Tensor:
 
 
 class TextEncoder:
-    """A text tower with its layer choice, as a function from token ids to an `Encoding`.
+    """A text tower with a chosen layer, as a function from token ids to an `Encoding`.
 
-    This is the native one of the encode functions that prompt weighting works on.
+    This is our native encode function for prompt weighting.
     """
 
     def __init__(
@@ -216,10 +216,10 @@ class TextEncoder:
             model: The tower.
             clip_skip: 1 = last layer, 2 = penultimate, ...
             final_norm: Whether the chosen layer passes the final layer norm.
-            projected: Whether pooled vectors pass the text projection. Stable Diffusion 1.x wants them without.
+            projected: Whether to apply the text projection to pooled vectors. Stable Diffusion 1.x uses them without.
 
         Raises:
-            ValueError: If ``clip_skip`` is out of range, or a projection is asked for that the model does not have.
+            ValueError: If ``clip_skip`` is out of range, or ``projected`` is True for a model without projection.
         """
         check_clip_skip(clip_skip, model.config.num_layers)
         if projected and model.text_projection is None:
@@ -239,8 +239,8 @@ class TextEncoder:
         """Encode chunks of token ids.
 
         Args:
-            ids: One list of 77 for each chunk. In place of an id there may be anything with ``vector``, ``[d]``, which
-                replaces the token embedding, and ``placeholder``, the id beneath it.
+            ids: One list of 77 ids per chunk. An id may also be an object with ``vector``, ``[d]``, which replaces the
+                token embedding, and ``placeholder``, the id beneath it.
             mask: As in `TextModel.forward`.
             is_causal: As in `TextModel.forward`.
 
@@ -265,7 +265,7 @@ class TextEncoder:
 
     @staticmethod
     def split(ids: Sequence[Sequence[Any]]) -> tuple[list[list[int]], dict[tuple[int, int], Tensor]]:
-        """Token ids, and by chunk and position the vectors that stand above them."""
+        """Token ids, and by chunk and position the vectors above them."""
         vectors: dict[tuple[int, int], Tensor] = {}
         plain = [list(chunk) for chunk in ids]
         for row, chunk in enumerate(plain):

@@ -1,8 +1,8 @@
-"""CLIP's byte-pair tokenizer, with the place in the text that every token came from.
+"""CLIP's byte-pair tokenizer, with the position of every token in the text.
 
-Reads the vocabulary that ships beside this file and runs it on the ``tokenizers`` library, the engine that
-transformers' CLIPTokenizer runs on. It does less than that to the same end: white space between words is not cleaned up
-before it is dropped, and words are not split a second time. Adds no BOS, EOS or padding.
+Reads the vocabulary shipped with this package and runs it on the ``tokenizers`` library, the engine of transformers'
+CLIPTokenizer. It does less for the same result: whitespace between words is not cleaned up before it is dropped, and
+words are not split a second time. It adds no BOS, EOS or padding.
 
 Source: A. Radford et al., 2021; transformers 5.23 ``CLIPTokenizer``; docs/reference/syntaxes.md, "Tokens".
 """
@@ -28,19 +28,18 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class TokenSpan(NamedTuple):
-    """One token and the text it stands for."""
+    """One token and its text."""
 
     id: int
     """Vocabulary id."""
     start: int
-    """First code point of the text it came from."""
+    """First code point of its text."""
     end: int
-    """One past the last code point. Several tokens share one span where a character takes several, as in CJK or
-    emoji."""
+    """One past the last code point. Several tokens share one span if they make up one character, as in CJK or emoji."""
 
 
 class Tokenizer:
-    """Text to token ids with spans, equal to transformers' CLIPTokenizer without special tokens.
+    """Tokenizer with spans, equal to transformers' CLIPTokenizer without special tokens.
 
     >>> tokenizer = Tokenizer()
     >>> tokenizer("a red cat")
@@ -51,7 +50,7 @@ class Tokenizer:
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
         merges = read_merges()
-        # ids count: 256 bytes, the same with an end-of-word mark, the merges in order, BOS, EOS
+        # order of ids: 256 bytes, the same with an end-of-word mark, the merges in order, BOS, EOS
         alone = byte_symbols()
         vocabulary = [*alone, *(symbol + END_OF_WORD for symbol in alone), *map("".join, merges)]
         vocabulary += [BOS_TEXT, EOS_TEXT]
@@ -94,7 +93,7 @@ class Tokenizer:
         return tokens if text.isascii() else _cover_combining_marks(text, tokens)
 
     def words(self, text: str) -> list[str]:
-        """The words of a text before any pair is joined, a printable character for each byte of theirs.
+        """Words of a text before any merge, with a printable character for each byte.
 
         >>> Tokenizer().words("Crème, 2!")
         ['crÃ¨me', ',', '2', '!']
@@ -103,7 +102,7 @@ class Tokenizer:
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normal)]
 
     def symbol(self, token_id: int) -> str:
-        """The vocabulary entry of an id, ``</w>`` included where it ends a word.
+        """Vocabulary entry of an id, including ``</w>`` at the end of a word.
 
         >>> Tokenizer().symbol(2368)
         'cat</w>'
@@ -112,7 +111,7 @@ class Tokenizer:
 
 
 def without_surrogates(text: str) -> str:
-    r"""The text with U+FFFD for each lone surrogate, which no tokenizer accepts; its length stays.
+    r"""Replace each lone surrogate, which no tokenizer accepts, by U+FFFD; the length stays the same.
 
     >>> ascii(without_surrogates("a\ud800b"))
     "'a\\ufffdb'"
@@ -122,12 +121,12 @@ def without_surrogates(text: str) -> str:
 
 @cache
 def default_tokenizer() -> Tokenizer:
-    """The one shared `Tokenizer`, built at its first use."""
+    """The shared `Tokenizer`, built on first use."""
     return Tokenizer()
 
 
 def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan]:
-    """Stretch each span over the combining marks behind it, which NFC has drawn into its last character."""
+    """Extend each span over the combining marks after it, which NFC has merged into its last character."""
     covered: list[TokenSpan] = []
     next_start = len(text)
     for token in reversed(tokens):
@@ -140,14 +139,14 @@ def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan
 
 
 def read_merges() -> list[tuple[str, str]]:
-    """The pairs of symbols that the vocabulary file joins, in their order."""
+    """Pairs of symbols that the vocabulary file joins, in order."""
     with gzip.open(VOCABULARY_FILE, "rt", encoding="utf-8") as file:
-        lines = file.read().split("\n")[1 : _NUM_MERGES + 1]  # the first line is a heading
+        lines = file.read().split("\n")[1 : _NUM_MERGES + 1]  # the first line is a header
     return [(left, right) for left, right in (line.split() for line in lines)]
 
 
 def byte_symbols() -> list[str]:
-    """One printable character for each byte, in the order of their ids: printable Latin-1 first, then the rest."""
+    """A printable character for each byte, in the order of their ids: printable Latin-1 first, then the rest."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]

@@ -1,6 +1,6 @@
 """CLIP's image tower: preprocessed images in; hidden states, pooled and projected vectors out.
 
-A vision transformer: the image is cut into patches, each patch is mapped to one vector, a class vector is put in front,
+A vision transformer: the image is cut into patches, each patch is mapped to one vector, a class vector is prepended,
 and the blocks of the text tower run over all of them, without a mask.
 
 Shapes: b = images, g = patches along a side, s = 1 + g * g positions, d = hidden_dim, p = projection_dim.
@@ -21,20 +21,20 @@ from .layers import Encoder, projection
 
 
 class VisionOutput(NamedTuple):
-    """What the image tower computes from one batch of images."""
+    """Output of the image tower for one batch of images."""
 
     hidden: Tensor
-    """``[b, s, d]``: the last layer, not normed; the class vector's row first."""
+    """``[b, s, d]``: the last layer before the final norm; the class vector's row first."""
     pooled: Tensor
-    """``[b, d]``: the class vector's row of the last layer, through the post norm."""
+    """``[b, d]``: the class vector's row of the last layer after the post norm."""
     projected: Tensor | None
-    """``[b, p]``: pooled times the projection; None without one."""
+    """``[b, p]``: pooled times the projection, or None without one."""
     hidden_states: tuple[Tensor, ...]
     """H_0 (embeddings after the pre norm) to H_N, each ``[b, s, d]``."""
 
 
 class PatchEmbeddings(nn.Module):
-    """A vector for each patch, a class vector in front, and a learned position for each."""
+    """A vector for each patch after a class vector, plus a learned position embedding for each."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class PatchEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.grid**2 + 1, config.hidden_dim)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """``[b, 3, image_size, image_size]`` to ``[b, s, d]``."""
+        """Embed ``[b, 3, image_size, image_size]`` as ``[b, s, d]``."""
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)  # [b, d, g, g] -> [b, g * g, d]
         first = self.class_embedding.expand(len(pixels), 1, -1)
         return torch.cat([first, patches], dim=1) + self.position_embedding.weight
@@ -71,7 +71,7 @@ class VisionModel(nn.Module):
         """Encode images.
 
         Args:
-            pixels: ``[b, 3, image_size, image_size]``, normalised as ``images.py`` does.
+            pixels: ``[b, 3, image_size, image_size]``, normalised as in ``images.py``.
 
         Raises:
             ValueError: If the images have another shape.

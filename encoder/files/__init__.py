@@ -1,1 +1,1 @@
-"""CLIP in safetensors files: every layout in use, read, checked and refused."""
+"""CLIP in safetensors files: every common layout, read, checked or refused."""

@@ -1,8 +1,8 @@
-"""Reading CLIP text encoders out of safetensors files, and making seeded ones where there is no file.
+"""Reading CLIP text encoders from safetensors files, and making seeded ones without a file.
 
-``layouts.py`` says which files are read: those of Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of Stable
-Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; what no shape tells,
-the activation and the id of padding, comes from the tower's released config.
+``layouts.py`` defines the supported files: those of Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
+Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; the activation
+and the padding id, which shapes do not tell, come from the tower's released config.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from .tensor_file import CheckpointError, TensorFile, open_tensor_file
 Model = TypeVar("Model", bound=nn.Module)
 
 MAX_GROUPS = 20
-"""Of more groups of ignored keys than this the rest are only counted."""
+"""Maximum number of groups of ignored keys listed; the rest are only counted."""
 
 
 @dataclass(frozen=True)
 class TowerReport:
-    """What one text tower of a file is, and which keys it took."""
+    """Report on one text tower of a file, and the keys it used."""
 
     tower: str
     """ComfyUI's name for it: ``clip_l``, ``clip_g`` or ``clip_h``."""
     layout: str
-    """What a file with a tower in that place is called."""
+    """Name of the file layout."""
     config: TextConfig
-    """Sizes read off the shapes."""
+    """Sizes inferred from shapes."""
     is_activation_given: bool
-    """Whether the caller chose the activation. A file does not tell it, so else the tower's released one is assumed."""
+    """Whether the caller chose the activation. Files do not store it, so otherwise that of the released tower is
+    assumed."""
     dtypes: tuple[str, ...]
-    """Types the used tensors had in the file, e.g. ``float16``."""
+    """Types of the used tensors in the file, e.g. ``float16``."""
     used: tuple[str, ...]
-    """Keys that went into the model."""
+    """Keys loaded into the model."""
     missing: tuple[str, ...]
-    """Optional keys the file does not have. A missing required key is an error."""
+    """Optional keys missing in the file. A missing required key is an error."""
 
     def __str__(self) -> str:
         """Summarise in a few lines."""
@@ -66,22 +67,22 @@ class TowerReport:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of every key of a file."""
+    """Report on every key in a file: loaded, missing or ignored."""
 
     file: str
     """Name of the file."""
     towers: tuple[TowerReport, ...]
-    """The towers that were read, in the order L, G, H."""
+    """Towers that were read, in the order L, G, H."""
     ignored: tuple[str, ...]
-    """Keys that belong to something else: U-Net, VAE, image tower, a second copy of a text tower, ..."""
+    """Keys of other parts: U-Net, VAE, image tower, a second copy of a text tower, ..."""
 
     @property
     def layout(self) -> str:
-        """What kind of file it is."""
+        """Kind of file."""
         return ", ".join(dict.fromkeys(tower.layout for tower in self.towers))
 
     def __str__(self) -> str:
-        """Summarise in a few lines, ignored keys counted by their first part."""
+        """Summarise in a few lines, with ignored keys counted by their first part."""
         lines = [f"{self.file}: {self.layout}", *("  " + str(tower).replace("\n", "\n  ") for tower in self.towers)]
         if self.ignored:
             groups = Counter(key.split(".")[0] for key in self.ignored)
@@ -102,10 +103,10 @@ def load_text_models(
 
     Args:
         path: The file.
-        dtype: Type of the models' weights and of their arithmetic.
-        device: Where the models shall be.
+        dtype: Type of the models' weights and computation.
+        device: Device of the models.
         activation: Non-linearity of every tower. None: quick_gelu for ``clip_l`` and gelu for the others, as released.
-            OpenCLIP's own ViT-L/14 has gelu, which no file tells.
+            OpenCLIP's own ViT-L/14 has gelu, which files do not store.
 
     Returns:
         The models by name, ``clip_l``, ``clip_g`` and ``clip_h`` in this order, in evaluation mode without gradients,
@@ -125,7 +126,7 @@ def load_text_models(
             with torch.device("meta"):
                 model = models[tower.name] = TextModel(config)
             dtypes, used = load_weights(file, tower, model, dtype, device)
-            if config.positions == "rotary":  # the empty table that says so
+            if config.positions == "rotary":  # the empty table that indicates it
                 used = (*used, tower.source(POSITION_NAME, file.shapes).key)
             report = TowerReport(
                 tower=tower.name,
@@ -142,9 +143,9 @@ def load_text_models(
 
 
 def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> TextModel:
-    """A model with random weights that depend only on ``seed``: real wiring, no meaning.
+    """Model with random weights that depend only on ``seed``: real architecture, meaningless results.
 
-    LayerNorm gains spread around 1 and biases around 0. With the usual gain 1 and bias 0 every row of the last hidden
+    LayerNorm gains vary around 1 and biases around 0. With the usual gain 1 and bias 0 every row of the last hidden
     state would have mean zero, and the mean ratios of some weighting schemes would be rounding noise.
 
     Args:
@@ -161,7 +162,7 @@ def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torc
 def seeded_vision_model(
     config: VisionConfig = VISION_TOWERS["L/14"], *, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> VisionModel:
-    """As `seeded_text_model`, for an image tower."""
+    """Same as `seeded_text_model`, for an image tower."""
     return _seeded(VisionModel, config, seed).to(dtype)
 
 
@@ -183,24 +184,24 @@ def _seeded(kind: Callable[[Any], Model], config: TextConfig | VisionConfig, see
 def load_weights(
     file: TensorFile, tower: FoundTower, model: nn.Module, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fill a model that was made without memory from a tower of a file.
+    """Fill a model created without memory from a tower of a file.
 
     Args:
         file: The file.
-        tower: Which tower.
-        model: On the device ``meta``; afterwards on ``device``, in evaluation mode without gradients.
+        tower: The tower.
+        model: Model on the device ``meta``; afterwards on ``device``, in evaluation mode without gradients.
         dtype: Type of the model's weights.
-        device: Where it shall be.
+        device: Device of the model.
 
     Returns:
         Types the used tensors had in the file, and their keys.
 
     Raises:
-        CheckpointError: If the tensors do not fit, or hold values that ``dtype`` cannot.
+        CheckpointError: If the tensors do not fit, or contain values beyond ``dtype``.
     """
     sources = file.sources(tower, model)
     tensors = {name: file.tensor(source) for name, source in sources.items()}
-    # copies: safetensors' tensors are the file itself, which could then be neither replaced (Windows) nor overwritten
+    # copies: safetensors' tensors map the file, which could then not be replaced (Windows) or overwritten
     copies = {name: tensor.to(device, dtype, copy=True) for name, tensor in tensors.items()}
     for name, copy in copies.items():
         problem = overflow(tensors[name], copy)

@@ -1,12 +1,12 @@
-"""Where CLIP's towers sit in files, and what their parameters are called there.
+"""Locations of CLIP's towers in files, and the keys of their parameters.
 
-Owns the tables of prefixes and key names; ``tensor_file.py`` reads files by them. A table goes from a file's key to our
-parameter name, with ``{}`` for the number of a layer. Three things are not told by names alone: OpenCLIP stacks query,
-key and value into one tensor, which is called ``qkv_proj`` here, and stores its projections transposed; Long-CLIP has
-its positions in two tensors.
+Holds the tables of prefixes and key names; ``tensor_file.py`` reads files by them. A table maps a file's key to our
+parameter name, with ``{}`` for the number of a layer. Three things do not follow from names alone: OpenCLIP stacks
+query, key and value into one tensor, which is called ``qkv_proj`` here, and stores its projections transposed;
+Long-CLIP has its positions in two tensors.
 
 Source: key names as found in files of openai/clip-vit-large-patch14 and Stable Diffusion 1.5, as written by open_clip
-3.3.0, and as ComfyUI 0.29 and Forge take them from Stable Diffusion 2.x and SDXL checkpoints; B. Zhang et al.,
+3.3.0, and as read by ComfyUI 0.29 and Forge from Stable Diffusion 2.x and SDXL checkpoints; B. Zhang et al.,
 "Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024.
 """
 
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from ..config import TOWERS
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shape of the tensor behind each key of a file."""
+"""Shape of each tensor in a file, by key."""
 KeyTable = Mapping[str, str]
-"""A file's key, without its prefix, to our parameter name."""
+"""From a file's key, without its prefix, to our parameter name."""
 
 TOKEN_NAME = "embeddings.token_embedding.weight"
 POSITION_NAME = "embeddings.position_embedding.weight"
@@ -33,7 +33,7 @@ VISUAL_PROJECTION_NAME = "visual_projection.weight"
 
 _KINDS = ("weight", "bias")
 KEPT_POSITIONS = 20
-"""Long-CLIP's own files have the first positions, which it kept from CLIP, in one tensor, and the others in another."""
+"""Long-CLIP's own files keep CLIP's first positions in one tensor, and the others in another."""
 _LATER_SUFFIX = "_res"
 _THIRDS = ("q_proj", "k_proj", "v_proj")
 _TRANSPOSED = ("text_projection", "visual.proj")
@@ -55,14 +55,14 @@ _OWN = (TOKEN_NAME, POSITION_NAME, *_BLOCK, "final_layer_norm.weight", "final_la
 _PROJECTION: KeyTable = {"text_projection.weight": PROJECTION_NAME, "text_projection": PROJECTION_NAME}
 
 HUGGING_FACE: KeyTable = {f"text_model.{name}": name for name in _OWN} | dict(_PROJECTION)
-"""transformers before 5; the projection stands beside the tower, and transposed in old files of ComfyUI's CLIPSave."""
+"""transformers before 5; the projection is outside the tower, and transposed in old files of ComfyUI's CLIPSave."""
 
 TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
 """transformers from 5 on, which dropped ``text_model.``; our own names."""
 
 
 def _both(names: Mapping[str, str]) -> dict[str, str]:
-    """Names of weights and of biases."""
+    """Names of weights and biases."""
     return {f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in names.items() for kind in _KINDS}
 
 
@@ -89,13 +89,13 @@ OPENCLIP: KeyTable = {
     **_both({"ln_final": "final_layer_norm"}),
     **_PROJECTION,
 }
-"""OpenAI's release and open_clip, which can also be told to make the projection a linear layer."""
+"""OpenAI's release and open_clip, which can also make the projection a linear layer."""
 
 _OWN_VISION: KeyTable = {
     CLASS_NAME: CLASS_NAME,
     PATCH_NAME: PATCH_NAME,
     POSITION_NAME: POSITION_NAME,
-    **_both({"pre_layrnorm": "pre_layer_norm", "post_layernorm": "post_layer_norm"}),  # as the program misspells it
+    **_both({"pre_layrnorm": "pre_layer_norm", "post_layernorm": "post_layer_norm"}),  # misspelled in the program
     **{name: name for name in _BLOCK},
 }
 _VISUAL_PROJECTION: KeyTable = {"visual_projection.weight": VISUAL_PROJECTION_NAME}
@@ -103,7 +103,7 @@ _VISUAL_PROJECTION: KeyTable = {"visual_projection.weight": VISUAL_PROJECTION_NA
 HUGGING_FACE_VISION: KeyTable = {f"vision_model.{key}": name for key, name in _OWN_VISION.items()} | dict(
     _VISUAL_PROJECTION
 )
-"""transformers, for an image tower with its projection or beside a text tower."""
+"""transformers, for an image tower with its projection or together with a text tower."""
 
 TRANSFORMERS_5_VISION: KeyTable = {**_OWN_VISION, **_VISUAL_PROJECTION}
 """transformers from 5 on, for an image tower alone."""
@@ -121,30 +121,30 @@ OPENCLIP_VISION: KeyTable = {
 
 @dataclass(frozen=True)
 class Place:
-    """One place in a file where a text tower may be."""
+    """A possible location of a text tower in a file."""
 
     prefix: str
-    """What stands before every key of the tower."""
+    """Prefix of all keys of the tower."""
     table: KeyTable
-    """How the keys are named behind the prefix."""
+    """Key naming scheme after the prefix."""
     layout: str
-    """What a file with a tower there is called."""
+    """Name of the layout of a file with a tower here."""
     tower: str | None = None
-    """Which tower it is; None where the width has to tell."""
+    """Name of the tower, or None to infer it from the width."""
     width: int | None = None
-    """The only width that this entry is for; None for any."""
+    """The only width this entry applies to, or None for any."""
 
     @property
     def layer_prefix(self) -> str:
-        """What the keys of its layers begin with, the number being next."""
+        """Beginning of the keys of its layers, before the layer number."""
         return self.prefix + next(key for key in self.table if "{}" in key).partition("{}")[0]
 
     def key_of(self, name: str) -> str:
-        """The key of a parameter; of the token or class embedding, by which a tower is recognised."""
+        """Key of a parameter; by that of the token or class embedding, a tower is recognised."""
         return self.prefix + next(key for key, own in self.table.items() if own == name)
 
     def layers_in(self, shapes: Shapes) -> tuple[str, ...]:
-        """What stands for the numbers of its layers in a file."""
+        """Layer numbers as written in a file."""
         prefix = self.layer_prefix
         return tuple({key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)})
 
@@ -175,30 +175,30 @@ PLACES = (
         for tower in TOWERS
     ),
 )
-"""Every place of a text tower in use, best known first."""
+"""Known locations of a text tower, most common first."""
 
 VISION_PLACES = (
     Place("", HUGGING_FACE_VISION, "Hugging Face image model"),
     Place("", OPENCLIP_VISION, "OpenAI or OpenCLIP model"),
     Place("", TRANSFORMERS_5_VISION, "Hugging Face image model (transformers 5)"),
 )
-"""Every place of an image tower in use."""
+"""Known locations of an image tower."""
 
 
 class Source(NamedTuple):
-    """Where one of our parameters is in a file."""
+    """Location of a model parameter in a file."""
 
     key: str
-    """The file's key, which the file need not have."""
+    """The file's key, possibly missing in the file."""
     third: int | None
-    """0, 1 or 2 for query, key or value in a stacked tensor; None where the tensor is ours alone."""
+    """0, 1 or 2 for query, key or value in a stacked tensor; None for a separate tensor."""
     is_transposed: bool
-    """Whether the file has the matrix transposed."""
+    """Whether the matrix is transposed in the file."""
     later_key: str | None = None
-    """The key of a tensor of the same shape that has all rows but the first `KEPT_POSITIONS`, if there is one."""
+    """Key of a second tensor with all rows but the first `KEPT_POSITIONS`, if there is one."""
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the file's tensor for a parameter of this shape."""
+        """Shape in the file of a parameter of this shape."""
         if self.third is not None:
             return (len(_THIRDS) * shape[0], *shape[1:])
         return shape[::-1] if self.is_transposed else shape
@@ -210,12 +210,12 @@ class FoundTower(NamedTuple):
     name: str
     """ComfyUI's name for a text tower: ``clip_l``, ``clip_g`` or ``clip_h``; ``vision`` for an image tower."""
     place: Place
-    """Where it is."""
+    """Location of the tower."""
     layers: tuple[str, ...]
-    """What stands in the file for the numbers of its layers, which may be anything."""
+    """Layer numbers as written in the file, which may be anything."""
 
     def source(self, name: str, shapes: Shapes) -> Source:
-        """Where a parameter is in the file or, if it is missing, where it is looked for first."""
+        """Location of a parameter in the file or, if it is missing, the first location to search."""
         match = LAYER_NUMBER.search(name)
         number = match.group() if match else ""
         pattern = LAYER_NUMBER.sub("{}", name)
@@ -232,15 +232,15 @@ class FoundTower(NamedTuple):
 
 
 def find_towers(shapes: Shapes) -> list[FoundTower]:
-    """Every text tower in a file, in the order of `TOWERS`.
+    """All text towers in a file, in the order of `TOWERS`.
 
-    A tower that a file has in two places is taken from the one that is listed first.
+    A tower found at two locations is read from the one listed first.
 
     Args:
         shapes: The file's keys and shapes.
 
     Returns:
-        The towers; none for a file of something else.
+        The towers; empty for other files.
     """
     found: dict[str, FoundTower] = {}
     seen: set[str] = set()
@@ -257,7 +257,7 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
 
 
 def find_vision_tower(shapes: Shapes) -> FoundTower | None:
-    """The image tower in a file, or None.
+    """The image tower of a file, or None.
 
     Args:
         shapes: The file's keys and shapes.

@@ -1,4 +1,4 @@
-"""Values that become infinite where a tensor is turned into a narrower type: said, and never let through."""
+"""Detection of values that become infinite when a tensor is cast to a narrower type."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def overflow(stored: Tensor, cast: Tensor) -> str:
-    """Say that finite values of a tensor are no longer finite in another type, and what to do.
+    """Message about finite values that are no longer finite in another type, and how to avoid it.
 
     Args:
-        stored: The tensor as it was, of any shape and any floating point type.
-        cast: The same in the type that is wanted, on any device.
+        stored: The original tensor, of any shape and floating point type.
+        cast: The tensor in the target type, on any device.
 
     Returns:
-        What to say of it; the empty string if every finite value is still finite.
+        The message, or an empty string if all finite values are still finite.
     """
     wanted = torch.finfo(cast.dtype)
     if wanted.max >= torch.finfo(stored.dtype).max or bool(cast.isfinite().all()):

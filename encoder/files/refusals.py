@@ -1,4 +1,4 @@
-"""Files that were refused, and why: what takes long to refuse is not read again as long as it is the same file."""
+"""Refused files with their reasons: a file that takes long to refuse is not read again while it is unchanged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from threading import Lock
 
 MAX_REFUSALS = 256
-"""Refusals that a memory holds; the one not met for longest goes first."""
+"""Maximum number of refusals; the least recently used is dropped first."""
 SETTLED_NANOSECONDS = 2_000_000_000
-"""Two changes of a file within this time may carry the same time: FAT counts in steps of two seconds."""
+"""Changes of a file within this time may have the same timestamp: FAT counts in steps of two seconds."""
 
 
 class Refusals:
-    """The last refusals of some reader of files. Safe between threads.
+    """Recent refusals of a file reader. Thread-safe.
 
-    A file is the same as long as its path, its size and the time of its last change are. Only what is wrong with a file
-    itself is remembered: after an error of the system it is tried again, and so it is right after a change.
+    A file is identified by its path, size and modification time. Only problems with a file itself are stored: after a
+    system error it is tried again, as it is shortly after a change.
     """
 
     def __init__(self) -> None:
@@ -29,17 +29,17 @@ class Refusals:
 
     @contextmanager
     def remembered(self, path: Path) -> Generator[os.stat_result]:
-        """Refuse a file as it was refused before, or else remember how the lines inside refuse it.
+        """Raise the stored refusal of a file, or else store one raised within the context.
 
         Args:
             path: The file.
 
         Yields:
-            What the system says of it.
+            Its status.
 
         Raises:
-            OSError: If it is missing or cannot be looked at.
-            ValueError: Of the kind and with the message that it was refused with.
+            OSError: If it is missing or cannot be accessed.
+            ValueError: The stored error, with its type and message.
         """
         about = path.stat()
         key = (path, about.st_size, about.st_mtime_ns)
@@ -55,7 +55,7 @@ class Refusals:
             is_settled = abs(time.time_ns() - about.st_mtime_ns) > SETTLED_NANOSECONDS
             if is_settled and not isinstance(error.__cause__, OSError):
                 with self._lock:
-                    self._found[key] = type(error)(*error.args)  # a new one: an error that was raised keeps its frames
+                    self._found[key] = type(error)(*error.args)  # a new one, as a raised error keeps its frames alive
                     if len(self._found) > MAX_REFUSALS:
                         self._found.popitem(last=False)
             raise

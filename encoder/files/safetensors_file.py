@@ -1,7 +1,7 @@
-"""Opening safetensors files that somebody else made: what would block or take memory for nothing is refused.
+"""Opening untrusted safetensors files: those that would block or waste memory are refused.
 
-safetensors checks the header itself. It does not ask whether the path is a file (opening a pipe waits for a writer),
-and it reads any header up to 100 MB, of which it makes a gigabyte.
+safetensors checks the header itself. It does not check that the path is a file (opening a pipe waits for a writer), and
+it reads any header up to 100 MB, which takes a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-"""Types of numbers that are read, as files name them."""
+"""Supported data types, as named in files."""
 
 
 class RefusedFile(SafetensorError):
-    """A file that is not read, although it may be whole; the message says why."""
+    """Raised for a file that is not read, although it may be intact; the message says why."""
 
 
 def why_unread(error: Exception) -> str:
-    """What to say of a file that could not be opened or read, behind its name."""
+    """Reason why a file could not be opened or read, to follow its name."""
     if isinstance(error, OSError):
         return f"it cannot be read: {error.strerror or error}"
     if isinstance(error, RefusedFile):
@@ -33,19 +33,19 @@ def why_unread(error: Exception) -> str:
 
 @contextmanager
 def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
-    """What safetensors gives the tensors from, on the CPU, as long as the context lasts.
+    """Open a safetensors file on the CPU for the duration of the context.
 
     Args:
         path: The file.
-        max_header_bytes: Longest header of keys, shapes and metadata that is read.
+        max_header_bytes: Maximum size of the header of keys, shapes and metadata.
 
     Yields:
         The open file.
 
     Raises:
         OSError: If it is missing or cannot be read, or the system cannot map it.
-        RefusedFile: If it is no file, or its header is too long.
-        SafetensorError: If it is no safetensors file, or not whole.
+        RefusedFile: If it is not a file, or its header is too long.
+        SafetensorError: If it is not a safetensors file, or incomplete.
     """
     try:
         about = path.stat()
@@ -61,7 +61,7 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
         raise RefusedFile(f"its header has {size:,} bytes, at most {max_header_bytes:,} are read")
     try:
         handle = safe_open(path, framework="pt")
-    except RuntimeError as error:  # PyTorch's, for a file that is larger than what the system can promise
+    except RuntimeError as error:  # PyTorch's, for a file larger than the system can map
         raise OSError(f"the system cannot map it into memory: {error}") from error
     with handle as file:
         yield file

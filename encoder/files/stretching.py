@@ -1,8 +1,8 @@
 """A text tower's position table stretched to more positions, by the rule of Long-CLIP.
 
-Long-CLIP keeps the first 20 rows of the table, which are well trained, makes four rows of each of the others by linear
-interpolation, and goes on behind the last row as the last step went. 77 positions become 248. The rule works for any
-number of rows in place of four: ``k`` of them make ``20 + 57 k`` positions.
+Long-CLIP keeps the first 20 rows of the table, which are well trained, turns each of the others into four by linear
+interpolation, and extrapolates the last step after the last row. 77 positions become 248. The rule works for any factor
+instead of four: ``k`` makes ``20 + 57 k`` positions.
 
 Source: B. Zhang et al., "Long-CLIP: Unlocking the Long-Text Capability of CLIP", 2024, section 3.1, and
 ``load_from_clip`` in its program, revision 3966af9.
@@ -20,15 +20,15 @@ from .layouts import KEPT_POSITIONS, POSITION_NAME
 from .tensor_file import MAX_POSITIONS, CheckpointError, TensorFile
 
 _OF_CHECKPOINTS = ("cond_stage_model.", "conditioner.", "text_encoders.")
-"""Prefixes of the text towers of checkpoints, which hosts read with 77 positions only."""
+"""Prefixes of the text towers in checkpoints, which hosts read with 77 positions only."""
 _TABLE_AND_IDS = ("position_embedding.weight", "position_ids")
-"""Ends of the keys of Hugging Face's table, and of the numbers of its rows that older files hold."""
+"""Suffixes of the keys of Hugging Face's table, and of its row numbers in older files."""
 _TABLE_AND_COUNT = ("positional_embedding", "context_length")
-"""Ends of the keys of OpenAI's table, and of the number of its rows that its release holds."""
+"""Suffixes of the keys of OpenAI's table, and of its row count in the original release."""
 
 
 def stretched(table: Tensor, num_positions: int) -> Tensor:
-    """A position table with more rows.
+    """Stretch a position table to more rows.
 
     Args:
         table: ``[rows, dim]``, floating point, with more than 20 rows.
@@ -36,10 +36,10 @@ def stretched(table: Tensor, num_positions: int) -> Tensor:
 
     Returns:
         ``[num_positions, dim]``, in the table's type. Every operation is rounded to that type, as in Long-CLIP's
-        program; types of 8 bits, in which PyTorch does not calculate, are rounded once.
+        program; types of 8 bits, which PyTorch cannot compute with, are rounded once.
 
     Raises:
-        ValueError: If the rule does not give that number of rows.
+        ValueError: If the rule cannot make that number of rows.
 
     >>> stretched(torch.arange(22.0).unsqueeze(1), 24).squeeze(1)[18:]
     tensor([18.0000, 19.0000, 20.0000, 20.5000, 21.0000, 21.5000])
@@ -56,30 +56,29 @@ def stretched(table: Tensor, num_positions: int) -> Tensor:
 
 
 class StretchedFile(NamedTuple):
-    """A file with a longer position table, as far as it differs from the old one."""
+    """Changes to a file for a longer position table."""
 
     tower: str
     """ComfyUI's name for its text tower."""
     old_positions: int
     """Rows of the old table."""
     tensors: dict[str, Tensor]
-    """What takes the place of tensors of the file, by key, in the types that they have there."""
+    """Replacements of tensors of the file, by key, in their original types."""
 
 
 def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
-    """Give the text tower of a file more positions.
+    """Extend the positions of a file's text tower.
 
     Args:
         file: A text encoder or a whole CLIP.
         num_positions: As in `stretched`.
 
     Returns:
-        What changes in the file.
+        Changes to the file.
 
     Raises:
-        CheckpointError: If it is a checkpoint, holds several text towers, has rotary positions, or cannot be loaded as
-            it is.
-        ValueError: If the rule does not give that number of positions.
+        CheckpointError: If it is a checkpoint, holds several text towers, has rotary positions, or cannot be loaded.
+        ValueError: If the rule cannot make that number of positions.
     """
     towers = file.towers()
     tower = towers[0]
@@ -96,7 +95,7 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
     if config.positions == "rotary":
         raise CheckpointError("it has rotary positions, of which there is no table to stretch")
     with torch.device("meta"):
-        file.sources(tower, TextModel(config))  # says what is wrong with the others
+        file.sources(tower, TextModel(config))  # reports problems with the others
     source = tower.source(POSITION_NAME, file.shapes)
     table = stretched(file.tensor(source), num_positions)
     if not bool(torch.isfinite(table.float()).all()):
@@ -107,7 +106,7 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
 
 
 def _following(file: TensorFile, key: str, num_positions: int) -> dict[str, Tensor]:
-    """The tensors that tell of a position table's rows, by key; hosts that read them would refuse old ones."""
+    """Tensors that hold a position table's row numbers or count, by key; hosts that read them would refuse old ones."""
     rows = file.shapes[key][0]
     ids = key.removesuffix(_TABLE_AND_IDS[0]) + _TABLE_AND_IDS[1]
     if file.shapes.get(ids) in ((1, rows), (rows,)):
@@ -120,7 +119,7 @@ def _following(file: TensorFile, key: str, num_positions: int) -> dict[str, Tens
 
 
 def _factor(rows: int, num_positions: int) -> int:
-    """How many rows are made of each that is not kept."""
+    """Number of rows made from each row that is not kept."""
     others = rows - KEPT_POSITIONS
     if others < 1:
         raise ValueError(f"{rows} positions cannot be stretched: Long-CLIP's rule keeps the first {KEPT_POSITIONS}")

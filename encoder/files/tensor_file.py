@@ -1,6 +1,6 @@
-"""A safetensors file as the towers that are in it, with everything checked that can be wrong with it.
+"""A safetensors file as the towers it contains, fully checked.
 
-Owns what is said of files that cannot be used. ``layouts.py`` knows the keys, ``checkpoint.py`` makes models of what is
+Defines the messages about unusable files. ``layouts.py`` knows the keys, ``checkpoint.py`` builds models from what is
 read here. Pickled files are refused: loading one can run code.
 """
 
@@ -37,42 +37,43 @@ from .layouts import (
 from .safetensors_file import FLOATS, opened, why_unread
 
 MAX_HEADER_BYTES = 16 * 2**20
-"""Longest header that is read. An SDXL checkpoint's has a third of a million; recipes of merged files can be longer."""
+"""Maximum header size. An SDXL checkpoint's has a third of a million bytes; recipes of merged files can be longer."""
 MAX_WIDTH = 8192
-"""Of a tower, of its result and of its patches; the widest released one has 1664."""
+"""Largest hidden, projection or patch width accepted. The widest released tower has 1664."""
 MAX_MLP_DIM = 65536
-"""Inner width of an MLP; the widest released one has 8192."""
+"""Largest inner width of an MLP. The widest released one has 8192."""
 MAX_LAYERS = 256
-"""Of a tower; the deepest released one has 48."""
+"""Maximum number of layers in a tower. The deepest released one has 48."""
 MAX_POSITIONS = 16384
-"""Of a text, or of a picture's patches; the longest ones in use have 248 and 577."""
+"""Maximum number of positions of a text or of patches. The longest in use have 248 and 577."""
 MAX_IMAGE_SIZE = 2048
-"""Pixels along each side of a picture; 448 is the most in use."""
+"""Largest side of an image, in pixels. The largest in use is 448."""
 MAX_PARAMETERS = 4_000_000_000
-"""Of a tower, 16 GB in float32; the largest released one has 1.9 billion. What a file holds beside is not read."""
+"""Maximum number of parameters of a tower, 16 GB in float32. The largest released one has 1.9 billion. Other tensors in
+a file are not read."""
 MAX_LOG_SCALE = 20.0
-"""Of the logarithm that a model's scale is stored as, and of its negative; training caps it at 4.6."""
+"""Largest absolute value of a stored logarithmic scale; training caps it at 4.6."""
 
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
 
 
 class CheckpointError(ValueError):
-    """A file that no text encoder can be read from; the message names the file and, where there is one, the key."""
+    """Raised for a file without a readable text encoder; the message names the file and, if possible, the key."""
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """An open safetensors file. Every method raises CheckpointError where the file is not as it should be."""
+    """An open safetensors file. Every method raises CheckpointError for an invalid file."""
 
     path: Path
-    """Where it is."""
+    """Path of the file."""
     handle: Any
-    """What safetensors gives the tensors from."""
+    """Handle from which safetensors reads tensors."""
     shapes: Shapes
-    """Shape of the tensor behind each key."""
+    """Shape of each tensor by key."""
 
     def towers(self) -> list[FoundTower]:
-        """The text towers in it, at least one."""
+        """Text towers in the file, at least one."""
         found = find_towers(self.shapes)
         if found:
             return found
@@ -88,7 +89,7 @@ class TensorFile:
         )
 
     def config(self, tower: FoundTower) -> TextConfig:
-        """Sizes as the shapes have them, the rest as the tower was released."""
+        """Sizes from the shapes, the rest as in the released tower."""
         size = partial(self._size, tower)
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, most=CLIP_L.vocab_size)
@@ -116,12 +117,12 @@ class TensorFile:
         )
 
     def _positions(self, tower: FoundTower) -> Positions:
-        """Learned where the file has a table of them; rotary where the table is 0 wide, as ``train`` writes it."""
+        """Learned if the file has a table of positions; rotary if the table is 0 wide, as written by ``train``."""
         key = tower.source(POSITION_NAME, self.shapes).key
         shape, about = self.shapes.get(key, ()), self.handle.metadata() or {}
         said = about.get("positions", "learned")
         found: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
-        if (said == "rotary") != (found == "rotary"):  # what else a file may mean by the name is not ours to judge
+        if (said == "rotary") != (found == "rotary"):  # other meanings of the name in a file are not our concern
             raise CheckpointError(
                 f"its metadata say {f'positions={said}'!r:.100}, and key {key!r} has shape {list(shape)!s:.100}, as "
                 f"{found} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary ones"
@@ -134,7 +135,7 @@ class TensorFile:
         return found
 
     def vision_tower(self) -> FoundTower:
-        """The image tower in it."""
+        """The image tower in the file."""
         found = find_vision_tower(self.shapes)
         if found:
             return found
@@ -145,7 +146,7 @@ class TensorFile:
         )
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
-        """Sizes as the shapes have them, the rest as the encoder of that width was released."""
+        """Sizes from the shapes, the rest as in the released encoder of that width."""
         size = partial(self._size, tower)
         width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, most=MAX_IMAGE_SIZE)
         released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
@@ -177,7 +178,7 @@ class TensorFile:
         )
 
     def log_scale(self, key: str) -> float | None:
-        """The logarithm of a scale that the file has under a key, or None."""
+        """Logarithm of a scale stored under a key, or None."""
         if key not in self.shapes:
             return None
         shape = self.shapes[key]
@@ -191,7 +192,7 @@ class TensorFile:
         return number
 
     def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, Source]:
-        """Where each parameter of the model is, with the right shape."""
+        """Location of each parameter of the model, checked for its shape."""
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > MAX_PARAMETERS:
             raise CheckpointError(f"one encoder in it has {count:,} parameters, at most {MAX_PARAMETERS:,} are read")
@@ -213,7 +214,7 @@ class TensorFile:
         return sources
 
     def tensor(self, source: Source) -> Tensor:
-        """The values of one parameter."""
+        """Values of one parameter."""
         stored = self.shapes[source.key]
         dtype = self.handle.get_slice(source.key).get_dtype()
         if dtype not in FLOATS:
@@ -242,7 +243,7 @@ class TensorFile:
         return tensor.T.contiguous() if source.is_transposed else tensor
 
     def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int = 2, most: int = MAX_WIDTH) -> int:
-        """Length of an axis of a parameter of ours, at least 1."""
+        """Length of an axis of one of our parameters, at least 1."""
         source = tower.source(name, self.shapes)
         shape = self._shape(source)
         if len(shape) != num_axes:
@@ -256,7 +257,7 @@ class TensorFile:
         return size
 
     def _num_layers(self, tower: FoundTower) -> int:
-        """How many layers a tower has, none of them missing."""
+        """Number of layers in a tower, none of them missing."""
         if len(tower.layers) > MAX_LAYERS:
             raise CheckpointError(f"{len(tower.layers)} layers in one encoder, at most {MAX_LAYERS} are read")
         for index in range(len(tower.layers)):
@@ -272,7 +273,7 @@ class TensorFile:
 
 @contextmanager
 def open_tensor_file(path: Path) -> Generator[TensorFile]:
-    """The open file; what is wrong with it, now or later on, comes out as a CheckpointError that names it."""
+    """Open a file; problems with it, at any time within the context, are raised as a CheckpointError that names it."""
     if path.suffix.lower() in _PICKLE_SUFFIXES:
         raise CheckpointError(
             f"{path}: pickled checkpoints are not loaded, because loading one can run code. Convert it to .safetensors "

@@ -1,9 +1,10 @@
-"""Reading textual-inversion embeddings out of safetensors files: tensors only, nothing of prompts.
+"""Reading textual-inversion embeddings from safetensors files: tensors only, without prompts.
 
-Layouts read: one tensor under any name (diffusers, and ``emb_params`` of kohya's trainer), A1111's ``string_to_param``,
-SDXL's ``clip_l`` with ``clip_g``, and ComfyUI's ``bundle_emb``. Pickled files are refused: loading one can run code.
+Supported layouts: one tensor under any name (diffusers, and ``emb_params`` of kohya's trainer), A1111's
+``string_to_param``, SDXL's ``clip_l`` with ``clip_g``, and ComfyUI's ``bundle_emb``. Pickled files are refused: loading
+one can run code.
 
-Source: files as stable-diffusion-webui-forge dfdcbab6, diffusers, kohya's sd-scripts and ComfyUI 0.29.0 read them.
+Source: files as read by stable-diffusion-webui-forge dfdcbab6, diffusers, kohya's sd-scripts and ComfyUI 0.29.0.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from torch import Tensor
 from .safetensors_file import FLOATS, opened, why_unread
 
 MAX_HEADER_BYTES = 2**20
-"""Longest header that is read. A trainer's notes in it have some tens of thousands of bytes."""
+"""Maximum header size. A trainer's notes in it take some tens of thousands of bytes."""
 MAX_VECTORS = 1000
-"""More vectors than this are no embedding, also in all parts of a bundle: a token embedding table has 49408."""
+"""Maximum number of vectors in an embedding or a bundle; a token embedding table has 49408."""
 MAX_WIDTH = 4096
-"""Wider vectors than this are for no text encoder: CLIP's take 1280 at most, T5's 4096."""
+"""Maximum width of vectors: CLIP's have at most 1280, T5's 4096."""
 
 SUFFIX = ".safetensors"
 _PICKLED = "it is pickled, and loading such a file can run code. Convert it to .safetensors, or get that version of it"
 _PICTURE = "embeddings inside pictures are not read. Convert it to .safetensors, or get that version of it"
 UNREADABLE_SUFFIXES = {".pt": _PICKLED, ".bin": _PICKLED, ".png": _PICTURE}
-"""Other suffixes that embeddings come with, and why such files are refused."""
+"""Other suffixes of embeddings, and why such files are refused."""
 
 _LAYOUTS = (
     re.compile(r"(?P<tower>clip_[lgh])"),
@@ -40,11 +41,11 @@ _LAYOUTS = (
     re.compile(r"emb_params"),
     re.compile(r".*", re.DOTALL),
 )
-"""Keys of the tensors that are the embedding, best known layout first; whatever else is in such a file is ignored."""
+"""Keys of the tensors of an embedding, most common layout first; other tensors in such a file are ignored."""
 
 
 class EmbeddingFileError(ValueError):
-    """A file that no embedding can be read from; the message gives the file's name, not its folder, and the reason."""
+    """Raised for a file without a readable embedding; the message names the file, but not its folder, and the reason."""
 
 
 def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
@@ -54,13 +55,12 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
         path: A safetensors file.
 
     Returns:
-        By text tower (``clip_l``, ``clip_g``, ``clip_h``), or under the empty string where the file does not say for
-        which: the vectors, ``[vectors, dim]``, float32. There is at least one.
+        Vectors ``[vectors, dim]``, float32, at least one, by text tower (``clip_l``, ``clip_g``, ``clip_h``), or under
+        the empty string if the file does not name one.
 
     Raises:
-        EmbeddingFileError: If the file is missing, pickled, a picture, truncated or no file, has a header longer than
-            `MAX_HEADER_BYTES`, holds several unknown tensors, more vectors or wider ones than are read, or values that
-            cannot be vectors.
+        EmbeddingFileError: If the file is missing, pickled, a picture, truncated or not a file, has a header longer
+            than `MAX_HEADER_BYTES`, or holds several unknown tensors, too many or too wide vectors, or invalid values.
     """
     path = Path(path)
     try:
@@ -82,7 +82,7 @@ def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
 
 
 def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
-    """For each text tower, the keys of its vectors: one, or one for each member of a bundle."""
+    """Keys of the vectors of each text tower: one, or one for each member of a bundle."""
     keys = list(keys)
     for layout in _LAYOUTS:
         found: dict[str, list[str]] = {}
@@ -100,7 +100,7 @@ def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _count(key: str, stored: Any) -> int:
-    """How many vectors a tensor holds, from what its header says."""
+    """Number of vectors in a tensor, according to its header."""
     shape, dtype = stored.get_shape(), stored.get_dtype()
     if len(shape) not in (1, 2) or 0 in shape:
         raise EmbeddingFileError(f"{key!r:.200} has shape {shape!s:.200}, expected [vectors, width]")
@@ -112,7 +112,7 @@ def _count(key: str, stored: Any) -> int:
 
 
 def _vectors(parts: list[Tensor]) -> Tensor:
-    """The tensors of one tower as ``[vectors, dim]``, float32."""
+    """Tensors of one tower as ``[vectors, dim]``, float32."""
     rows = [torch.atleast_2d(part.float()) for part in parts]  # [dim] or [vectors, dim] -> [vectors, dim]
     if len({row.shape[1] for row in rows}) > 1:
         raise EmbeddingFileError("its vectors are of several widths")

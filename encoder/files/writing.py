@@ -1,8 +1,8 @@
-"""Writing CLIP's towers as other programs read them: Hugging Face's keys, by the tables of ``layouts.py``.
+"""Writing CLIP's towers for other programs: with Hugging Face's keys, by the tables of ``layouts.py``.
 
-Owns which key a parameter gets. The bytes are written by ``output/``.
+Decides the key of each parameter. ``output/`` writes the bytes.
 
-Source: the ``model.safetensors`` of openai/clip-vit-large-patch14. ComfyUI 0.29 takes a text encoder by the prefix
+Source: the ``model.safetensors`` of openai/clip-vit-large-patch14. ComfyUI 0.29 recognises a text encoder by the prefix
 ``text_model.``: without it, it finds none of its weights.
 """
 
@@ -23,15 +23,15 @@ from .layouts import HUGGING_FACE, HUGGING_FACE_VISION, LAYER_NUMBER, POSITION_N
 def hugging_face_tensors(
     model: TextModel | VisionModel, parameters: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """The parameters of a tower under the keys that transformers, ComfyUI, A1111 and Forge know.
+    """Parameters of a tower under the keys known to transformers, ComfyUI, A1111 and Forge.
 
     Args:
         model: The tower.
-        parameters: By our names, in place of the model's own, such as their moving averages.
+        parameters: Values by our names instead of the model's own, such as their moving averages.
 
     Returns:
-        By key, on the CPU, contiguous, in the type that they have. Of a tower with rotary positions also a table of
-        positions that are 0 wide: a host without it would take memory as it is found for one, and refuses this.
+        Contiguous tensors by key, on the CPU, in their original types. For a tower with rotary positions this includes
+        a position table of width 0, which hosts refuse: without it they would use uninitialised memory as a table.
     """
     table = HUGGING_FACE if isinstance(model, TextModel) else HUGGING_FACE_VISION
     keys: dict[str, str] = {}
@@ -48,5 +48,5 @@ def hugging_face_tensors(
 
 
 def position_metadata(config: TextConfig) -> dict[str, str]:
-    """What a file's metadata say of a text tower's positions; nothing where they are learned, as hosts expect."""
+    """Metadata entries about a text tower's positions; empty if they are learned, as hosts expect."""
     return {"positions": "rotary", "rotary": ABOUT} if config.positions == "rotary" else {}
