@@ -21,7 +21,7 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-settings, swap, lab = (import_module(f"{NAME}.hosts.webui.{module}") for module in ("settings", "swap", "lab"))
+settings, swap, lab, axes = (import_module(f"{NAME}.hosts.webui.{one}") for one in ("settings", "swap", "lab", "axes"))
 accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
 
 
@@ -59,3 +59,4 @@ def _tabs():
 
 
 script_callbacks.on_ui_tabs(_tabs)
+script_callbacks.on_before_ui(axes.add_axes)

@@ -31,6 +31,7 @@ from ...weighting.schemes.negpip import SIGNED, has_signs, paired
 from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
+from .axes import on_axes
 from .engines import METHODS, Engine, WebUIError, engines_of, host_option
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
@@ -68,6 +69,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         values: Of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
+    values, note = on_axes(p, values)
     if not values or not values[0]:
         return
     inner = getattr(p, "get_conds_with_caching", None)
@@ -75,7 +77,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
         return
     _empty_caches(p)
-    comments: dict[str, None] = {}
+    comments: dict[str, None] = {} if note is None else {note: None}
     told: list[str] = []
     absent: set[str] | None = None
     pairing = _arm_sampling(p)

@@ -34,7 +34,7 @@ def callbacks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     contents = {
         "scripts": {"Script": Script, "AlwaysVisible": object()},
-        "script_callbacks": {"on_ui_tabs": tabs.append},
+        "script_callbacks": {"on_ui_tabs": tabs.append, "on_before_ui": lambda _: None},
         "ui_components": {},
         "sd_models": {"model_data": SimpleNamespace(sd_model=None)},
     }

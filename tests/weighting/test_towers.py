@@ -196,9 +196,7 @@ def test_tokens_behind_the_rows_of_the_shorter_tower_are_named() -> None:
     text = "cat " * 245
     ((code, message, start),) = told(text)
     assert (code, start) == ("rows-cut", text.index("cat", 4 * 241))  # 75 a chunk, so row 248 is in the fourth at 16
-    assert message.startswith(
-        "clip_l ends at row 248: the last 4 of clip_g's tokens come after that and are left out"
-    )
+    assert message.startswith("clip_l ends at row 248: the last 4 of clip_g's tokens come after that and are left out")
     assert told("cat " * 241) == told("cat " * 247) == []
     ((code, message, start),) = told("a cat BREAK a dog, much", syntax="a1111")
     assert (code, start) == ("rows-cut", len("a cat BREAK "))

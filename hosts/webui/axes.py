@@ -1,0 +1,271 @@
+"""Axes of the host's X/Y/Z plot: the script's menus, and the weight of a word.
+
+The script of the host copies a generation for each cell, has every axis change the copy, and makes its images. A menu's
+value is left on the copy, where `on_axes` finds it when the cell begins. The weight of a word is written into the
+prompt, so that it acts without our script too and stands in the parameters of the image.
+
+Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...weighting.normalize import NORMALIZATIONS
+from ...weighting.padding import PADDINGS
+from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.schemes.table import SCHEMES
+from ...weighting.syntax import SYNTAXES
+from ...weighting.syntax.record import decimal
+from .engines import WebUIError
+from .settings import INFOTEXT, Settings
+from .types import Generation
+
+OFF = "off"
+"""Value of the axis of schemes for images without our script."""
+MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "scheme": ("Scheme", (OFF, *SCHEMES)),
+    "normalization": ("Normalization", tuple(NORMALIZATIONS)),
+    "law": ("Law", tuple(LAWS)),
+    "mask_method": ("Mask method", tuple(MASK_METHODS)),
+    "padding": ("Padding", tuple(PADDINGS)),
+}
+"""Title and values of each axis that is a menu, by the name of its setting."""
+LABEL = f"[{INFOTEXT}] "
+"""How our axes begin in the host's menus, as those of other extensions do."""
+WEIGHT = "Weight of a word"
+MAX_WEIGHTS = 100
+"""Most values of a range."""
+PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
+"""Where words are looked for in a generation."""
+
+_AXES = "weighted_clip_axes"
+"""Attribute of a generation: values of axes by the name of their setting."""
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
+_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d+)\s*\])?")
+_BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
+_GROUPS = {
+    "comfy": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)",
+    "a1111": rf"(?<!\\)(?:\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)|\[\s*(?P<square>{{word}})\s*\])",
+    "compel": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*\)(?:\++|-+(?!\d)|{_NUMBER})?",
+}
+"""The word as it stands alone in a group with a weight, by syntax."""
+
+
+def add_axes() -> None:
+    """Add our axes to the X/Y/Z plot, if there is one. For the host's callback before its page is built."""
+    from modules import scripts  # pyright: ignore[reportMissingImports]
+
+    for loaded in scripts.scripts_data:
+        options, axis_option = (getattr(loaded.module, name, None) for name in ("axis_options", "AxisOption"))
+        if Path(loaded.path).name != "xyz_grid.py" or options is None or axis_option is None:
+            continue
+        known = {option.label for option in options}
+        options += [axis for axis in _axes(axis_option) if axis.label not in known]
+
+
+def _axes(axis_option: Any) -> Iterator[Any]:
+    for name, (title, choices) in MENUS.items():
+        yield axis_option(
+            LABEL + title,
+            str,
+            partial(_choose, name),
+            format_value=partial(_titled, title),
+            confirm=partial(_confirm_choices, title, choices),
+            choices=partial(list, choices),
+        )
+    yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
+
+
+def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+    """The values of the script's controls in a cell of the X/Y/Z plot.
+
+    Args:
+        p: The generation; anywhere else but in a cell it is left as it is.
+        values: Of the controls, in the order of `Settings`.
+
+    Returns:
+        The values, with those of axes instead; and what is to be said of them. An axis of ours switches the script on,
+        but for the scheme `OFF`, which switches it off.
+    """
+    axes: dict[str, str] = getattr(p, _AXES, {})
+    if not axes:
+        return values, None
+    if axes.get("scheme") == OFF:
+        return [False], None
+    names = [field.name for field in fields(Settings)]
+    defaults = list(vars(Settings()).values())
+    found = [True, *values[1:], *defaults[max(1, len(values)) :]]
+    for name, value in axes.items():
+        found[names.index(name)] = value
+    unread = [MENUS[name][0] for name in ("law", "mask_method") if name in axes]
+    if unread and found[names.index("scheme")] != "masked_blend":
+        scheme = found[names.index("scheme")]
+        return found, f"The axis {' and the axis '.join(unread)} changes nothing: the scheme {scheme} does not read it."
+    return found, None
+
+
+def weights(text: str) -> list[str]:
+    """The values of the axis of weights, each with its word.
+
+    Args:
+        text: What its user wrote: ``word: values``, where a value is a weight, or a range as on the host's own axes. A
+            word stays until another is named.
+
+    Returns:
+        Word and weight of each value, with a colon between them.
+
+    Raises:
+        WebUIError: If a word or a weight is missing, or is none.
+
+    >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
+    ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
+    """
+    found: list[str] = []
+    word = ""
+    for item in next(csv.reader([text.replace("\n", " ")], skipinitialspace=True), []):
+        named, colon, written = item.rpartition(":")
+        word = named.strip() if colon else word
+        if not word or re.search(r"[()\[\]\\<>]", word):
+            raise WebUIError(
+                f"{LABEL}{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
+                f"“{item.strip()}”"
+            )
+        found += [f"{word}: {decimal(weight)}" for weight in _weights(written.strip())]
+    return found
+
+
+def _weights(written: str) -> list[float]:
+    """The numbers that are meant by one value: itself, or those of a range, both ends included."""
+    if re.fullmatch(_NUMBER, written):
+        return [float(written)]
+    found = _RANGE.fullmatch(written)
+    if found is None:
+        raise WebUIError(
+            f"{LABEL}{WEIGHT}: expected a weight such as 0.5, or a range such as 0-1 [5] or 0-1 (+0.25); got "
+            f"“{written}”"
+        )
+    start, end, step = float(found[1]), float(found[2]), float(found[3] or 1.0)
+    if found[4] is not None:
+        count = int(found[4])
+        step = (end - start) / max(1, count - 1)
+    else:
+        count = int((end - start) / step + 1e-6) + 1 if step and (end - start) * step >= 0 else 0
+    if not 1 <= count <= MAX_WEIGHTS:
+        raise WebUIError(f"{LABEL}{WEIGHT}: “{written}” has {count} weights; 1 to {MAX_WEIGHTS} are allowed")
+    return [round(start + index * step, 4) for index in range(count)]
+
+
+def _titled(title: str, p: Generation, option: Any, value: str) -> str:
+    """What the grid says at a row or column."""
+    return f"{title}: {value}"
+
+
+def _value(p: Generation, option: Any, value: str) -> str:
+    return value
+
+
+def _choose(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
+    """Note a menu's value for the coming cell, which is a copy that shares attributes with others."""
+    setattr(p, _AXES, {**getattr(p, _AXES, {}), name: value})
+
+
+def _confirm_choices(title: str, choices: Sequence[str], p: Generation, values: Sequence[str]) -> None:
+    if not values:
+        raise WebUIError(f"{LABEL}{title}: choose at least one value")
+    for value in values:
+        if value not in choices:
+            raise WebUIError(f"{LABEL}{title} must be one of: {', '.join(choices)}; got “{value}”")
+
+
+def _confirm_weights(p: Generation, values: Sequence[str]) -> None:
+    if not values:
+        raise WebUIError(f"{LABEL}{WEIGHT}: name a word and weights, such as dog: 0-1 [5]")
+    for value in dict.fromkeys(values):
+        _weighed(p, value)
+
+
+def _weigh(p: Generation, value: str, values: Sequence[str]) -> None:
+    """Write the weight of a word into the prompts of the coming cell."""
+    for name, prompt in _weighed(p, value).items():
+        setattr(p, name, prompt)
+
+
+def _weighed(p: Generation, value: str) -> dict[str, str]:
+    """The prompts of a generation that have a word, with its weight.
+
+    Raises:
+        WebUIError: If none has it, or the syntax has no weights.
+    """
+    word, _, weight = value.rpartition(": ")
+    syntax = _syntax_of(p)
+    prompts = {name: prompt for name in PROMPTS if isinstance(prompt := getattr(p, name, None), str)}
+    changed = {name: with_weight(prompt, word, float(weight), syntax) for name, prompt in prompts.items()}
+    found = {name: prompt for name, prompt in changed.items() if prompt is not None}
+    if not found:
+        raise WebUIError(
+            f"{LABEL}{WEIGHT}: “{word}” is neither in the prompt nor in the negative prompt, where it must stand as a "
+            "word of its own"
+        )
+    return found
+
+
+def _syntax_of(p: Generation) -> str:
+    """The syntax that prompts of a generation are written in: the script's, if it is on or will be."""
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
+    ours = next((script for script in scripts if script.title() == INFOTEXT), None)
+    values = [] if ours is None else list(p.script_args)[ours.args_from : ours.args_to]
+    values, _ = on_axes(p, values)
+    index = [field.name for field in fields(Settings)].index("syntax")
+    return values[index] if values and values[0] and len(values) > index else Settings.syntax
+
+
+def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | None:
+    """Give a word a weight, wherever it stands in a prompt.
+
+    Args:
+        prompt: The prompt.
+        word: A word or several, in any case, without brackets. LoRAs and other tags in angle brackets are no words.
+        weight: Its weight, also in place of one that it has in brackets of its own. Brackets around it and other words
+            go on multiplying.
+        syntax: How weights are written.
+
+    Returns:
+        The prompt, or None if the word is not in it.
+
+    Raises:
+        WebUIError: If the syntax has no weights, or not this one.
+
+    >>> with_weight("a dog, (Dog:1.2), hotdog <lora:dog:1>", "dog", 0.5, "a1111")
+    'a (dog:0.5), (Dog:0.5), hotdog <lora:dog:1>'
+    >>> with_weight("a dog+ and (a cat)1.2", "a cat", 0.5, "compel")
+    'a dog+ and (a cat)0.5'
+    """
+    write = SYNTAXES[syntax].write if syntax in _GROUPS else None
+    if write is None:
+        raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
+    spaced = r"\s+".join(map(re.escape, word.split()))
+    group = _GROUPS[syntax].replace("{word}", spaced)
+    signs = r"(?:\++|-+(?!\w))?" if syntax == "compel" else ""
+    form = re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{signs}", re.IGNORECASE)
+    is_found = False
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal is_found
+        inside = next(filter(None, match.groups()), None)
+        if inside is None:
+            return match[0]
+        is_found = True
+        written = next(write(inside, weight), None)
+        if written is None:
+            raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
+        return written
+
+    result = form.sub(replaced, prompt)
+    return result if is_found else None

@@ -1,0 +1,132 @@
+"""Our axes in the X/Y/Z plot of a real WebUI: every cell is the image that is made alone, and mistakes end in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT
+from weighted_clip.parity.find_hosts import Host
+
+from .webui_server import TITLE, APIError, WebUIServer, pixels_of, running_webui
+
+pytestmark = [pytest.mark.host, pytest.mark.slow]
+
+PLOT = "x/y/z plot"
+PROMPT = "a cat and a (dog:0.8) in a bowl"
+SMALL = {"steps": 2, "seed": 1, "width": 64, "height": 64, "cfg_scale": 7.0, "sampler_name": "Euler"}
+CUT = "a (cat on a mat"
+
+
+@pytest.fixture(scope="module")
+def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
+    base = tmp_path_factory.mktemp("axes") / "data"
+    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
+        yield server
+
+
+def axes_of(webui: WebUIServer) -> list[str]:
+    """The choices of the plot's first menu."""
+    scripts = webui.request("/sdapi/v1/script-info")
+    [plot] = [script for script in scripts if script["name"] == PLOT and not script["is_img2img"]]
+    return plot["args"][0]["choices"]
+
+
+def plotted(
+    webui: WebUIServer, *axes: tuple[str, str | Sequence[str]], script: Sequence[Any] = (), **fields: Any
+) -> dict[str, Any]:
+    """The answer to a request for a plot: the grid, and each cell."""
+    known = axes_of(webui)
+    args: list[Any] = []
+    for title, values in axes:
+        written = isinstance(values, str)
+        args += [known.index(LABEL + title), values if written else "", [] if written else list(values)]
+    args += [0, "", []] * (3 - len(axes))
+    args += [True, True, False, False, False, False, False, 0, False]  # legend, cells, no sub-grids; menus
+    data = {"prompt": PROMPT, **SMALL, **fields, "script_name": PLOT, "script_args": args}
+    if script:
+        data["alwayson_scripts"] = {TITLE: {"args": list(script)}}
+    return webui.request("/sdapi/v1/txt2img", data)
+
+
+def test_the_plot_has_our_axes(webui: WebUIServer) -> None:
+    ours = [label.removeprefix(LABEL) for label in axes_of(webui) if label.startswith(LABEL)]
+    assert ours == [*(title for title, _ in MENUS.values()), WEIGHT]
+
+
+def test_every_cell_is_the_image_made_alone(webui: WebUIServer) -> None:
+    """Weights by schemes, with the script switched off in the request: the axis of schemes switches it on."""
+    weights, schemes = ("0", "1"), ("off", "masked_blend")
+    answer = plotted(webui, (WEIGHT, "dog: 0-1 [2]"), ("Scheme", schemes))
+    grid, *cells = map(pixels_of, answer["images"])
+    assert len(cells) == 4
+    assert min(grid.shape[:2]) > 2 * 64
+    infotexts = json.loads(answer["info"])["infotexts"][1:]
+    for (scheme, weight), cell, infotext in zip(product(schemes, weights), cells, infotexts, strict=True):
+        prompt = PROMPT.replace("(dog:0.8)", "dog" if weight == "1" else f"(dog:{weight})")
+        alone = webui.txt2img(prompt, script=() if scheme == "off" else (True, scheme))
+        assert np.array_equal(cell, alone.pictures[0]), (scheme, weight)
+        assert infotext.splitlines()[0] == prompt
+        assert (f"Weighted CLIP: {scheme}" in infotext) == (scheme != "off")
+    assert not np.array_equal(cells[0], cells[2])
+    assert np.array_equal(cells[1], cells[3])  # where all weights are 1 the scheme changes nothing
+
+
+def test_axes_change_what_the_script_has(webui: WebUIServer) -> None:
+    """Mask methods under the panel's own scheme and law."""
+    prompt, panel = "a (red:0.3) cat and a (dog:0.5)", (True, "masked_blend", "none", "compel")
+    methods = ("attention", "remove")
+    cells = [*map(pixels_of, plotted(webui, ("Mask method", methods), script=panel, prompt=prompt)["images"][1:])]
+    for method, cell in zip(methods, cells, strict=True):
+        assert np.array_equal(cell, webui.txt2img(prompt, script=(*panel, method)).pictures[0]), method
+    assert not np.array_equal(*cells)
+
+
+@pytest.mark.parametrize(
+    ("title", "values", "message"),
+    [
+        ("Scheme", ["masked_blend", "quantum"], "Scheme must be one of: off, comfy, a1111"),
+        ("Padding", [], "Padding: choose at least one value"),
+        (WEIGHT, "bird: 0-1 [3]", "“bird” is neither in the prompt nor in the negative prompt"),
+        (WEIGHT, "dog: some", "expected a weight such as 0.5, or a range such as 0-1 [5]"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_any_image(
+    webui: WebUIServer, title: str, values: str | list[str], message: str
+) -> None:
+    plots = webui.log_text().count("X/Y/Z plot will create")
+    with pytest.raises(APIError) as caught:
+        plotted(webui, (title, values))
+    assert message in caught.value.body
+    assert webui.log_text().count("X/Y/Z plot will create") == plots
+
+
+def test_problems_are_in_info_and_console_once(webui: WebUIServer) -> None:
+    before = webui.log_text().count("never closed")
+    made = webui.txt2img(CUT, script=(True,), n_iter=2, negative_prompt=CUT, probe=True)
+    [problem] = made.info["extra_generation_params"]["Weighted CLIP problems"]
+    assert "is never closed" in problem
+    assert made.seen is not None
+    assert made.seen.comments.count(problem) == 1
+    assert webui.log_text().count("never closed") == before + 1
+    assert all("never closed" not in infotext for infotext in made.info["infotexts"])
+    assert "Weighted CLIP problems" not in webui.txt2img(CUT).info["extra_generation_params"]
+
+
+def test_the_comma_setting_counts_as_in_the_host(webui: WebUIServer) -> None:
+    """A1111 reads it, Forge has 20 built in: with the scheme a1111 the image is the host's own under any setting."""
+    prompt = "word " * 70 + ", " + "other " * 20
+    made = []
+    for setting in (0, 20):
+        settings = {"comma_padding_backtrack": setting}
+        stock, ours = (
+            webui.txt2img(prompt, script=script, override_settings=settings) for script in ((), (True, "a1111"))
+        )
+        assert ours.equals(stock)
+        made.append(stock)
+    assert made[0].equals(made[1]) == (webui.host.kind == "Forge")
