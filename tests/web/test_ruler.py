@@ -499,6 +499,26 @@ def test_linked_text_waits_for_the_run(served: dict[str, Any]) -> None:
     assert "as of the last run" in node["arrived"]["bar"]
 
 
+def test_linked_text_is_that_of_the_node_that_it_comes_from(served: dict[str, Any]) -> None:
+    linked = served["node"]["linked"]
+    for way, text, origin in (
+        ("text", "a cat", "PrimitiveString"),
+        ("reroute", "a cat", "PrimitiveString"),
+        ("primitive", "a ", "PrimitiveNode"),  # the page takes comments out of our box, into which it puts the value
+    ):
+        assert linked[way]["asked"] == [text]
+        assert f"text linked: comes from {origin}" in linked[way]["bar"]
+        assert linked[way]["boxes"] == ([origin] if text == "a cat" else [])
+        assert linked[way]["isLinked"]
+    for way in ("circle", "computed", "replaced"):
+        assert linked[way]["asked"] == linked[way]["boxes"] == []
+        assert "text linked: shown after the run" in linked[way]["bar"]
+    assert "text_g, text_l linked: comes from PrimitiveString" in linked["twoBoxes"]["bar"]
+    assert linked["twoBoxes"]["boxes"] == [True]  # once, though both boxes have it
+    assert (linked["steps"]["asked"], linked["steps"]["is"]) == (30, 30)
+    assert "linked" not in linked["steps"]["bar"]
+
+
 def test_two_boxes_have_a_group_each(served: dict[str, Any]) -> None:
     node = served["node"]
     assert (node["sdxlSame"]["labels"], node["sdxlSame"]["numAsked"]) == (["text_g, text_l"], 1)

@@ -8,6 +8,7 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { areaOf } from "./ruler/boxes.js";
 import { setLanguage } from "./ruler/language.js";
+import { sourceOf } from "./ruler/links.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -23,6 +24,8 @@ const WEIGHED = "weighted_clip.weighed";
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;
+/** Milliseconds between two looks at the nodes that linked texts come from. */
+const LINKED_TIME = 200;
 /** ComfyUI's setting of the language. */
 const LOCALE = "Comfy.Locale";
 /** Off: nothing is asked and there are no chips; the problems still come after a run. */
@@ -81,14 +84,17 @@ function nodeOf(id) {
   return graph?.getNodeById(last);
 }
 
-/** The box that an element is, if it is a prompt box with a ruler. */
+/** The box that an element is, if rulers read it, and all of them in one syntax. */
 function boxOf(area) {
+  const found = [];
   for (const [node, ruler] of rulers) {
-    const names = rules.get(node.comfyClass).texts;
-    const widget = node.widgets.find((one) => names.includes(one.name) && areaOf(node, one) === area);
-    if (widget && ruler.syntax) return { node, widget, syntax: ruler.syntax };
+    for (const name of rules.get(node.comfyClass).texts) {
+      const box = sourceOf(node, name)?.places.find((one) => areaOf(one) === area);
+      if (box) found.push({ box, syntax: ruler.syntax });
+    }
   }
-  return null;
+  const [first] = found;
+  return first?.syntax && found.every(({ syntax }) => syntax === first.syntax) ? first : null;
 }
 
 /** What a step of Ctrl and an arrow key changes, by ComfyUI's setting. */
@@ -154,6 +160,8 @@ app.registerExtension({
     addWeightKeys(boxOf, weightStep);
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
+    // nor does a node tell of what is typed in another one
+    setInterval(() => rulers.forEach((ruler) => ruler.isLinked && ruler.check()), LINKED_TIME);
     api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },

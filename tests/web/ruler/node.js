@@ -149,6 +149,7 @@ export async function nodeResults() {
   results.clip = await clipNotes();
   results.encoders = await encodersAsked();
   results.files = await filesAsked();
+  results.linked = await linkedTexts();
   return results;
 }
 
@@ -238,4 +239,61 @@ async function clipNotes() {
     bars[type] = followed.shown().bar;
   }
   return bars;
+}
+
+/** Texts by way of other nodes: what is shown, where it is changed, and what the page need not say. */
+async function linkedTexts() {
+  const nodes = {};
+  const links = {};
+  const graph = { links, getNodeById: (id) => nodes[id], getLink: (id) => links[id] };
+  const add = (id, type, values, from = {}) => {
+    const inputs = Object.entries(from).map(([name, origin]) => {
+      links[`${origin}-${id}`] = { origin_id: origin, origin_slot: 0 };
+      return { name, widget: { name }, link: `${origin}-${id}` };
+    });
+    const widgets = Object.entries(values).map(([name, value]) => ({ name, value }));
+    const getInputLink = () => links[inputs[0]?.link];
+    return (nodes[id] = { id, type, title: type, widgets, inputs, graph, getInputLink, isVirtualNode: type === "Reroute" });
+  };
+  const text = add(1, "PrimitiveString", { value: "a cat" });
+  add(2, "Reroute", {}, { "": 1 });
+  add(3, "Reroute", {}, { "": 4 });
+  add(4, "Reroute", {}, { "": 3 });
+  add(5, "StringConcatenate", { string_a: "a" });
+  add(6, "PrimitiveNode", { value: "a // b" });
+  const replaced = add(7, "PrimitiveNode", { value: "%date%" });
+  replaced.properties = { "Run widget replace on values": true };
+  const steps = add(8, "PrimitiveInt", { value: 30 });
+
+  const found = {};
+  for (const [name, id] of Object.entries({ text: 1, reroute: 2, circle: 3, computed: 5, primitive: 6, replaced: 7 })) {
+    const slot = { name: "text", widget: { name: "text" }, link: `${id}-ours` };
+    links[slot.link] = { origin_id: id, origin_slot: 0 };
+    const node = makeNode("WeightedCLIPInspect", { text: "", syntax: "comfy", chunking: "as syntax" }, [slot]);
+    const { ruler, asked, shown } = follow(Object.assign(node, { graph }));
+    ruler.check();
+    await wait(150);
+    asked[0]?.answer([viewOf(asked[0].body.text)]);
+    await wait(1);
+    const boxes = ruler.placeOf(0)?.boxes.map((box) => box.node.type) ?? [];
+    found[name] = { asked: asked.map(({ body }) => body.text), bar: shown().bar, boxes, isLinked: ruler.isLinked };
+  }
+
+  const slots = ["text_g", "text_l"].map((name) => ({ name, widget: { name }, link: "1-ours" }));
+  const both = follow(Object.assign(makeNode("WeightedCLIPSDXLEncode", { text_g: "", text_l: "" }, slots), { graph }));
+  both.ruler.check();
+  await wait(150);
+  both.asked[0].answer([viewOf("a cat")]);
+  await wait(1);
+  found.twoBoxes = { ...both.shown(), boxes: both.ruler.placeOf(0).boxes.map(({ widget }) => widget === text.widgets[0]) };
+
+  links["8-ours"] = { origin_id: 8, origin_slot: 0 };
+  const counts = [{ name: "steps", widget: { name: "steps" }, link: "8-ours" }];
+  const timed = follow(Object.assign(makeNode("WeightedCLIPA1111Encode", { text: "a", steps: 20 }, counts), { graph }));
+  timed.ruler.check();
+  await wait(150);
+  timed.asked[0].answer([viewOf("a")]);
+  await wait(1);
+  found.steps = { asked: timed.asked[0].body.values.steps, is: steps.widgets[0].value, bar: timed.shown().bar };
+  return found;
 }

@@ -3,13 +3,22 @@
 /** Whether a widget of a node is a box of several lines. */
 const isBox = (widget) => widget.type === "customtext";
 
+/** Whether a canvas shows the graph of a node: ids repeat between a workflow and its subgraphs. */
+const isShown = ({ graph }) => Boolean(graph?.list_of_graphcanvas?.length);
+
+/**
+ * @typedef {object} Box A prompt box.
+ * @property {object} node The node that it is on.
+ * @property {object} widget The widget of that node.
+ */
+
 /**
  * The element of a prompt box.
- * @param {object} node The node.
- * @param {object} widget One of its widgets.
+ * @param {Box} box The box.
  * @returns {HTMLTextAreaElement | null} Null while it is not on the page.
  */
-export function areaOf(node, widget) {
+export function areaOf({ node, widget }) {
+  if (!isShown(node)) return null;
   if (widget.element?.isConnected && widget.element.tagName === "TEXTAREA") return widget.element;
   // Nodes 2.0 has elements of its own, in the order of the widgets
   const areas = [...document.querySelectorAll(`[data-node-id="${node.id}"] textarea`)];
@@ -18,14 +27,15 @@ export function areaOf(node, widget) {
 }
 
 /** Replace a stretch of a prompt box by a text, as typing does, and give the focus back to what had it. */
-export function replaceText(node, widget, { start, end, text }) {
-  const area = areaOf(node, widget);
+export function replaceText(box, { start, end, text }) {
+  const { widget } = box;
+  const area = areaOf(box);
   const focused = document.activeElement;
   if (area && !area.readOnly && !area.disabled) {
     area.focus({ preventScroll: true });
     area.setSelectionRange(start, end);
     // the only way to a change that the browser undoes
-    const isDone = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
+    const isDone = document.activeElement === area && typeInto(text);
     if (focused !== area) focused?.focus?.({ preventScroll: true });
     if (isDone) return;
   }
@@ -33,3 +43,6 @@ export function replaceText(node, widget, { start, end, text }) {
   widget.value = value.slice(0, start) + text + value.slice(end);
   widget.callback?.(widget.value);
 }
+
+/** Replace what is selected; whether that was done. */
+const typeInto = (text) => (text ? document.execCommand("insertText", false, text) : document.execCommand("delete"));

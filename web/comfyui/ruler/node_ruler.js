@@ -4,6 +4,7 @@ import { replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { hostText } from "./host_text.js";
+import { isLinked, sourceOf } from "./links.js";
 import { requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
 
@@ -24,7 +25,7 @@ export class NodeRuler {
   #rule;
   #host;
   /** What was last read from the node, and the same as text. */
-  #read = { boxes: [], hasChoice: false, notes: [], obstacle: "", clipNote: "" };
+  #read = { boxes: [], hasChoice: false, notes: [], origins: [], obstacle: "", clipNote: "" };
   /** The text encoder that a run has told, and the CLIP that it was. */
   #told = { encoder: "", key: "" };
   #key = "";
@@ -88,35 +89,40 @@ export class NodeRuler {
     return menu?.value ?? this.#sections[0]?.view.syntax;
   }
 
+  /** Whether a value that counts comes from another node, which does not tell when it changes. */
+  get isLinked() {
+    return [...this.#rule.texts, ...this.#rule.counts].some((name) => isLinked(this.#node, name));
+  }
+
   /**
-   * The boxes whose text is shown in a section, if it can be changed there.
+   * The boxes in which the text of a section is changed; that of a linked text is on the node that it comes from.
    * @param {number} index Which section.
-   * @returns {import("./weight_input.js").Place | null} Null if it cannot.
+   * @returns {import("./weight_input.js").Place | null} Null if it cannot be changed by hand.
    */
   placeOf(index) {
     const section = this.#sections[index];
-    if (!section || this.#read.obstacle) return null;
-    const widgets = this.#node.widgets.filter(({ name }) => section.names.includes(name));
+    if (!section?.names.length || this.#read.obstacle) return null;
+    const sources = section.names.map((name) => sourceOf(this.#node, name));
     // what the page takes out of a text before it is sent has no place in the view
-    const isAsTyped = widgets.every(({ value, dynamicPrompts }) => !dynamicPrompts || hostText(value).text === value);
-    return widgets.length && isAsTyped ? { node: this.#node, widgets, syntax: section.view.syntax } : null;
+    const isAsTyped = ({ value, isPrompt }) => !isPrompt || hostText(value).text === value;
+    if (!sources.every((source) => source?.places.length === 1 && isAsTyped(source))) return null;
+    const boxes = new Map(sources.map(({ places: [box] }) => [box.widget, box]));
+    return { boxes: [...boxes.values()], syntax: section.view.syntax };
   }
 
   /** Convert the prompt of a section from another syntax to that of the node. */
   async #convert(index, from) {
     const place = this.placeOf(index);
     if (!place) return;
-    const text = String(place.widgets[0].value);
+    const text = String(place.boxes[0].widget.value);
     const cleaning = this.#node.widgets.find(({ name }) => name === "cleaning");
     const request = { text, from, to: place.syntax, is_cleaned: cleaning?.value !== "none" };
     let lost = "";
     try {
       const converted = await this.#host.convert(request);
-      if (place.widgets.some(({ value }) => value !== text)) return; // typed on meanwhile
+      if (place.boxes.some(({ widget }) => widget.value !== text)) return; // typed on meanwhile
       lost = converted.issues.join(" ");
-      for (const widget of place.widgets) {
-        replaceText(this.#node, widget, { start: 0, end: text.length, text: converted.text });
-      }
+      for (const box of place.boxes) replaceText(box, { start: 0, end: text.length, text: converted.text });
       this.#host.changed();
     } catch (error) {
       lost = error.message;
@@ -193,9 +199,9 @@ export class NodeRuler {
     this.#isNew = false;
     const isOn = this.#host.isOn();
     const isEditable = sections.some((section, at) => this.placeOf(at));
-    const { notes, obstacle, clipNote } = this.#read;
-    const ofRun = [obstacle && "as of the last run", this.#weighed].filter(Boolean);
-    const ofNode = [obstacle, ...notes, this.#weighed].filter(Boolean);
+    const { notes, origins, obstacle, clipNote } = this.#read;
+    const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
+    const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
     this.drawing.show({
       sections,
       hasChips: isOn,

@@ -4,6 +4,7 @@
  */
 
 import { hostText } from "./host_text.js";
+import { isLinked, sourceOf } from "./links.js";
 
 /** Longest request that the server answers, in bytes (MAX_BYTES of web/inspection.py). */
 const MAX_BYTES = 64 * 1024;
@@ -43,39 +44,46 @@ export function ruleOf(definition) {
  * @param {string[]} files The files that it is from. A node with several boxes has towers for them that may differ, so
  *   there they are not asked for.
  * @returns {{boxes: {name: string, text: string, body: string}[], hasChoice: boolean, notes: string[],
- *   obstacle: string}} A request for each prompt box; whether a run may read another text; what to say beside; and why
- *   nothing can be asked.
+ *   origins: string[], obstacle: string}} A request for each prompt box; whether a run may read another text; what to say
+ *   beside; where linked texts come from; and why nothing can be asked.
  */
 export function requestsOf(node, rule, encoder = "", files = []) {
   const widgets = rule.counts.map((name) => widgetOf(node, name)).filter(Boolean);
-  const values = Object.fromEntries(widgets.map(({ name, value }) => [name, value]));
+  const values = Object.fromEntries(widgets.map(({ name, value }) => [name, sourceOf(node, name)?.value ?? value]));
   const known = { ...(encoder && { encoder }), ...(files.length && rule.texts.length === 1 && { files }) };
   let hasChoice = false;
   const boxes = rule.texts.map((name) => {
-    const widget = widgetOf(node, name);
-    const typed = String(widget.value ?? "");
-    const read = widget.dynamicPrompts ? hostText(typed) : { text: typed, hasChoice: false };
+    const source = sourceOf(node, name);
+    const typed = String(source?.value ?? "");
+    const read = source?.isPrompt ? hostText(typed) : { text: typed, hasChoice: false };
     hasChoice ||= read.hasChoice;
     const asked = { node: rule.id, text: read.text, values, ...known };
     return { name, text: read.text, body: JSON.stringify(asked) };
   });
-  const linked = rule.counts.filter((name) => isLinked(node, name));
+  const linked = rule.counts.filter((name) => isLinked(node, name) && !sourceOf(node, name));
   const notes = [
     ...(hasChoice ? ["{a|b}: shown with the first choice"] : []),
     ...(linked.length ? [`${linked.join(", ")} linked: exact after the run`] : []),
   ];
-  return { boxes, hasChoice, notes, obstacle: obstacle(node, rule, boxes) };
+  return { boxes, hasChoice, notes, origins: origins(node, rule), obstacle: obstacle(node, rule, boxes) };
+}
+
+/** Which node each linked text comes from. */
+function origins(node, rule) {
+  const names = new Map();
+  for (const name of rule.texts.filter((text) => isLinked(node, text))) {
+    const places = sourceOf(node, name)?.places ?? [];
+    const origin = places.length > 1 ? `${places.length} nodes` : (places[0]?.node.title ?? "");
+    if (origin) names.set(origin, [...(names.get(origin) ?? []), name]);
+  }
+  return [...names].map(([origin, texts]) => `${texts.join(", ")} linked: comes from ${origin}`);
 }
 
 function obstacle(node, rule, boxes) {
-  const linked = rule.texts.filter((name) => isLinked(node, name));
+  const linked = rule.texts.filter((name) => !sourceOf(node, name));
   if (linked.length) return `${linked.join(", ")} linked: ${AFTER_THE_RUN}`;
   const isLong = boxes.some(({ body }) => new TextEncoder().encode(body).length > MAX_BYTES);
   return isLong ? `longer than ${MAX_BYTES / 1024} KiB: ${AFTER_THE_RUN}` : "";
 }
 
 const widgetOf = (node, name) => node.widgets?.find((widget) => widget.name === name);
-
-/** Whether something is connected to an input, or to that of a widget. */
-const isLinked = (node, name) =>
-  Boolean(node.inputs?.some((slot) => (slot.widget?.name ?? slot.name) === name && slot.link != null));

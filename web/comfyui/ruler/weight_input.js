@@ -16,27 +16,26 @@ const GAP = 6;
 const CHIP = ".wcr-editable";
 
 /**
- * @typedef {object} Place A stretch of a prompt that stands in some boxes of a node.
- * @property {object} node The node.
- * @property {object[]} widgets Its boxes with that prompt.
+ * @typedef {object} Place A stretch of a prompt that stands in some boxes.
+ * @property {import("./boxes.js").Box[]} boxes The boxes with that prompt.
  * @property {string} syntax How it is read.
  * @property {number} [start] Where the stretch begins.
  * @property {number} [end] Where it ends.
  */
 
 /** Change a weight; where the weighted text then begins, or null if nothing was changed. */
-function change({ node, widgets, syntax, start, end = start }, by) {
-  const found = reweighted(String(widgets[0]?.value ?? ""), start, end, syntax, by);
+function change({ boxes, syntax, start, end = start }, by) {
+  const found = reweighted(String(boxes[0].widget.value ?? ""), start, end, syntax, by);
   if (!found) return null;
-  for (const widget of widgets) replaceText(node, widget, found);
+  for (const box of boxes) replaceText(box, found);
   return found.start + found.inside[0];
 }
 
 /**
  * Let Ctrl and the arrow keys in prompt boxes change weights in the syntax of their node. ComfyUI does it in its own, for
  * all boxes; of ours it is kept away.
- * @param {(area: HTMLTextAreaElement) => {node: object, widget: object, syntax: string} | null} boxOf Says of an element
- *   whether it is a prompt box with a ruler, and how its prompt is read.
+ * @param {(area: HTMLTextAreaElement) => {box: import("./boxes.js").Box, syntax: string} | null} boxOf Says of an
+ *   element whether it is a prompt box that a ruler reads, and how its prompt is read.
  * @param {() => number | undefined} step Gives what a step changes.
  */
 export function addWeightKeys(boxOf, step) {
@@ -44,15 +43,15 @@ export function addWeightKeys(boxOf, step) {
     const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     const area = event.composedPath()[0];
     if (!sign || !(event.ctrlKey || event.metaKey) || area?.tagName !== "TEXTAREA" || area.readOnly) return;
-    const box = boxOf(area);
-    if (!box) return;
+    const place = boxOf(area);
+    if (!place) return;
     event.preventDefault();
     event.stopImmediatePropagation();
     const { selectionStart: start, selectionEnd: end } = area;
-    const found = reweighted(area.value, start, end, box.syntax, { by: sign * (step() ?? STEP) });
+    const found = reweighted(area.value, start, end, place.syntax, { by: sign * (step() ?? STEP) });
     if (!found) return;
-    replaceText(box.node, box.widget, found);
-    const now = areaOf(box.node, box.widget) ?? area;
+    replaceText(place.box, found);
+    const now = areaOf(place.box) ?? area;
     now.setSelectionRange(found.start + found.inside[0], found.start + found.inside[1]);
   };
   window.addEventListener("keydown", onKey, { capture: true });
@@ -108,7 +107,7 @@ export function addChipWeights(drawing, placeOf, host) {
 
   function openSlider(chip, place) {
     if (!place) return;
-    const weight = weightAt(String(place.widgets[0]?.value ?? ""), place.start, place.end, place.syntax);
+    const weight = weightAt(String(place.boxes[0].widget.value ?? ""), place.start, place.end, place.syntax);
     if (weight === null) return;
     closeTooltip();
     chip.focus({ preventScroll: true });

@@ -1,0 +1,112 @@
+/**
+ * Where the value of an input comes from: past reroutes, in and out of subgraphs, to a widget whose value is sent as it
+ * stands. By the rules of ComfyUI's front end 1.27 to 1.47 (resolveInput in ExecutableNodeDTO.ts, applyToGraph of
+ * PrimitiveNode).
+ */
+
+/** ComfyUI's nodes that put out the value of a widget, and nothing else. */
+const PRIMITIVES = ["PrimitiveString", "PrimitiveStringMultiline", "PrimitiveInt", "PrimitiveFloat", "PrimitiveBoolean"];
+const PRIMITIVE_WIDGET = "value";
+/** Property of a PrimitiveNode that has the page replace parts of its value when it is sent. */
+const REPLACES = "Run widget replace on values";
+/** Links and subgraphs that are followed, one behind the other. */
+const MAX_HOPS = 30;
+/** Places of a subgraph that are looked at. */
+const MAX_PATHS = 20;
+/** A link that ends nowhere: ComfyUI sends the value of the widget that it leads to. */
+const NOTHING = Symbol("nothing");
+
+/**
+ * @typedef {object} Source Where a value comes from.
+ * @property {*} value The value.
+ * @property {boolean} isPrompt Whether the page takes comments and `{a|b}` out of it before it is sent.
+ * @property {{node: object, widget: object}[]} places The widgets that hold it: one, but where a subgraph stands in
+ *   several places of a workflow and each has a widget with the same value.
+ */
+
+/**
+ * Follow the links of an input to the widget that its value comes from.
+ * @param {object} node A node.
+ * @param {string} name The name of one of its inputs, with a widget or without.
+ * @returns {Source | null} Null where the value is computed, or is another one in each place of a subgraph.
+ */
+export function sourceOf(node, name) {
+  const paths = isLinked(node, name) ? pathsTo(node.graph) : [[]];
+  const found = paths.map((path) => valueOf(node, name, path, MAX_HOPS));
+  const [first] = found;
+  const isOther = (one) => !one || one.widget.value !== first.widget.value || one.isPrompt !== first.isPrompt;
+  if (!first || found.some(isOther)) return null;
+  const places = found.filter(({ widget }, at) => found.findIndex((one) => one.widget === widget) === at);
+  return {
+    value: first.widget.value,
+    isPrompt: first.isPrompt,
+    places: places.map((one) => ({ node: one.node, widget: one.widget })),
+  };
+}
+
+/** Whether something is connected to an input, or to that of a widget. */
+export const isLinked = (node, name) => slotOf(node, name)?.link != null;
+
+const slotOf = (node, name) => node.inputs?.find((slot) => (slot.widget?.name ?? slot.name) === name);
+
+/** The subgraph nodes, from the outermost in, through which a graph is reached: a list for each of its places. */
+function pathsTo(graph) {
+  const root = graph.rootGraph ?? graph;
+  if (root === graph) return [[]];
+  const paths = [];
+  const search = (one, path) => {
+    for (const node of one.nodes ?? []) {
+      if (paths.length === MAX_PATHS || path.length === MAX_HOPS) return;
+      if (!node.isSubgraphNode?.()) continue;
+      if (node.subgraph === graph) paths.push([...path, node]);
+      search(node.subgraph, [...path, node]);
+    }
+  };
+  search(root, []);
+  return paths;
+}
+
+/** The widget that the value of an input comes from, by a path to the node's graph; null where it is computed. */
+function valueOf(node, name, path, hops) {
+  const widget = node.widgets?.find((one) => one.name === name);
+  const isPrompt = Boolean(widget?.dynamicPrompts);
+  const own = widget ? { node, widget, isPrompt } : null;
+  const id = slotOf(node, name)?.link;
+  if (id == null) return own;
+  const link = linkOf(node.graph, id);
+  const origin = link && node.graph.getNodeById(link.origin_id);
+  if (origin?.type === "PrimitiveNode" && origin.widgets?.length) {
+    // its value is put into our widget when the prompt is sent
+    return origin.properties?.[REPLACES] ? null : { node: origin, widget: origin.widgets[0], isPrompt };
+  }
+  const found = ofLink(node.graph, link, path, hops);
+  return found === NOTHING ? own : found;
+}
+
+function ofLink(graph, link, path, hops) {
+  if (!link || !hops) return null;
+  if (!link.originIsIoNode) return ofOutput(graph.getNodeById(link.origin_id), link.origin_slot, path, hops - 1);
+  const outer = path.at(-1);
+  const slot = outer?.inputs[link.origin_slot];
+  if (!slot) return null;
+  if (slot.link != null) return ofLink(outer.graph, linkOf(outer.graph, slot.link), path.slice(0, -1), hops - 1);
+  const widget = slot._widget ?? outer.getWidgetFromSlot?.(slot);
+  return widget ? { node: outer, widget, isPrompt: false } : NOTHING;
+}
+
+function ofOutput(node, slot, path, hops) {
+  if (!node || node.mode) return null; // muted or bypassed
+  if (node.isSubgraphNode?.()) {
+    const link = node.resolveSubgraphOutputLink(slot)?.link;
+    return link ? ofLink(node.subgraph, link, [...path, node], hops) : NOTHING;
+  }
+  if (node.isVirtualNode) {
+    const source = node.resolveVirtualOutput?.(slot);
+    if (source) return source.node.graph === node.graph ? ofOutput(source.node, source.slot, path, hops - 1) : null;
+    const link = node.getInputLink?.(slot);
+    return link ? ofLink(node.graph, link, path, hops) : NOTHING;
+  }
+  return PRIMITIVES.includes(node.comfyClass ?? node.type) ? valueOf(node, PRIMITIVE_WIDGET, path, hops) : null;
+}
+
+const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];
