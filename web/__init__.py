@@ -1,1 +1,1 @@
-"""What users see: pictures, the token ruler, the lab, and the route that feeds them."""
+"""Front ends for users: pictures, the token ruler, the lab, and the route that feeds them."""

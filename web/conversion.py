@@ -1,4 +1,4 @@
-"""A prompt in another syntax, for a front end that offers it beside a form of that syntax: plain data in and out."""
+"""Conversion of a prompt for front ends that offer it at a form of another syntax: plain data in and out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def conversion(asked: object) -> dict[str, Any]:
 
     Args:
         asked: An object with the strings ``text``, ``from`` and ``to``, the syntaxes, and the boolean ``is_cleaned``:
-            whether A1111's comments are taken out.
+            whether A1111's comments are removed.
 
     Returns:
-        ``text``, the prompt in the other syntax, and ``issues``, one line for each thing that could not be kept.
+        ``text``, the prompt in the other syntax, and ``issues``, one line for each part that could not be kept.
 
     Raises:
-        RequestError: If the request is not of this form, or a syntax is unknown or cannot be written.
+        RequestError: If the request is malformed, or a syntax is unknown or cannot be written.
 
     >>> conversion({"text": "a [cat]", "from": "a1111", "to": "comfy", "is_cleaned": True})
     {'text': 'a (cat:0.90909091)', 'issues': []}

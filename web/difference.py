@@ -1,6 +1,6 @@
-"""How the rows of a prompt differ between two encodings, and a chart and a report of one text encoder beside another.
+"""Differences between two encodings of a prompt row by row, and a chart and a report comparing two text encoders.
 
-``web/lab/comparing.py`` measures schemes by it; the node CLIP Difference measures two CLIPs.
+``web/lab/comparing.py`` uses it for schemes, the node CLIP Difference for two CLIPs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pictures.changes import draw_changes
 from .pictures.figures import mask_labels
 
 SHOWN_CHUNKS = 4
-"""Chunks in the chart at most; the report has all."""
+"""Maximum number of chunks in the chart; the report has all."""
 HEADING = "What the changed CLIP makes of each token"
 LEGEND = (
     "length: of the changed CLIP's row, as a multiple of that of the original's, on a logarithmic axis. angle: "
@@ -33,12 +33,12 @@ BLENDED = "Prompts are blended here: each row is a mixture of the tokens at its 
 
 
 def chunk_counts(sections: Sequence[ChunkedSection]) -> list[int]:
-    """Chunks that each section has in the result."""
+    """Number of chunks of each section in the result."""
     return [max(map(len, section.prompts)) for section in sections]
 
 
 def first_rows(read: ReadPrompt) -> list[int]:
-    """For each chunk, the row of an encoding with all rows at which it starts; prompts of a blend share theirs."""
+    """First row of each chunk in an encoding with all rows; prompts of a blend share rows."""
     ends = accumulate(chunk_counts(read.sections), initial=0)
     return [
         (first + index) * read.layout.length
@@ -49,18 +49,18 @@ def first_rows(read: ReadPrompt) -> list[int]:
 
 
 def measured(plain: Tensor, changed: Tensor) -> list[RowChange]:
-    """The change of each row in length and direction, in float64.
+    """Change of each row in length and direction, in float64.
 
     Args:
-        plain: ``[rows, dim]``, what the rows were.
-        changed: ``[rows, dim]``, what they are.
+        plain: ``[rows, dim]``, original rows.
+        changed: ``[rows, dim]``, changed rows.
 
     Returns:
-        One for each row.
+        One change per row.
     """
     before, after = plain.detach().cpu().double(), changed.detach().cpu().double()
     old, new = before.norm(dim=-1, keepdim=True), after.norm(dim=-1, keepdim=True)
-    # unlike the arc cosine of a product, this keeps its digits where the angle is small
+    # unlike the arc cosine of a product, this keeps its precision for small angles
     apart, together = before / old - after / new, before / old + after / new
     degrees = torch.rad2deg(2 * torch.atan2(apart.norm(dim=-1), together.norm(dim=-1)))
     ratios = (new / old).squeeze(-1)
@@ -71,42 +71,42 @@ def measured(plain: Tensor, changed: Tensor) -> list[RowChange]:
 
 
 def relative_changes(plain: Tensor, changed: Tensor) -> list[float]:
-    """The relative change of each row, ``|changed - plain| / |plain|``, in float64; both are ``[rows, dim]``."""
+    """Relative change of each row, ``|changed - plain| / |plain|``, in float64; both are ``[rows, dim]``."""
     before, after = plain.detach().cpu().double(), changed.detach().cpu().double()
     return ((after - before).norm(dim=-1) / before.norm(dim=-1)).tolist()
 
 
 @dataclass(frozen=True)
 class TowerDifference:
-    """What one text encoder makes of a prompt, beside what it was before."""
+    """Differences between two encodings of a prompt by one text encoder."""
 
     tower: str
     """Its name: ``clip_l``, ..."""
     read: ReadPrompt
-    """The prompt as both have read it."""
+    """The prompt as read by both."""
     changes: tuple[tuple[RowChange, ...], ...]
-    """For each chunk and each of its positions, the change of its row in length and direction."""
+    """Change of length and direction for each chunk and each of its positions."""
     relative: tuple[tuple[float, ...], ...]
-    """The same as shares: 0.1 = the difference is a tenth as long as the original row."""
+    """The same as relative changes: 0.1 = the difference is a tenth as long as the original row."""
     pooled: float
-    """The relative change of the pooled vector."""
+    """Relative change of the pooled vector."""
 
     def labels(self, chunk: int) -> list[str]:
-        """Of the rows of a chunk that are no padding: BOS, the tokens' texts, EOS."""
+        """Labels of the rows of a chunk without padding: BOS, the tokens' texts, EOS."""
         shown = self.read.chunks[chunk]
         return mask_labels(shown, self.read.prompt.source)[: shown.num_content + 2]
 
 
 def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> TowerDifference:
-    """Measure what a text encoder makes of a prompt beside what it was before.
+    """Compare two encodings of a prompt by a text encoder.
 
     Args:
         tower: Its name.
-        original: The prompt as it encoded it before: hidden ``[1, rows, dim]``, with all rows of all chunks.
-        changed: As it encodes it now, with rows of the same shape.
+        original: The original encoding: hidden ``[1, rows, dim]``, with all rows of all chunks.
+        changed: The changed encoding, with rows of the same shape.
 
     Returns:
-        The changes of all rows, padding included.
+        The changes of all rows, including padding.
     """
     changes = measured(original.hidden[0], changed.hidden[0])
     relative = relative_changes(original.hidden[0], changed.hidden[0])
@@ -122,14 +122,14 @@ def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> T
 
 
 def draw_differences(differences: Sequence[TowerDifference], *, width: int = 1100) -> Image.Image:
-    """Draw the changes of tokens' rows, one line per text encoder, as a chart.
+    """Draw the changes of tokens' rows as a chart, with one line per text encoder.
 
     Args:
-        differences: Of each encoder, at least one. Encoders that read other tokens get a chart of their own below.
-        width: Of the picture, in pixels.
+        differences: Differences of at least one encoder. Encoders with other tokens get separate charts below.
+        width: Width of the picture, in pixels.
 
     Returns:
-        The picture, RGB, with at most `SHOWN_CHUNKS` chunks; its height follows.
+        The picture, RGB, with at most `SHOWN_CHUNKS` chunks and any height.
     """
     groups: dict[tuple[str, ...], list[TowerDifference]] = {}
     for one in differences:
@@ -152,10 +152,10 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
 
 
 def difference_report(differences: Sequence[TowerDifference]) -> str:
-    """The relative changes as text: for each text encoder its tokens, the most changed first, padding, and pooled.
+    """Relative changes as text: for each text encoder its tokens, most changed first, padding, and pooled.
 
     Args:
-        differences: Of each encoder.
+        differences: Differences of each encoder.
 
     Returns:
         Lines of text.
@@ -167,7 +167,7 @@ def difference_report(differences: Sequence[TowerDifference]) -> str:
             for chunk in range(len(one.read.chunks))
             for place, label in enumerate(one.labels(chunk))
         ]
-        found.sort(key=lambda row: -row[0] if math.isfinite(row[0]) else -math.inf)  # what is no number comes first
+        found.sort(key=lambda row: -row[0] if math.isfinite(row[0]) else -math.inf)  # NaN and infinity first
         lines.append(f"{one.tower}: |changed - original| / |original| of each row, the largest first")
         for value, chunk, place, label in found:
             change = one.changes[chunk][place]
@@ -186,7 +186,7 @@ def difference_report(differences: Sequence[TowerDifference]) -> str:
 
 
 def percent(share: float, digits: int = 4) -> str:
-    """A share in percent, so many digits of it.
+    """Format a share in percent with a number of digits.
 
     >>> percent(0.123456), percent(0.123456, 2), percent(float("nan"))
     ('12.35 %', '12 %', 'no number')
@@ -199,7 +199,7 @@ def _shown(one: TowerDifference) -> range:
 
 
 def _line(one: TowerDifference) -> SchemeRow:
-    """An encoder's line of the chart."""
+    """Line of the chart for an encoder."""
     ends = [len(one.labels(chunk)) for chunk in _shown(one)]
     changes = [change for chunk, end in enumerate(ends) for change in one.changes[chunk][:end]]
     relative = [value for chunk, end in enumerate(ends) for value in one.relative[chunk][:end]]

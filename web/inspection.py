@@ -1,9 +1,9 @@
-"""What a prompt becomes, for a front end that asks while its user types: a request as plain data in, views out.
+"""Reading of prompts for a front end while the user types: a request as plain data in, views out.
 
-Nothing is encoded, and no file is read but the vocabulary of a text encoder, once. Of embeddings only the names are
-known, so each stands for one vector.
+Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
+known, so each counts as one vector.
 
-Source: the views are weighting/view.py's. What the page asks is a node and its inputs, which the node itself translates
+Source: the views are from weighting/view.py. The page sends a node and its inputs, which the node itself translates
 (nodes/ruler.py).
 """
 
@@ -26,28 +26,28 @@ from ..weighting.timed.view import read_standing, standing_texts, timed_view
 from ..weighting.view import encodings_text, view
 
 MAX_BYTES = 64 * 1024
-"""Longest request."""
+"""Maximum size of a request."""
 MAX_VIEWS = 20
-"""Of more texts of a timed prompt than this only the first are read and shown."""
+"""Maximum number of texts of a timed prompt that are read and shown."""
 MAX_CHARACTERS = 2 * MAX_BYTES
-"""Of all texts that are shown together; those behind are left out like those beyond `MAX_VIEWS`."""
+"""Maximum length of all texts shown together; later ones are left out like those beyond `MAX_VIEWS`."""
 MAX_ENCODINGS = 100
-"""Of more encodings than this it is only said that there are more."""
+"""Maximum number of encodings that is shown exactly."""
 MAX_ASKS = 1000
-"""Chunks of 77 positions of versions of a prompt that are looked at to count its encodings: 35 ms for 600 words. Of
-longer chunks fewer."""
+"""Chunks of 77 positions, over versions of a prompt, examined to count its encodings: 35 ms for 600 words. Fewer for
+longer chunks."""
 MAX_CHUNKS = 20
-"""Of longer prompts encodings are not counted."""
+"""Maximum number of chunks for which encodings are counted."""
 MAX_POSITIONS = 1024
-"""Nor are they in longer chunks: a version's mask may have the square of this number of flags."""
+"""Maximum chunk length for which they are counted: a version's mask may have this number squared of flags."""
 MAX_FILES = 4
-"""Files of text encoders in one request; ComfyUI loads no more at once."""
+"""Maximum number of text encoder files in a request; ComfyUI loads no more at once."""
 MAX_ANSWER = 1024 * 1024
-"""Longest answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
+"""Maximum size of an answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
-"""Bytes of an answer, at most, that are of no view."""
+"""Maximum size of an answer outside its views, in bytes."""
 _OTHERS = {"text": str, "steps": int, "counter": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
@@ -55,35 +55,35 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered; the message quotes it and says what is allowed."""
+    """Raised for a request that cannot be answered; the message quotes it and says what is allowed."""
 
 
 @dataclass(frozen=True)
 class KnownNames:
-    """Embeddings of which only the names are known."""
+    """Embeddings known only by name."""
 
     known: frozenset[str]
 
     def names(self) -> Sequence[str]:
-        """All of them."""
+        """All names."""
         return sorted(self.known)
 
     def find(self, name: str) -> list[None] | None:
-        """One vector, as good as unknown, for a name that is known."""
+        """One placeholder vector for a known name."""
         return [None] if name in self.known else None
 
 
 class TextReader(Protocol):
-    """What reads prompts as a text encoder does that is no CLIP, as `hosts.comfy.live.LiveReader` does."""
+    """Prompt reader of a text encoder other than CLIP, such as `hosts.comfy.live.LiveReader`."""
 
     @property
     def name(self) -> str:
-        """The name by which it is asked for."""
+        """Name used in requests."""
         ...
 
     @property
     def note(self) -> str:
-        """What there is to say of it beside each prompt."""
+        """Note shown with each prompt."""
         ...
 
     def read(self, text: str, options: EncodeOptions, /) -> ReadPrompt:
@@ -92,24 +92,24 @@ class TextReader(Protocol):
 
 
 class RulerNode(NamedTuple):
-    """A node that the ruler may ask for."""
+    """A node that the ruler can request."""
 
     defaults: Mapping[str, Any]
-    """Inputs whose values may come with a request, and what they are where they do not."""
+    """Inputs whose values a request may contain, with their defaults."""
     fields: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """From those values to the fields of a request to `inspect`, but for the text."""
+    """Function from those values to the fields of a request to `inspect`, except the text."""
     reader: Callable[[str], TextReader | None] = lambda name: None
-    """From the name of a text encoder to what reads as it does; None where that is CLIP's tokenizer."""
+    """Function from the name of a text encoder to its prompt reader; None for CLIP's tokenizer."""
 
 
 def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
-    """What is asked of `inspect` for a prompt box of a node; the types of its fields are not looked at yet.
+    """Request to `inspect` for a prompt box of a node; types of its fields are not checked yet.
 
-    Asked is an object with ``node``, the node's id; ``text``; ``values``, an object with the node's inputs; and, where
-    they are known, ``encoder``, the name of a text encoder, which `reader_of` looks at, and ``files``, for `files_of`.
+    ``asked`` is an object with ``node``, the node's id; ``text``; ``values``, an object with the node's inputs; and, if
+    known, ``encoder``, the name of a text encoder for `reader_of`, and ``files``, for `files_of`.
 
     Raises:
-        RequestError: If it is not of this form, there is no such node, or an input of it cannot have that value.
+        RequestError: If it is malformed, the node is unknown, or an input cannot have its value.
     """
     if not isinstance(asked, dict) or asked.keys() - {"encoder", "files"} != {"node", "text", "values"}:
         raise RequestError(
@@ -131,10 +131,10 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
 
 
 def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextReader | None:
-    """What reads the prompt of a request that `request_of` has taken; None: CLIP's tokenizer.
+    """Prompt reader for a request accepted by `request_of`; None for CLIP's tokenizer.
 
     Raises:
-        RequestError: If ``encoder`` is no string.
+        RequestError: If ``encoder`` is not a string.
     """
     encoder = asked.get("encoder", "")
     if not isinstance(encoder, str):
@@ -143,10 +143,10 @@ def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextR
 
 
 def files_of(asked: Mapping[str, Any]) -> list[str]:
-    """The files that the text encoders of a request that `request_of` has taken are in, as ``folder/name``.
+    """Files of the text encoders in a request accepted by `request_of`, as ``folder/name``.
 
     Raises:
-        RequestError: If ``files`` is no list of so many strings as are allowed.
+        RequestError: If ``files`` is not a list of at most `MAX_FILES` strings.
     """
     files = asked.get("files", [])
     if not isinstance(files, list) or len(files) > MAX_FILES or not all(isinstance(file, str) for file in files):
@@ -163,20 +163,19 @@ def inspect(
     """Answer a request.
 
     Args:
-        request: An object with ``text`` and, as the nodes have them, any field of `EncodeOptions`; with ``steps``, and
-            perhaps ``counter``, the text is a timed prompt.
-        embedding_names: What ``embedding:name`` or a bare name can mean; None where there are no embeddings.
-        reader: What reads the prompt in place of CLIP's tokenizer; each view then has its name, ``encoder``, and
-            ``notes``.
-        positions: Of a chunk, where CLIP's tokenizer reads.
+        request: An object with ``text`` and, as in the nodes, any field of `EncodeOptions`; with ``steps``, and
+            optionally ``counter``, the text is a timed prompt.
+        embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
+        reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
+        positions: Positions of a chunk, for CLIP's tokenizer.
 
     Returns:
-        ``views``: one for each text, as `weighting.view.view` gives it; of a timed prompt each with ``branch``,
-        ``weight`` and ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there
-        are more than `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
+        ``views``: one per text, from `weighting.view.view`; for a timed prompt each with ``branch``, ``weight`` and
+        ``steps`` (first and last of each run, counted from 1), and the last with ``num_more`` if there are more than
+        `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
-        RequestError: If the request is not of this form, or an option is not one of those allowed.
+        RequestError: If the request is malformed, or an option is not allowed.
 
     >>> [chip["text"] for chip in inspect({"text": "a cat"})["views"][0]["chunks"][0]["chips"]]
     ['a', 'cat']
@@ -206,14 +205,14 @@ def inspect(
 
 
 def _encodings_of(read: ReadPrompt) -> str:
-    """How many encodings a prompt takes, as far as that is known soon; empty if it is not, or few."""
+    """Number of encodings of a prompt, if quickly determined; empty if not, or if there are few."""
     num_chunks, length = len(read.chunks), read.layout.length
     if num_chunks > MAX_CHUNKS or length > MAX_POSITIONS:
         return ""
     max_asks = MAX_ASKS * CLIP_L_LAYOUT.length // length
     try:
         variants = iter(plan_prompt(read, default_tokenizer()).variants())
-    except ValueError:  # a filler of several tokens, of which a run tells
+    except ValueError:  # a filler of several tokens, which a run reports
         return ""
     number = different_asks(islice(variants, max_asks // num_chunks), MAX_ENCODINGS)
     if number > MAX_ENCODINGS:
@@ -222,12 +221,12 @@ def _encodings_of(read: ReadPrompt) -> str:
 
 
 def as_json(answer: Mapping[str, Any]) -> str:
-    """An answer of `inspect` as JSON in ASCII, in `MAX_ANSWER` bytes at most.
+    """Answer of `inspect` as ASCII JSON of at most `MAX_ANSWER` bytes.
 
-    Texts of a timed prompt that have no room are left out like those beyond `MAX_VIEWS`.
+    Texts of a timed prompt that do not fit are left out like those beyond `MAX_VIEWS`.
 
     Raises:
-        RequestError: If there is no room for the first text.
+        RequestError: If the first text does not fit.
     """
     views = answer["views"]
     ends = accumulate(len(_json_text(view)) + 1 for view in views)
@@ -263,7 +262,7 @@ def _timed_views(
 
 
 def _checked(request: object) -> dict[str, Any]:
-    """The request, with every field of its right type."""
+    """The request, with the types of all fields checked."""
     if not isinstance(request, dict) or not isinstance(request.get("text"), str):
         raise RequestError('a request is an object with a string "text"')
     allowed = {**_OPTIONS, **_OTHERS}

@@ -1,1 +1,1 @@
-"""The Prompt Lab: a page on which a prompt is studied, stand-alone or as a tab of the WebUI. It needs gradio."""
+"""The Prompt Lab: a page for studying a prompt, stand-alone or as a tab of the WebUI. It needs gradio."""

@@ -1,4 +1,4 @@
-"""A comparison of schemes as markup: of what it is, and for each scheme a bar for every token's row.
+"""A comparison of schemes as markup: its subject, and for each scheme a bar for every token's row.
 
 The page lays the tokens out in as many lines as its width needs. ``style.css`` draws the bars.
 """
@@ -20,23 +20,23 @@ from .model import LabError
 from .study import chunk_of
 
 MAX_PROMPT = 400
-"""Of a longer prompt only as many characters are repeated above the chart."""
+"""Maximum number of characters of the prompt above the chart."""
 ALWAYS_TOLD = ("syntax", "normalization", "chunking", "padding")
-"""Options that are named even where nothing else was chosen. The scheme is what is compared."""
+"""Options that are always named, even with default values. The scheme is what is compared."""
 CUT = "▲"
-"""Stands at a bar that is longer than its axis."""
+"""Marks a bar that is longer than its axis."""
 
 
 def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0) -> str:
-    """Draw one chunk of a comparison, which need not be complete.
+    """Draw one chunk of a comparison, which may be incomplete.
 
     Args:
-        comparisons: Of each scheme, at least one.
+        comparisons: Comparisons of at least one scheme.
         read: The prompt.
-        chunk: Its number, from 0.
+        chunk: Number of the chunk, counted from 0.
 
     Returns:
-        Markup: for each scheme its encodings and problems counted, and each row's change as bars and numbers.
+        Markup: for each scheme the numbers of encodings and problems, and each row's change as bars and numbers.
 
     Raises:
         LabError: If there is no such chunk, or nothing to compare.
@@ -54,7 +54,7 @@ def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk:
 
 
 def told_of(text: str, options: EncodeOptions) -> str:
-    """What a comparison is of: the prompt and the options that all schemes shared, as markup."""
+    """Subject of a comparison: the prompt and the options shared by all schemes, as markup."""
     some = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
     defaults = {field.name: field.default for field in fields(EncodeOptions)}
     chosen: Mapping[str, object] = vars(options)
@@ -93,7 +93,7 @@ def _scheme(row: SchemeRow, labels: Sequence[str], weights: Sequence[float], axe
 
 
 def _cell(label: str, weight: float, change: RowChange | None, axes: Axes) -> str:
-    """A token with its two bars; what a screen reader says is the text in it."""
+    """A token with its two bars, and a text for screen readers."""
     name = f"<b title='{escape(label)}'>{escape(label)}</b><i>{weight_text(weight) if weight != 1.0 else ''}</i>"
     if change is None:
         return f"<li>{name}<span class='weighted-clip-left-out'>left out</span></li>"
@@ -112,7 +112,7 @@ def _cell(label: str, weight: float, change: RowChange | None, axes: Axes) -> st
 
 
 def is_cut(change: RowChange, axes: Axes) -> bool:
-    """Whether the bar of a length ends at the axis, and not where its number is."""
+    """Whether the bar of a length ends at the axis instead of at its value."""
     ratio = max(change.ratio, 1 / change.ratio) if change.ratio > 0 else math.inf
     return bool(ratio_text(change.ratio)) and not ratio <= axes.length_top * TOLERANCE
 

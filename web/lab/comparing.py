@@ -1,4 +1,4 @@
-"""Schemes beside the unweighted encoding: how much each row of a prompt changes in length and in direction."""
+"""Schemes compared with the unweighted encoding: the change of each row of a prompt in length and direction."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from .model import LabError, LabModel
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one scheme made of a prompt, beside its unweighted encoding."""
+    """Result of one scheme for a prompt, compared with its unweighted encoding."""
 
     scheme: str
     """Its name in `SCHEMES`."""
     changes: tuple[tuple[RowChange | None, ...], ...]
-    """For each chunk of the prompt and each of its positions the change of its row; None where the scheme has no such
-    row. No chunks where nothing can be compared."""
+    """Change of the row of each position of each chunk; None if the scheme has no such row. Empty if nothing can be
+    compared."""
     message: str
-    """What one has to know to read the changes, or why there are none; often empty."""
+    """Note on the changes, or the reason why there are none; often empty."""
     issues: tuple[str, ...]
-    """What the scheme could not do as asked, on top of what is known from reading the prompt."""
+    """Problems of the scheme, besides those known from reading the prompt."""
     num_encodings: int
-    """How many different encodings it took."""
+    """Number of different encodings it took."""
 
 
 def compare(
     model: LabModel, text: str, options: EncodeOptions, schemes: Sequence[str], check: Check | None = None
 ) -> Iterator[Comparison]:
-    """Encode a prompt by several schemes, one after another, and measure each against the unweighted encoding.
+    """Encode a prompt by several schemes one by one, and compare each with the unweighted encoding.
 
     Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
-    are taken in float64. Padding that is dropped is compared all the same, as dropping changes no row that stays.
-    ``check`` is called before each call of an encoder, and raises to end the work.
+    are taken in float64. Dropped padding is compared nevertheless, as dropping changes no remaining row. ``check`` is
+    called before each call of an encoder; an exception it raises ends the work.
 
     Yields:
-        A result as soon as a scheme is done, in their order. One that fails on its own says so in its message.
+        A result for each scheme in order, as soon as it is done. A scheme that fails says so in its message.
 
     Raises:
         LabError: If there is no scheme or an unknown one, or the prompt cannot be encoded at all.
@@ -55,7 +55,7 @@ def compare(
         raise LabError(f"choose schemes to compare among {', '.join(SCHEMES)}; got {got}")
     options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
     plain = _encoded(model, text, replace(options, scheme="unweighted"), check)
-    known = {*plain.read.issues}  # that unweighted applies no weights is what was asked for
+    known = {*plain.read.issues}  # the user asked for no weights, so unweighted need not report them
     for scheme in schemes:
         try:
             encoded = plain if scheme == "unweighted" else _encoded(model, text, replace(options, scheme=scheme), check)
@@ -68,14 +68,14 @@ def compare(
 
 
 def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
-    """The changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
+    """Changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
     read = plain.read
     length = read.layout.length
     if weighted.read.options.scheme == "repeat":
         return _repeated_changes(plain, weighted)
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
     is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
-    # the plain encoding's rows that the other one has too
+    # rows of the plain encoding that the other one has, too
     kept, missing = list(range(num_plain)), ""
     if weighted.read.kept is not None:
         kept, missing = _rows_up_to(weighted.read.kept, length), "of padding"
@@ -95,7 +95,7 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
 def _repeated_changes(
     plain: EncodedPrompt, weighted: EncodedPrompt
 ) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
-    """As `row_changes`, for the scheme ``repeat``: of each row its first copy is measured."""
+    """Same as `row_changes`, for the scheme ``repeat``: the first copy of each row is measured."""
     read = weighted.read
     counts = [count for row in copies_of(read.sections, read.options.finest_step).rows for count in row]
     kept = [row for row, count in enumerate(counts) if count]
@@ -109,12 +109,12 @@ def _repeated_changes(
 
 
 def _rows_up_to(kept: Sequence[int], length: int) -> list[int]:
-    """The first rows of each chunk, as many as are kept."""
+    """First rows of each chunk, as many as are kept."""
     return [chunk * length + row for chunk, count in enumerate(kept) for row in range(count)]
 
 
 def _rows_without_seams(read: ReadPrompt) -> list[int]:
-    """The rows that the scheme ``lpw`` keeps: of each section all but the BOS and EOS between its chunks."""
+    """Rows kept by the scheme ``lpw``: all of each section except the BOS and EOS between its chunks."""
     length = read.layout.length
     ends = accumulate((count * length for count in chunk_counts(read.sections)), initial=0)
     return [
@@ -126,7 +126,7 @@ def _rows_without_seams(read: ReadPrompt) -> list[int]:
 
 
 def _encoded(model: LabModel, text: str, options: EncodeOptions, check: Check | None = None) -> EncodedPrompt:
-    """What the first tower makes of a prompt."""
+    """Encode a prompt with the first tower."""
     try:
         return next(iter(model.encode(text, options, check).values()))
     except ValueError as error:

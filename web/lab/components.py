@@ -1,7 +1,7 @@
-"""What all parts of the page are made with: ids, markup, and listeners.
+"""Building blocks of all parts of the page: ids, markup, and listeners.
 
-Only what gradio 3.41, 4.40 and 6 have in common is used, with the same arguments, so that one page serves the WebUIs
-and the stand-alone lab. What the components are called is permanent: a WebUI's users refer to them.
+Only features common to gradio 3.41, 4.40 and 6 are used, with the same arguments, so that one page works in the WebUIs
+and the stand-alone lab. Names of components are permanent: a WebUI's users refer to them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 import gradio as gr
 
 PREFIX = "weighted_clip_"
-"""Of the id of every component."""
+"""Prefix of the ids of all components."""
 
 
 def element_id(name: str) -> str:
-    """The id of a component."""
+    """Id of a component."""
     return PREFIX + name
 
 
 def html(name: str, label: str, value: str = "") -> gr.HTML:
-    """Markup, as ``markup.py`` makes it."""
+    """Component with markup from ``markup.py``."""
     return gr.HTML(value, label=label, elem_id=element_id(name))
 
 
 def live(event: Callable[..., Any], listener: dict[str, Any]) -> None:
-    """Let an event call what neither waits for others nor greys the page."""
+    """Attach a listener to an event without queueing or greying out the page."""
     event(**listener, queue=False, show_progress="hidden")
 
 
 def buttons(*, is_running: bool) -> tuple[Any, Any]:
-    """State of the button that starts some work, and of the one that cancels it."""
+    """States of the buttons that start and cancel some work."""
     return gr.update(interactive=not is_running), gr.update(interactive=is_running)

@@ -1,4 +1,4 @@
-"""A prompt's conditioning as a file to take away."""
+"""Export of a prompt's conditioning as a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .model import LabError, LabModel
 
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
-    """Encode a prompt into a safetensors file; one that is there is replaced.
+    """Encode a prompt into a safetensors file; an existing one is replaced.
 
     Raises:
-        LabError: If the prompt cannot be encoded or the file not be written.
+        LabError: If the prompt cannot be encoded or the file cannot be written.
     """
     try:
         encoded = model.encode(text, options)

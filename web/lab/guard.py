@@ -1,8 +1,8 @@
-"""What stands before the stand-alone lab: it answers only pages of its own, and only requests of a bounded length.
+"""Request filter of the stand-alone lab: it accepts only requests from its own pages, up to a maximum size.
 
-Every page of the internet can send requests to a program on the computer of whoever looks at it. It cannot read the
-answers, but could have prompts encoded and fill the disk through gradio's route for uploads. Browsers say where a
-request comes from, so that such requests can be refused.
+Any page on the internet can send requests to a program on its visitor's computer. It cannot read the answers, but could
+have prompts encoded and fill the disk through gradio's upload route. Browsers state the origin of a request, so such
+requests can be refused.
 
 Source: the Fetch standard, headers ``Origin`` and ``Sec-Fetch-Site``; behaviour of gradio 6.31.
 """
@@ -15,11 +15,11 @@ from http import HTTPStatus
 from typing import Any
 
 MAX_BYTES = 1024 * 1024
-"""Longest body of a request: the page's longest carries a prompt of 64 KiB a few times."""
+"""Maximum body of a request: the page's longest contains a prompt of 64 KiB a few times."""
 MAX_UPLOAD_BYTES = 32 * MAX_BYTES
-"""Longest upload, which is a picture for its tokens."""
+"""Maximum upload, which is a picture to tokenize."""
 UPLOADS = ("/gradio_api/upload", "/gradio_api/upload/")
-"""gradio's route for them."""
+"""gradio's upload routes."""
 
 _SECURITY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -34,17 +34,17 @@ _HEADERS = (
 
 
 class Guard:
-    """An ASGI application that lets requests through to another, or refuses them and says why, as gradio does.
+    """ASGI application that passes requests on to another, or refuses them with a reason, as gradio does.
 
-    Every answer carries the headers that keep the browser from going elsewhere.
+    Every response carries the headers that keep the browser from loading anything else.
     """
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, as ASGI has it."""
-        if scope["type"] == "websocket":  # gradio 6 has none; the browser would let every page open one
+        """Handle a request, as defined by ASGI."""
+        if scope["type"] == "websocket":  # gradio 6 has none; browsers would let every page open one
             await send({"type": "websocket.close", "code": 1008})
             return
 
@@ -64,7 +64,7 @@ class Guard:
 
 
 def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
-    """Status and reason, if a request is not answered."""
+    """Status and reason if a request is refused."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     is_reading = scope["method"] in ("GET", "HEAD")
     is_link = is_reading and headers.get("sec-fetch-mode") == "navigate"

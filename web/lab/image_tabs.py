@@ -1,4 +1,4 @@
-"""The tabs of the page that are about images: their components and which handler each of them calls."""
+"""The page's tabs about images: their components, and the handlers these call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .text_to_image import MAX_COUNT, TextToImageLab
 TOKENS_TAB = "Image tokens"
 DRAWING_TAB = "Text to image"
 COUNT = 8
-"""Images that are drawn unless another number is chosen."""
+"""Default number of images to draw."""
 
 
 def image_tokens_tab(lab: TokenLab) -> None:
-    """The tab for images as tokens."""
+    """Build the tab for images as tokens."""
     encoded = gr.State(None)
     html("dvae", "What encodes images", lab.title)
     with gr.Row():
@@ -45,7 +45,7 @@ def image_tokens_tab(lab: TokenLab) -> None:
 
 
 def text_to_image_tab(lab: TextToImageLab) -> None:
-    """The tab for images of a caption."""
+    """Build the tab for images of a caption."""
     job, options, rows = gr.State({"is_cancelled": False}), SampleOptions(), lab.dalle.prior.config.rows
     html("dalle", "What draws", lab.title)
     caption = gr.Textbox(

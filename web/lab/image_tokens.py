@@ -1,6 +1,6 @@
-"""The lab's tab for images as tokens: a picture, the grid of its tokens, what they decode to, and what one changes.
+"""The lab's tab for images as tokens: a picture, the grid of its tokens, their decoding, and the effect of each token.
 
-Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .images import enlarged, picture_of, pixels_of
 from .values import explained, whole_number
 
 MAX_SIDE = 256
-"""Pixels of a picture's longer side; a larger one is made smaller. DALL·E's own pictures have as many."""
+"""Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this
+size."""
 NO_DVAE = (
     "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE.safetensors. A file is made of OpenAI's "
     f"by {CONVERT}"
@@ -31,10 +32,10 @@ NO_DVAE = (
 
 @dataclass(frozen=True)
 class Encoded:
-    """A picture that was encoded."""
+    """An encoded picture."""
 
     picture: Image.Image
-    """What was encoded, its sides multiples of a token's."""
+    """The picture, its sides multiples of a token's."""
     tokens: Tensor
     """``[1, rows, columns]``."""
     decoded: Tensor
@@ -45,7 +46,7 @@ class TokenLab:
     """The handlers of the tab.
 
     Args:
-        dvae: What encodes and decodes; None where there is none, which the tab then says.
+        dvae: Encoder and decoder; None if there is none, which the tab then says.
     """
 
     def __init__(self, dvae: DVAE | None) -> None:
@@ -53,7 +54,7 @@ class TokenLab:
 
     @property
     def title(self) -> str:
-        """The line that says what encodes, or what is missing."""
+        """Line that names the encoder, or says what is missing."""
         if self._dvae is None:
             return markup.message(NO_DVAE)
         config = self._dvae.config
@@ -61,7 +62,7 @@ class TokenLab:
         return markup.message(line, is_problem=False)
 
     def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
-        """Encode a picture and decode its tokens: what the other handlers are given, the grid, and figures."""
+        """Encode a picture and decode its tokens: state for the other handlers, the grid, and figures."""
         if self._dvae is None:
             return None, None, markup.message(NO_DVAE)
         if picture is None:
@@ -69,7 +70,7 @@ class TokenLab:
         try:
             encoded, notes = _encoded(self._dvae, picture)
             grid = draw_token_grid(encoded.picture, encoded.tokens[0].tolist())
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return None, None, markup.message(explained(error))
         rows, columns = encoded.tokens.shape[1:]
         count = len(encoded.tokens.unique())
@@ -78,7 +79,7 @@ class TokenLab:
         return encoded, grid, shown + markup.message(told, is_problem=False)
 
     def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
-        """What the token at a pixel ``(x, y)`` of the grid's picture changes: its row and column, and figures."""
+        """Effect of the token at a pixel ``(x, y)`` of the grid's picture: its row and column, and figures."""
         if encoded is None:
             return None, None, markup.message("Make tokens of a picture first.")
         found = cell_at(*place, *encoded.tokens.shape[1:])
@@ -87,7 +88,7 @@ class TokenLab:
         return *found, self.swap(encoded, *found, number)
 
     def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
-        """What changes if a token is swapped, as figures: with the original, the swapped, and their difference."""
+        """Effect of swapping a token, as figures: with the original, the swapped, and their difference."""
         if self._dvae is None or encoded is None:
             return markup.message(NO_DVAE if self._dvae is None else "Make tokens of a picture first.")
         rows, columns = encoded.tokens.shape[1:]
@@ -112,7 +113,7 @@ class TokenLab:
 
 
 def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
-    """A picture in tokens, and what was done to it before, as a sentence or nothing."""
+    """Encode a picture; also returns how it was prepared, as a sentence or nothing."""
     small = picture.convert("RGB")
     small.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     notes = "" if small.size == picture.size else f" It was made smaller, {small.width} x {small.height} pixels."
@@ -125,7 +126,7 @@ def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
 
 
 def _reach(change: Tensor, largest: float) -> str:
-    """How much and how far a swap changes the picture; ``change`` is ``[h, w]``."""
+    """Extent and size of a swap's change of the picture; ``change`` is ``[h, w]``."""
     rows, columns = (change > 0.01).nonzero(as_tuple=True)
     told = f"Bright: changed most, by up to {100 * largest:.0f} % of the whole range."
     if not len(rows):
@@ -135,5 +136,5 @@ def _reach(change: Tensor, largest: float) -> str:
 
 
 def _figure(title: str, caption: str, pixels: Tensor) -> tuple[str, str, Image.Image]:
-    """Of the first of ``[b, 3, h, w]``."""
+    """Figure of the first of ``[b, 3, h, w]``."""
     return title, caption, enlarged(pixels[0])

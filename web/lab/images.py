@@ -1,4 +1,4 @@
-"""Pictures of the page as tensors, and tensors as pictures of the page."""
+"""Conversion between the page's pictures and tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 SHOWN_SIDE = 384
-"""Pixels of the longer side of a decoded image as the page shows it, about."""
+"""Approximate length of the longer side of a decoded image on the page, in pixels."""
 
 
 def pixels_of(picture: Image.Image) -> Tensor:
@@ -17,12 +17,12 @@ def pixels_of(picture: Image.Image) -> Tensor:
 
 
 def picture_of(pixels: Tensor) -> Image.Image:
-    """The picture of ``[3, h, w]``, 0 to 1."""
+    """Picture of ``[3, h, w]``, 0 to 1."""
     return Image.fromarray(pixels.movedim(0, -1).clamp(0, 1).mul(255).round().byte().cpu().numpy())
 
 
 def enlarged(pixels: Tensor) -> Image.Image:
-    """The same, a small one with every pixel repeated."""
+    """The same picture; a small one has every pixel repeated."""
     image = picture_of(pixels)
     times = max(1, SHOWN_SIDE // max(image.size))
     return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

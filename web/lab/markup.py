@@ -1,6 +1,6 @@
-"""The parts of the lab's page that are plain markup: model line, token strip, tables, figures, problems.
+"""Parts of the lab's page that are plain markup: model line, token strip, tables, figures, problems.
 
-Everything is escaped here and styled by ``style.css``. It knows nothing of gradio, which shows it in ``gr.HTML``.
+Everything is escaped here and styled by ``style.css``. Independent of gradio, which shows it in ``gr.HTML``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_FALLBACK_CHIPS = 600
-"""Of more chips than this the text shown without the drawing script leaves out the rest; the ruler's own number."""
+"""Maximum number of chips in the text shown without the drawing script; the same as in the ruler."""
 
 
 def model_line(title: str, warning: str, note: str = "") -> str:
-    """What encodes, if anything, the model's warning, and a note such as why there is no model."""
+    """Line with the encoder, if any, the model's warning, and a note such as why there is no model."""
     line = f"<div class='weighted-clip-model'><h1>Prompt Lab</h1> {escape(title)}</div>"
     return line + _paragraph("weighted-clip-warning", warning, role="alert") + _paragraph("weighted-clip-note", note)
 
 
 def strip(view: Mapping[str, Any] | None, message: str, inputs: Mapping[str, str]) -> str:
-    """The token strip: a view for ``javascript/weighted_clip.mjs`` to draw, and the same as text if it does not.
+    """Token strip: a view for ``javascript/weighted_clip.mjs`` to draw, and the same as text in case it does not.
 
     Without a view the message says why the prompt could not be read. The inputs are the texts that were read, by the id
-    of their box; the script asks again where they differ from what stands there by now.
+    of their box; the script asks again if the boxes have changed since.
 
     >>> "a (1.4)" not in strip(None, "No prompt", {})
     True
@@ -41,7 +41,7 @@ def strip(view: Mapping[str, Any] | None, message: str, inputs: Mapping[str, str
 
 
 def strips(views: Sequence[Mapping[str, Any]], message: str, inputs: Mapping[str, str]) -> str:
-    """As `strip`, for the texts of a timed prompt: each of their views has the steps at which it stands."""
+    """Same as `strip`, for the texts of a timed prompt: each view has the steps at which it is active."""
     data = json.dumps({"views": views, "message": message}, ensure_ascii=False, separators=(",", ":"))
     fallback = _paragraph("weighted-clip-problem", message, role="alert")
     for view in views:
@@ -51,12 +51,12 @@ def strips(views: Sequence[Mapping[str, Any]], message: str, inputs: Mapping[str
 
 
 def current(inner: str, inputs: Mapping[str, str]) -> str:
-    """Any other markup with the texts it was made of, as `strip` has them."""
+    """Any other markup with the texts it was made from, as in `strip`."""
     return f"<div {_inputs(inputs)}>{inner}</div>"
 
 
 def kept(inner: str, inputs: Mapping[str, str]) -> str:
-    """Markup that stays when the texts and choices are changed of which it was made: the script then greys it."""
+    """Markup that stays when its texts and choices change: the script then greys it out."""
     note = "Of another prompt or other options than those above: compare again."
     return (
         f"<div class='weighted-clip-kept' data-weighted-clip-of='{escape(json.dumps(inputs))}'>"
@@ -65,7 +65,7 @@ def kept(inner: str, inputs: Mapping[str, str]) -> str:
 
 
 def message(text: str, *, is_problem: bool = True) -> str:
-    """A line of text, or nothing; a problem is also read out."""
+    """A line of text, or nothing; a problem is also announced to screen readers."""
     if is_problem:
         return _paragraph("weighted-clip-problem", text, role="alert")
     return _paragraph("weighted-clip-note", text, role="status")
@@ -78,7 +78,7 @@ def problems(messages: Sequence[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") -> str:
-    """A table of text: headers of the columns, cells of each row, and a note below."""
+    """Table of text: column headers, cells of each row, and a note below."""
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
@@ -88,16 +88,16 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") 
 
 
 def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
-    """Drawings side by side, each with title (drawn in it too) and caption; wide ones at their own size, else at 0.7.
+    """Drawings side by side, each with its title (also drawn in it) and caption; wide ones at full size, others at 0.7.
 
-    On a dark page they are dark, too. They are in the markup as PNG, so that no host has to serve a file.
+    On a dark page they are dark, too. They are embedded as PNG, so that no host needs to serve a file.
     """
     kind = "weighted-clip-drawing weighted-clip-wide" if is_wide else "weighted-clip-drawing"
     return f"<div class='weighted-clip-figures'>{_figures(pictures, kind)}</div>"
 
 
 def photos(pictures: Iterable[tuple[str, str, Image.Image]], *, is_sheet: bool = False) -> str:
-    """Images with their own colours everywhere, with title and caption, at their own size; or a sheet of small ones."""
+    """Images with unchanged colours, with title and caption, at full size; or a sheet of small ones."""
     place = "weighted-clip-sheet" if is_sheet else "weighted-clip-figures"
     return f"<div class='{place}'>{_figures(pictures, 'weighted-clip-wide')}</div>"
 
@@ -113,7 +113,7 @@ def words(pieces: Iterable[Iterable[str]]) -> str:
 
 
 def progress(share: float, text: str) -> str:
-    """How far some work has come, from 0 to 1, and in words."""
+    """Progress of some work, from 0 to 1, and in words."""
     return (
         "<div class='weighted-clip-progress' role='status'><div class='weighted-clip-meter'>"
         f"<i style='width: {100 * share:.0f}%'></i></div><span>{escape(text)}</span></div>"
@@ -132,12 +132,12 @@ def _figures(pictures: Iterable[tuple[str, str, Image.Image]], kind: str) -> str
 
 
 def _paragraph(name: str, text: str, role: str = "") -> str:
-    """A text in a paragraph of a class; nothing for no text."""
+    """A paragraph of a class; nothing for an empty text."""
     return f"<p class='{name}'{f' role={role!r}' if role else ''}>{escape(text)}</p>" if text else ""
 
 
 def _inputs(inputs: Mapping[str, str]) -> str:
-    """The attribute that the script compares with what stands in the boxes."""
+    """Attribute that the script compares with the content of the boxes."""
     return f"data-weighted-clip-inputs='{escape(json.dumps(inputs))}'"
 
 
@@ -164,4 +164,4 @@ def _data_url(picture: Image.Image) -> str:
 
 
 NOT_YET = current("", {})
-"""What `current` gives before there is anything: it is of no text, so that the script asks once it is to be seen."""
+"""Result of `current` before there is anything: it belongs to no text, so the script asks once it becomes visible."""

@@ -1,4 +1,4 @@
-"""The attention masks of one chunk of a prompt as pictures: each on its own, and the product that the encoder gets.
+"""Pictures of a chunk's attention masks: each separately, and the product that the encoder gets.
 
 Source: docs/masks.md.
 """
@@ -34,19 +34,19 @@ PADDING_CAPTIONS = {
     "clean EOS too": "Padding hides nothing from the encoder: its rows, and that of EOS, are replaced by the empty "
     "prompt's afterwards.",
 }
-"""What each padding option does to the mask."""
+"""Effect of each padding option on the mask."""
 
 SHOWN_VERSIONS = ((16, 4), (40, 2))
-"""How many further masks stand side by side: up to so many positions, so many masks; beyond, one."""
+"""Numbers of further masks side by side: up to so many positions, so many masks; beyond that, one."""
 
 
 class MaskPicture(NamedTuple):
-    """One mask as a picture."""
+    """A mask as a picture."""
 
     title: str
-    """What it is; drawn above it too."""
+    """Its title, also drawn above it."""
     caption: str
-    """What it hides from whom; not drawn."""
+    """A text about its effect, not drawn."""
     image: Image.Image
     """RGB."""
 
@@ -54,11 +54,11 @@ class MaskPicture(NamedTuple):
 def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
     """Draw the masks of one chunk, given by its number from 0.
 
-    At most ``limit`` positions are shown, and never those behind a little padding.
+    At most ``limit`` positions are shown, with only a little of the padding.
 
     Returns:
-        The causal mask, that of the padding, that of the hidden phrases if any of them is in the chunk, and their
-        product; then, if the scheme blends in encodings that hide further words, the masks of the first of these.
+        The causal mask, the padding mask, the mask of hidden phrases if the chunk has any, and their product; then, if
+        the scheme blends in encodings that hide further words, the masks of the first of these.
 
     Raises:
         LabError: If there is no such chunk.
@@ -116,9 +116,9 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
 
 
 def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
-    """The different masks of those encodings of a chunk in which the scheme hides more than the prompt itself asks for.
+    """Distinct masks of those encodings of a chunk in which the scheme hides more than the prompt itself.
 
-    Each is ``[77, 77]``, bool, causality included; schemes that hide nothing have none.
+    Each is ``[77, 77]``, bool, including causality; empty for schemes that hide nothing.
     """
     causal = causal_mask(read.layout.length)
     own = chunk_masks(read, chunk)[-1][2][0]
@@ -133,9 +133,9 @@ def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
 
 
 def _around(read: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
-    """A prompt of one chunk and those beside it, into which its words may reach.
+    """A prompt of one chunk and its neighbours, into which its words may extend.
 
-    All of a long prompt would be encoded once for each word that is turned down anywhere in it.
+    Otherwise a long prompt would be encoded completely for each faded word anywhere in it.
     """
     for section in read.sections:
         for prompt in section.prompts:
@@ -147,7 +147,7 @@ def _around(read: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
 
 
 def _one_token(text: str) -> list[tuple[int, int, int]]:
-    """A tokenizer for what is not looked at: the filler, and the raw text of a pooled vector."""
+    """Tokenizer for texts that do not matter: the filler, and the raw text of a pooled vector."""
     return [(0, 0, len(text))]
 
 
@@ -163,12 +163,12 @@ def _hidden_caption(read: ReadPrompt, chunk: TokenChunk) -> str:
 
 
 def _texts(read: ReadPrompt, chunk: TokenChunk, is_meant: Callable[[Token], bool]) -> list[str]:
-    """The stretches of text of the tokens that are meant, quoted."""
+    """Quoted stretches of text of the selected tokens."""
     texts: list[str] = []
     for meant, group in groupby(chunk.content, is_meant):
         text, end = "", 0
         for span in dict.fromkeys(token.span for token in group if meant and token.span):
-            # brackets and weights between two tokens are no part of a phrase
+            # brackets and weights between two tokens are not part of a phrase
             text += (" " if text and span.start > end else "") + read.prompt.source[span.start : span.end]
             end = span.end
         texts += [f"“{text}”"] if text else []

@@ -1,4 +1,4 @@
-"""What the lab needs of a text encoder, wherever that comes from."""
+"""Interface of the lab to a text encoder, wherever it comes from."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ...weighting.towers import Reader
 
 
 class LabError(EncoderError):
-    """Something the user of the page has to know or do; the message says it."""
+    """Raised with a message that the user of the page has to know or act on."""
 
 
 class LabModel(Protocol):
-    """One loaded model: a text encoder, or several that read the same prompt."""
+    """A loaded model: one or more text encoders that read the same prompt."""
 
     @property
     def title(self) -> str:
-        """What encodes, in a few words: a file's name, or the host's model."""
+        """Name of the encoder in a few words: a file's name, or the host's model."""
         ...
 
     @property
     def warning(self) -> str:
-        """What every screen and every exported file must say; empty for real weights."""
+        """Warning for every screen and every exported file; empty for real weights."""
         ...
 
     def readers(self) -> Mapping[str, Reader]:
-        """What reads prompts for each text tower, by name: ``clip_l``, ``clip_g``, ``clip_h``."""
+        """Prompt readers by name of the text tower: ``clip_l``, ``clip_g``, ``clip_h``."""
         ...
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
@@ -38,17 +38,17 @@ class LabModel(Protocol):
         Args:
             text: The prompt.
             options: How to read and weight it.
-            check: Called before each call of an encoder; raises to end the work.
+            check: Called before each call of an encoder. An exception it raises ends the work.
 
         Returns:
-            By tower, in the order of `readers`.
+            Encoded prompts by tower, in the order of `readers`.
 
         Raises:
-            EncoderError: If it cannot be done now, or with these options.
+            EncoderError: If it is impossible now, or with these options.
             ValueError: If an option is out of range.
         """
         ...
 
 
 ModelSource = Callable[[], LabModel]
-"""Gives the model to use now; it is asked anew for every request. Raises `EncoderError` where there is none."""
+"""Returns the current model; called for every request. Raises `EncoderError` if there is none."""

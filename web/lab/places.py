@@ -1,4 +1,4 @@
-"""Where the stand-alone lab finds weights: folders of ComfyUI and of the WebUI, and the cache of Hugging Face.
+"""Locations of weights for the stand-alone lab: folders of ComfyUI and the WebUI, and Hugging Face's cache.
 
 Source: the folders of ComfyUI 0.29.0 and Forge 2.0.1.
 """
@@ -12,18 +12,18 @@ from pathlib import Path
 from ...encoder.files.tensor_file import CheckpointError, open_tensor_file
 
 MODEL_FOLDERS = ("text_encoders", "clip", "text_encoder", "checkpoints", "Stable-diffusion")
-"""Where the hosts keep files with text encoders, those with nothing else first."""
+"""Host folders with text encoders, dedicated ones first."""
 SUFFIX = ".safetensors"
 MAX_LISTED = 20
-"""Names in a message at most."""
+"""Maximum number of names in a message."""
 
 HUB_REPOSITORY = "openai/clip-vit-large-patch14"
 HUB_FILE = "model.safetensors"
 """OpenAI's release of CLIP ViT-L/14, text and image tower, 1.7 GB."""
 HUB_REVISION = "32bd64288804d66eefd0ccbe215aa642df71cc41"
-"""The commit of the repository that the file is taken of: what is put there later is never fetched."""
+"""Pinned commit of the repository: later changes are never fetched."""
 HUB_SHA256 = "a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb"
-"""Of the file, as the repository gives it."""
+"""Hash of the file, as given by the repository."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,24 @@ class ModelFolder:
     """A host's folder of models."""
 
     folder: Path
-    """What was given."""
+    """The folder given."""
     files: dict[str, Path]
-    """By their path from the folder, with ``/``; in the order in which they are tried."""
+    """Files by their path relative to the folder, with ``/``; in the order in which they are tried."""
     embeddings: tuple[Path, ...]
-    """The host's folders of textual inversions, those that are there."""
+    """The host's existing folders of textual inversions."""
 
 
 def model_folder(folder: Path) -> ModelFolder:
-    """Look into a host's folder of models.
+    """Examine a host's folder of models.
 
     Args:
-        folder: ``models`` of ComfyUI or of the WebUI, or the folder that it is in.
+        folder: ``models`` of ComfyUI or of the WebUI, or its parent folder.
 
     Returns:
-        What is there.
+        Its contents.
 
     Raises:
-        ValueError: If it is no such folder, or there is no file of weights in it.
+        ValueError: If it is not such a folder, or contains no weights.
     """
     if not folder.is_dir():
         raise ValueError(f"--models {folder}: there is no such folder")
@@ -75,17 +75,18 @@ def model_folder(folder: Path) -> ModelFolder:
 
 
 def chosen_file(models: ModelFolder, name: str | None) -> Path:
-    """The file to use.
+    """Choose the file to use.
 
     Args:
-        models: What there is.
-        name: Its path from the folder, its name, or that without suffix. None: the first with a text encoder in it.
+        models: The available files.
+        name: Its path relative to the folder, its name, or that without suffix. None for the first one with a text
+            encoder.
 
     Returns:
         Its path.
 
     Raises:
-        ValueError: If there is none, or several of that name.
+        ValueError: If there is no file or more than one of that name.
     """
     if name is None:
         return _first_readable(models)
@@ -114,17 +115,16 @@ def _first_readable(models: ModelFolder) -> Path:
 
 
 def hub_file(*, download: bool) -> Path | None:
-    """OpenAI's release of CLIP ViT-L/14 in the cache of Hugging Face.
+    """OpenAI's release of CLIP ViT-L/14 in Hugging Face's cache.
 
     Args:
-        download: Fetch it where it is not there yet, and check it. That is 1.7 GB, so nothing is fetched without being
-            asked for.
+        download: Whether to fetch it if it is missing, and check it. That is 1.7 GB, so nothing is fetched unasked.
 
     Returns:
-        The file, or None if it is not there.
+        The file, or None if it is missing.
 
     Raises:
-        ValueError: If it cannot be fetched, or is not the file that was released.
+        ValueError: If it cannot be fetched, or is not the released file.
     """
     try:
         import huggingface_hub
@@ -142,7 +142,7 @@ def hub_file(*, download: bool) -> Path | None:
         found = _sha256(fetched)
         if found == HUB_SHA256:
             return fetched
-        fetched.resolve().unlink()  # what the link in the cache leads to
+        fetched.resolve().unlink()  # target of the link in the cache
         fetched.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"--download: {HUB_FILE} of {HUB_REPOSITORY} cannot be fetched: {error}") from error

@@ -1,4 +1,4 @@
-"""Where the stand-alone lab listens. Imports nothing: a port that is taken is known before anything is loaded."""
+"""Port of the stand-alone lab. Imports nothing heavy: a port in use is reported before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 import socket
 
 HOST = "127.0.0.1"
-"""Loopback: nothing outside this computer reaches it."""
+"""Loopback: not reachable from outside this computer."""
 FIRST_PORT = 7867
-"""Of the ports that are tried, if none is asked for."""
+"""First port to try, if none is given."""
 NUM_PORTS = 20
-"""How many."""
+"""Number of ports to try."""
 
 
 def listen(port: int | None) -> socket.socket:
     """Listen at a port of this computer.
 
     Args:
-        port: Which one; None takes 7867 or the next that is free.
+        port: The port; None for 7867 or the next free one.
 
     Returns:
-        The socket; who connects waits until it is served.
+        The socket; clients wait until it is served.
 
     Raises:
-        ValueError: If the port is taken or cannot be had.
+        ValueError: If the port is in use or not available.
     """
     tried = range(FIRST_PORT, FIRST_PORT + NUM_PORTS) if port is None else [port]
     for one in tried:
@@ -36,7 +36,7 @@ def listen(port: int | None) -> socket.socket:
             listening.listen(128)
         except OSError as error:
             listening.close()
-            # the second is what Windows says of the ports that it keeps for itself
+            # EACCES is Windows' error for its reserved ports
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
                 raise ValueError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
         except OverflowError as error:

@@ -1,7 +1,7 @@
-"""What became of a prompt, as the page shows it: the prompt read for a model, and its tokens as a table.
+"""A prompt as the page shows it: read for a model, and its tokens as a table.
 
-No model has to be loaded for any of it. ``masks.py`` draws the masks, ``comparing.py`` compares schemes, ``export.py``
-writes files.
+None of this needs a loaded model. ``masks.py`` draws the masks, ``comparing.py`` compares schemes, ``export.py`` writes
+files.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from")
 
 
 class TokenTable(NamedTuple):
-    """The tokens of a prompt, a row for each."""
+    """Tokens of a prompt, one row each."""
 
     rows: list[list[str | int | float]]
-    """By the columns of `HEADERS`. Chunk and position from 1; the id, or an embedding's vector as in ``name[0]``; the
-    text as typed; the final weight; the number of its word; who shall not see it, empty where all may."""
+    """Rows with the columns of `HEADERS`: chunk and position from 1; the id, or an embedding's vector as in
+    ``name[0]``; the text as typed; the final weight; the number of its word; the tokens it is hidden from, empty for
+    none."""
     num_more: int
-    """How many more tokens there are."""
+    """Number of further tokens."""
 
 
 def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
-    """Read a prompt for the first text tower of a model, with the chunks that the other towers add to it.
+    """Read a prompt for the first text tower of a model, with the chunks that other towers add to it.
 
     Raises:
-        LabError: If an option is out of range, or in strict mode where the reference refuses the prompt.
+        LabError: If an option is out of range, or in strict mode if the reference refuses the prompt.
     """
     try:
         reads = read_for_towers(text, options, model.readers())
@@ -44,7 +45,7 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
 
 
 def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
-    """The tokens of a prompt as a table of so many rows at most."""
+    """Tokens of a prompt as a table with a maximum number of rows."""
     rows: list[list[str | int | float]] = []
     words: dict[int, int] = {}  # those without tokens do not count
     for number, chunk in enumerate(read.chunks, 1):
@@ -58,10 +59,10 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
 
 
 def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
-    """The chunk of a prompt with a number, from 0.
+    """Chunk of a prompt by its number from 0.
 
     Raises:
-        LabError: If there is none of that number.
+        LabError: If it does not exist.
     """
     if not 0 <= chunk < len(read.chunks):
         raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(read.chunks)}")

@@ -1,6 +1,6 @@
 """The lab's tab for images of a caption: its pieces, and images that fill up while their tokens are drawn.
 
-Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from .model import LabError
 from .values import checked_number, checked_text, explained, whole_number
 
 MAX_COUNT = 16
-"""Images that are drawn at a time."""
+"""Maximum number of images at a time."""
 MAX_CHARACTERS = 2000
-"""Of a caption."""
+"""Maximum length of a caption."""
 MAX_SEED = 2**53 - MAX_COUNT
-"""Larger whole numbers are not exact in a browser."""
+"""Maximum seed: larger integers are not exact in a browser."""
 GREY = 0.5
-"""Red, green and blue of what is not drawn yet."""
+"""Red, green and blue of areas not drawn yet."""
 PAUSE = 4.0
-"""How much longer tokens are drawn than it took to show what there was before, at least."""
+"""Minimum ratio of drawing time to the time taken by the last update of the page."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be drawn."""
+    """Request for images."""
 
     caption: str
     text: Tensor
-    """``[T]``, its pieces as the prior reads them."""
+    """``[T]``, pieces of the caption for the prior."""
     seeds: list[int]
-    """Of the images."""
+    """Seeds of the images."""
     options: SampleOptions
     given: Tensor
-    """``[k]``, the tokens that all images begin with."""
+    """``[k]``, tokens at the beginning of all images."""
     note: str
-    """What became of the picture they are from."""
+    """Note on the preparation of the picture they come from."""
 
 
 class TextToImageLab:
     """The handlers of the tab.
 
     Args:
-        dalle: What draws.
-        clock: Seconds, by which it is chosen how often the page is told.
+        dalle: The model.
+        clock: Clock in seconds, used to limit updates of the page.
     """
 
     def __init__(self, dalle: DALLE, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -67,7 +67,7 @@ class TextToImageLab:
 
     @property
     def title(self) -> str:
-        """The line that says what draws."""
+        """Line that names the model."""
         (height, width), prior, f = self.dalle.size, self.dalle.prior.config, self.dalle.dvae.config.downsampling
         line = (
             f"A DALL·E for images of {width} x {height} pixels: {prior.rows} x {prior.columns} tokens of {f} x {f} "
@@ -76,17 +76,17 @@ class TextToImageLab:
         return markup.message(line, is_problem=False)
 
     def pieces(self, caption: str) -> str:
-        """What each word of a caption becomes."""
+        """Pieces of each word of a caption."""
         try:
             words = words_in_pieces(self.dalle.pieces, self._caption(caption))
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
         count, most = sum(map(len, words)), self.dalle.prior.config.text_length
         told = f"{count} of at most {counted(most, 'piece')}" if words else "No pieces: the caption is empty."
         return markup.words(words) + markup.message(told, is_problem=count > most)
 
     def begin(self, job: dict[str, Any]) -> str:
-        """Before `draw`, which may have to wait for other users: a line for the page."""
+        """Line for the page before `draw`, which may have to wait for other users."""
         job["is_cancelled"] = False
         return markup.progress(0, "waiting for its turn")
 
@@ -94,13 +94,13 @@ class TextToImageLab:
         """Draw images of a caption, until `cancel` sets ``is_cancelled`` in this user's job.
 
         Args:
-            job: The user's.
-            values: Caption; how many images; temperature, top-k and top-p; seed of the first image, others have the
-                numbers that follow; a picture with whose top all begin, or None; how many rows of its tokens are kept.
+            job: The user's job.
+            values: Caption; how many images; temperature, top-k and top-p; seed of the first image, incremented for the
+                others; a picture whose top all begin with, or None; the number of rows of its tokens to keep.
 
         Yields:
-            Whether more follows, how far it is, and the images so far, or None if they are as before. It comes after a
-            token, but so seldom that most of the time is for drawing; images come with another row of tokens.
+            Whether more follows, the progress, and the images so far, or None if unchanged. Updates come after tokens,
+            but rarely enough that most of the time is spent drawing; images are updated after a row of tokens.
         """
         if job["is_cancelled"]:
             yield False, markup.progress(0, "cancelled before it began"), None
@@ -112,12 +112,12 @@ class TextToImageLab:
             yield False, markup.message(explained(error)), None
 
     def cancel(self, job: dict[str, Any]) -> str:
-        """End the drawing after the current token: a line for the page."""
+        """Stop drawing after the current token: a line for the page."""
         job["is_cancelled"] = True
         return markup.message("Cancelling …", is_problem=False)
 
     def _drawn(self, job: dict[str, Any], wish: Wish) -> Iterator[tuple[bool, str, str | None]]:
-        """As `draw`."""
+        """Implementation of `draw`."""
         prior, count = self.dalle.prior, len(wish.seeds)
         length, columns = prior.config.num_image_tokens, prior.config.columns
         together = images_at_once(prior, MEMORY_BUDGET)
@@ -137,7 +137,7 @@ class TextToImageLab:
                         sheet, num_shown = _sheet(wish, images), drawn // columns * columns
                     yield True, markup.progress(share, told), sheet
                     ended = self._clock()
-                    took = ended - began  # with what the page takes to be told
+                    took = ended - began  # including the time to update the page
                 if job["is_cancelled"]:
                     images[first:last] = _pictures(self.dalle, tokens)
                     yield False, markup.progress(share, f"cancelled after {told}"), _sheet(wish, images)
@@ -155,7 +155,7 @@ class TextToImageLab:
         picture: Image.Image | None,
         rows: float,
     ) -> Wish:
-        """What the page's components say; raises if it cannot be drawn."""
+        """Request made from the page's components; raises if it cannot be drawn."""
         prior, (height, width) = self.dalle.prior.config, self.dalle.size
         text = self.dalle.text(self._caption(caption))
         first = whole_number("seed", seed, 0, MAX_SEED)
@@ -184,7 +184,7 @@ class TextToImageLab:
 
 
 def words_in_pieces(pieces: Pieces, text: str) -> list[list[str]]:
-    r"""The words of a text, each as its pieces; a part of a character is written as its bytes.
+    r"""Words of a text, each as its pieces; parts of a character are written as bytes.
 
     >>> words_in_pieces(Pieces([("e", "d</w>")]), "Red é")
     [['r', 'ed'], ['\\xc3', '\\xa9']]
@@ -214,7 +214,7 @@ def _pictures(dalle: DALLE, tokens: Tensor) -> list[Image.Image]:
 
 
 def _sheet(wish: Wish, images: list[Image.Image]) -> str:
-    """All images, and what is to be known of them."""
+    """All images, with notes about them."""
     shown = [
         (f"{wish.caption:.200}, image {index}", f"seed {seed}", image)
         for index, (seed, image) in enumerate(zip(wish.seeds, images, strict=True), 1)

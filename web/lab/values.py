@@ -1,6 +1,6 @@
-"""Values of the page's components, checked, and errors as the page tells them.
+"""Validation of the page's component values, and error messages for the page.
 
-Only who calls the page's functions by themselves can send anything but what a component gives.
+Only direct calls of the page's functions can send values other than a component's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def checked_text(name: str, value: object) -> str:
-    """A text without lone surrogates.
+    """Check that a value is a text, and replace lone surrogates.
 
     Raises:
         LabError: If the value is something else.
@@ -32,7 +32,7 @@ def checked_text(name: str, value: object) -> str:
 
 
 def checked_number(name: str, value: object) -> float:
-    """A number.
+    """Check that a value is a number.
 
     Raises:
         LabError: If the value is something else.
@@ -43,7 +43,7 @@ def checked_number(name: str, value: object) -> float:
 
 
 def whole_number(name: str, value: object, first: int, last: int) -> int:
-    """A whole number in a range, both ends included.
+    """Check that a value is a whole number in a range, both ends included.
 
     Raises:
         LabError: If the value is something else.
@@ -57,7 +57,7 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
 
 
 def explained(error: Exception) -> str:
-    """What the page says of an error; one that nobody foresaw is also written to the program's log."""
+    """Message for the page about an error; an unforeseen one is also written to the program's log."""
     if isinstance(error, EXPLAINED):
         return str(error)
     _log.exception("the lab could not do what was asked")

@@ -1,8 +1,7 @@
 """Pictures of prompts, masks and the encoder, drawn with Pillow alone.
 
-Every function returns a ``PIL.Image.Image`` in mode RGB and draws the same picture whenever it is given the same input
-on the same machine. What machines differ in is their fonts; see ``fonts.py`` for how Chinese, Japanese and Korean
-characters or emoji get drawn as themselves.
+Every function returns a ``PIL.Image.Image`` in mode RGB and is deterministic on a given machine. Machines differ in
+their fonts; see ``fonts.py`` for how to get Chinese, Japanese and Korean characters or emoji drawn.
 """
 
 from .architecture import Block, architecture_blocks, num_parameters

@@ -1,6 +1,6 @@
-"""The CLIP text encoder as a list of blocks: what stands in it, with which weights, and which tensor leaves it.
+"""The CLIP text encoder as a list of blocks with their weights and output shapes.
 
-Reads nothing but a `TextConfig`; ``architecture_drawing.py`` draws the list.
+Depends only on a `TextConfig`; ``architecture_drawing.py`` draws the list.
 
 Source: docs/lecture.md Figure 2, Definitions 5.1 to 5.10; biases as in the released checkpoints.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 from ...encoder.config import TextConfig
 
 ACTIVATIONS = {"quick_gelu": ("QuickGELU", "x · σ(1.702 x)"), "gelu": ("GELU", "x · Φ(x)")}
-"""Name and formula of each."""
+"""Name and formula of each activation."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Block:
     key: str
     """Permanent name, e.g. ``mlp_in``."""
     title: str
-    """What it is."""
+    """Its title."""
     detail: str = ""
-    """What it does, in few words."""
+    """Its function in a few words."""
     shape: tuple[int, ...] = ()
-    """Shape of the tensor that leaves it."""
+    """Shape of its output."""
     num_parameters: int = 0
-    """Learned numbers in one copy of it."""
+    """Trainable numbers in one copy of it."""
     copies: int = 1
-    """How many there are: every layer has its own."""
+    """Number of copies: every layer has its own."""
     in_layer: bool = False
     """Whether it is part of the repeated layer."""
     kind: Literal["module", "operation", "tensor"] = "module"
@@ -40,11 +40,11 @@ class Block:
 
 
 def architecture_blocks(config: TextConfig, *, batch: int = 1) -> list[Block]:
-    """Every sub-layer of a text encoder in the order of its computation.
+    """All sub-layers of a text encoder in the order of computation.
 
     Args:
         config: Sizes of the encoder.
-        batch: Chunks that are encoded together.
+        batch: Chunks encoded together.
 
     Returns:
         The blocks. Those of a layer appear once, with ``copies`` set.
@@ -80,12 +80,12 @@ def architecture_blocks(config: TextConfig, *, batch: int = 1) -> list[Block]:
 
 
 def num_parameters(blocks: Sequence[Block]) -> int:
-    """Learned numbers in all blocks, copies counted."""
+    """Trainable numbers in all blocks, including copies."""
     return sum(block.num_parameters * block.copies for block in blocks)
 
 
 def count_text(count: int) -> str:
-    """A number of parameters in three digits.
+    """Format a number of parameters with three digits.
 
     >>> [count_text(count) for count in (1536, 2362368, 123060480, 999)]
     ['1.54 K', '2.36 M', '123 M', '999']
@@ -98,7 +98,7 @@ def count_text(count: int) -> str:
 
 
 def _position_blocks(config: TextConfig, hidden: tuple[int, ...]) -> list[Block]:
-    """A learned table, added to the tokens; none where queries and keys are turned."""
+    """A learned table added to the tokens; empty for rotary positions."""
     if config.positions == "rotary":
         return []
     length, dim = config.context_length, config.hidden_dim

@@ -1,4 +1,4 @@
-"""The CLIP text encoder as a picture, after the lecture's Figure 2: the stream down the left, the mask on the right.
+"""The CLIP text encoder as a picture, after the lecture's Figure 2: the stream on the left, the mask on the right.
 
 Source: docs/lecture.md Figure 2.
 """
@@ -38,7 +38,7 @@ def draw_architecture(config: TextConfig, *, batch: int = 1, theme: ThemeName = 
 
     Args:
         config: Sizes of the encoder.
-        batch: Chunks that are encoded together.
+        batch: Chunks encoded together.
         theme: ``light`` or ``dark``.
 
     Returns:
@@ -81,7 +81,7 @@ def _draw_frame(canvas: Canvas, config: TextConfig, blocks: Sequence[Block], fra
 
 
 def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str, Box], colors: Theme) -> None:
-    """Arrows and shapes of the main stream and its residual connections."""
+    """Draw arrows and shapes of the main stream and its residual connections."""
     has_table = "position_embedding" in boxes
     before = f"token_ids token_embedding {'embedding_sum ' if has_table else ''}norm_1"
     after = "mix attention_out residual_1 norm_2 mlp_in activation mlp_out residual_2 final_norm hidden"
@@ -109,7 +109,7 @@ def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
 
 
 def _draw_masks(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str, Box], colors: Theme) -> None:
-    """The two masks, their product, and its way into the attention."""
+    """Draw the two masks, their product, and its path into the attention."""
     causal = [[key <= query for key in range(MINI)] for query in range(MINI)]
     padding = [[key < MINI - 1 for key in range(MINI)] for _ in range(MINI)]
     product = [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(causal, padding, strict=True)]
@@ -128,7 +128,7 @@ def _draw_masks(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str,
 
 
 def _draw_pooled(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str, Box], colors: Theme) -> None:
-    """The way from the hidden states to the pooled and the projected vector."""
+    """Draw the path from the hidden states to the pooled and the projected vector."""
     hidden, first = boxes["hidden"], boxes["first_eos"]
     canvas.arrow([(hidden.right, hidden.y), (first.left, first.y)], colors.muted)
     keys = [key for key in ("first_eos", "pooled", "text_projection", "projected") if key in boxes]
@@ -137,7 +137,7 @@ def _draw_pooled(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
 
 
 def _draw_legend(canvas: Canvas, frame: Box, colors: Theme) -> None:
-    """What the colours mean, in the free space beside the layer."""
+    """Draw the legend of colours, in the free space beside the layer."""
     y = frame.bottom - 5 * 28
     left = SIDE - SIDE_WIDTH / 2
     for text, fill in _fills(colors).items():
@@ -177,7 +177,7 @@ def _draw_block(canvas: Canvas, block: Block, box: Box, colors: Theme) -> None:
 
 
 def _fills(colors: Theme) -> dict[str, Color]:
-    """Colours of blocks by what they mean."""
+    """Colours of blocks by meaning."""
     return {
         "tensors": mix(colors.background, colors.accent, 0.28),
         "LayerNorm": mix(colors.background, colors.up, 0.26),
@@ -198,5 +198,5 @@ def _down(canvas: Canvas, upper: Box, lower: Box, colors: Theme) -> None:
 
 
 def _shape(canvas: Canvas, block: Block, x: float, top: float, colors: Theme) -> None:
-    """The shape of the tensor that leaves a block, to the right of its arrow."""
+    """Draw the shape of a block's output, to the right of its arrow."""
     canvas.text(x + 9, top + 13, str(list(block.shape)), colors.muted, size=SMALL_SIZE)

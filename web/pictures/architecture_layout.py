@@ -1,4 +1,4 @@
-"""Where the blocks of the encoder's picture stand: the stream down the left, the masks on the right.
+"""Layout of the encoder's picture: the stream on the left, the masks on the right.
 
 Source: docs/lecture.md Figure 2.
 """
@@ -20,12 +20,12 @@ SIDE = 960
 SIDE_WIDTH = 330
 BOX_HEIGHT = 44
 PART_HEIGHT = 66
-"""Of the boxes Q, K and V: three lines."""
+"""Height of the boxes Q, K and V: three lines."""
 SIGN_HEIGHT = 28
 STEP = 36
-"""From one box to the next: room for an arrow and a shape."""
+"""Distance between boxes: room for an arrow and a shape."""
 SKIP = 96
-"""Where the residual connections run."""
+"""Position of the residual connections."""
 FRAME_LEFT, FRAME_RIGHT = 56, 690
 MINI = 6
 """Positions in the small masks: BOS, three tokens, EOS, PAD."""
@@ -33,7 +33,7 @@ MINI_CELL = 17
 
 
 class Box(NamedTuple):
-    """A place, in pixels from the picture's top left corner; right and bottom are exclusive."""
+    """A position, in pixels from the picture's top left corner; right and bottom are exclusive."""
 
     left: float
     top: float
@@ -52,9 +52,9 @@ class Box(NamedTuple):
 
 
 def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
-    """A box for each key of the blocks, and ``frame`` for the border of the repeated layer.
+    """Box for each key of the blocks, and ``frame`` for the border of the repeated layer.
 
-    Apart from the frame, no two of them touch.
+    Except for the frame, no two of them touch.
     """
     boxes: dict[str, Box] = {}
     y = MARGIN + 64.0
@@ -98,7 +98,7 @@ def lay_out(blocks: Sequence[Block]) -> dict[str, Box]:
     top -= grid + 92
     boxes["causal_mask"] = Box(SIDE - grid - 28, top, SIDE - 28, top + grid)
     boxes["padding_mask"] = Box(SIDE + 28, top, SIDE + 28 + grid, top + grid)
-    # the way of the pooled vector ends beside the hidden states, however many boxes it has
+    # the path of the pooled vector ends beside the hidden states, however many boxes it has
     keys = [b.key for b in blocks if b.key in ("first_eos", "pooled", "text_projection", "projected")]
     y = boxes["hidden"].top
     stack(*keys, width=SIDE_WIDTH, x=SIDE)

@@ -1,6 +1,6 @@
-"""A drawing surface with smooth edges: everything is drawn at twice its size and then halved.
+"""Drawing surface with smooth edges: everything is drawn at twice its size and then halved.
 
-Pillow does not smooth the shapes it draws. Coordinates here are those of the finished picture, in pixels.
+Pillow does not antialias shapes. Coordinates here are those of the finished picture, in pixels.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .fonts import draw_run, run_width, runs, text_width
 from .style import FONT_SIZE, Color
 
 MAX_SMOOTH_AREA = 12_000_000
-"""Pixels of the finished picture above which it is drawn at its own size, to keep memory below 150 MB."""
+"""Area of the finished picture, in pixels, above which it is drawn at its own size, to keep memory below 150 MB."""
 
 _CENTRE = 0.36  # from a line of text's centre to its baseline, in font sizes
 
 
 class Canvas:
-    """An image under construction, of a size in pixels."""
+    """An image under construction, with its size in pixels."""
 
     def __init__(self, width: float, height: float, background: Color) -> None:
         self.width, self.height = math.ceil(width), math.ceil(height)
@@ -42,7 +42,7 @@ class Canvas:
         radius: float = 0,
         corners: tuple[bool, bool, bool, bool] = (True, True, True, True),
     ) -> None:
-        """A rectangle; right and bottom are exclusive, corners are those round from the top left clockwise."""
+        """Draw a rectangle; right and bottom are exclusive, corners are rounded ones clockwise from the top left."""
         x0, y0, x1, y1 = (round(value * self._scale) for value in (left, top, right, bottom))
         if x1 <= x0 or y1 <= y0:
             return
@@ -56,12 +56,12 @@ class Canvas:
         )
 
     def line(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5) -> None:
-        """A line through points."""
+        """Draw a line through points."""
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
         self._draw.line(scaled, fill=fill, width=max(1, round(width * self._scale)), joint="curve")
 
     def arrow(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5, head: float = 5) -> None:
-        """A line through points with a head at the last one. Its last piece is horizontal or vertical."""
+        """Draw a line through points with a head at the last one. Its last piece is horizontal or vertical."""
         (x0, y0), (x1, y1) = points[-2:]
         length = math.hypot(x1 - x0, y1 - y0)
         dx, dy = (x1 - x0) / length, (y1 - y0) / length
@@ -73,13 +73,13 @@ class Canvas:
         self._draw.polygon([(x * self._scale, y * self._scale) for x, y in corners], fill=fill)
 
     def dot(self, x: float, y: float, radius: float, fill: Color, *, outline: Color | None = None) -> None:
-        """A disc around a point."""
+        """Draw a disc around a point."""
         left, top, right, bottom = (v * self._scale for v in (x - radius, y - radius, x + radius, y + radius))
         width = round(1.5 * self._scale) if outline else 0
         self._draw.ellipse((left, top, right, bottom), fill=fill, outline=outline, width=width)
 
     def wave(self, left: float, right: float, y: float, fill: Color) -> None:
-        """A wavy line, as spelling checkers draw it."""
+        """Draw a wavy line, as spelling checkers do."""
         steps = max(2, round((right - left) * 2))
         points = [left + (right - left) * i / steps for i in range(steps + 1)]
         self.line([(x, y + 1.6 * math.sin((x - left) * math.pi / 3)) for x in points], fill, width=1.4)
@@ -95,10 +95,10 @@ class Canvas:
         bold: bool = False,
         align: str = "left",
     ) -> float:
-        """One line of text; its width.
+        """Draw one line of text and return its width.
 
-        ``x`` is its left end, centre or right end, as ``align`` says: ``left``, ``center`` or ``right``. ``y`` is the
-        vertical centre of its letters.
+        ``x`` is its left end, centre or right end, depending on ``align``: ``left``, ``center`` or ``right``. ``y`` is
+        the vertical centre of its letters.
         """
         width = text_width(text, size, bold=bold)
         x -= {"left": 0.0, "center": width / 2, "right": width}[align]
@@ -120,14 +120,14 @@ class Canvas:
         bold: bool = False,
         align: str = "left",
     ) -> None:
-        """Lines of text, each ``step`` below the one before; otherwise as `text`."""
+        """Draw lines of text, each ``step`` below the previous one; otherwise as `text`."""
         for number, line in enumerate(lines):
             self.text(x, y + number * step, line, fill, size=size, bold=bold, align=align)
 
     def upright_text(
         self, x: float, bottom: float, text: str, fill: Color, *, size: float = FONT_SIZE, bold: bool = False
     ) -> None:
-        """One line of text turned to read upwards: ``x`` is the centre of its letters, ``bottom`` where it starts."""
+        """Draw one line of text rotated to read upwards: ``x`` is the centre of its letters, ``bottom`` its start."""
         scale = self._scale
         height = round(size * 1.6 * scale)
         stencil = Image.new("L", (max(1, math.ceil(text_width(text, size, bold=bold) * scale)), height), 0)
@@ -144,8 +144,8 @@ class Canvas:
 
 
 def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """The text, or as much of its beginning as fits a width in pixels at a font size, and ``…``."""
-    text = text if len(text) <= 4096 else text[:4096] + "…"  # measuring is not free
+    """The text, or as much of its beginning as fits a width in pixels at a font size, followed by ``…``."""
+    text = text if len(text) <= 4096 else text[:4096] + "…"  # measuring takes time
     width += 0.01  # sums of the same widths differ in their last digits
     if text_width(text, size, bold=bold) <= width:
         return text
@@ -154,7 +154,7 @@ def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:
-    """Break a text into lines, at least one, that fit a width in pixels at a font size; between words where it can."""
+    """Break a text into lines, at least one, that fit a width in pixels at a font size; between words if possible."""
     lines = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}" if lines[-1] else word

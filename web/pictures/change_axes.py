@@ -1,4 +1,4 @@
-"""What a chart of changes shows: the numbers of each scheme, the axes that hold them, and how they are written."""
+"""Content of a chart of changes: the numbers of each scheme, the axes for them, and their formatting."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from typing import NamedTuple
 from ...weighting.view import weight_text
 
 LENGTH_TOPS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Ends of the axis of lengths, as ratios; beyond the last, bars are cut."""
+"""Possible ends of the axis of lengths, as ratios; beyond the last, bars are cut."""
 ANGLE_TOPS = (1.0, 2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 180.0)
-"""Ends of the axis of angles, in degrees."""
+"""Possible ends of the axis of angles, in degrees."""
 SMALLEST_RATIO, SMALLEST_ANGLE = 0.005, 0.05
-"""Changes below these, relative and in degrees, are not drawn."""
+"""Minimum changes that are drawn, relative and in degrees."""
 TOLERANCE = 1.02
-"""A bar may be this much longer than its axis before a longer axis is taken."""
+"""Factor by which a bar may exceed its axis before a longer axis is used."""
 
 
 class RowChange(NamedTuple):
-    """How one row differs from another."""
+    """Difference of one row from another."""
 
     ratio: float
-    """Its length divided by the other's; 1.0 = as long."""
+    """Ratio of the lengths; 1.0 = equal."""
     angle: float | None
-    """Between the two, in degrees from 0 to 180; None where one of them is zero or not finite."""
+    """Angle between them, in degrees from 0 to 180; None if one of them is zero or not finite."""
 
 
 class SchemeRow(NamedTuple):
     """One line of the chart."""
 
     name: str
-    """Of the scheme."""
+    """Name of the scheme."""
     changes: Sequence[RowChange | None]
-    """One for each label, None for a row that is not there; or no changes at all."""
+    """One change for each label, None for a missing row; or no changes at all."""
     notes: Sequence[str] = ()
     """Small lines below the name."""
     message: str = ""
-    """What stands below the bars, or instead of them."""
+    """Text below the bars, or instead of them."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Where the two axes end; the same for all schemes, so that they can be compared."""
+    """Ends of the two axes; the same for all schemes, so that they can be compared."""
 
     length_top: float
-    """As a ratio; the lower end is one over it."""
+    """As a ratio; the lower end is its inverse."""
     angle_top: float
     """In degrees."""
 
     def length_share(self, ratio: float) -> float:
-        """How much of its half axis a bar takes, -1 to 1; NaN counts as no bar."""
+        """Share of its half axis that a bar takes, -1 to 1; NaN counts as no bar."""
         if math.isnan(ratio):
             return 0.0
         octaves = math.log(ratio) if 0 < ratio < math.inf else math.copysign(math.inf, ratio - 1)
         return max(-1.0, min(1.0, octaves / math.log(self.length_top)))
 
     def angle_share(self, angle: float) -> float:
-        """How much of its axis a bar takes, 0 to 1."""
+        """Share of its axis that a bar takes, 0 to 1."""
         return min(1.0, angle / self.angle_top)
 
 
 def axes_of(rows: Sequence[SchemeRow]) -> Axes:
-    """The smallest axes that hold all changes of a chart that can be held."""
+    """Smallest axes that hold all changes of a chart, as far as possible."""
     changes = [change for row in rows for change in row.changes if change is not None]
     ratios = [change.ratio for change in changes if 0 < change.ratio < math.inf]
     longest = max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
@@ -75,7 +75,7 @@ def axes_of(rows: Sequence[SchemeRow]) -> Axes:
 
 
 def ratio_text(ratio: float) -> str:
-    """A ratio in as few digits as say enough; empty where nothing changed.
+    """Format a ratio with as few digits as needed; empty if nothing changed.
 
     >>> [ratio_text(ratio) for ratio in (1.4, 1.001, 0.913, 0.0, 12.31, 2000.0, float("inf"))]
     ['×1.40', '', '×0.91', '×0', '×12', '×2e3', '×∞']
@@ -90,7 +90,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def angle_text(angle: float | None) -> str:
-    """An angle in as few digits as say enough; empty where it is nothing.
+    """Format an angle with as few digits as needed; empty if it is negligible.
 
     >>> [angle_text(angle) for angle in (0.01, 0.34, 12.3, None)]
     ['', '0.3°', '12°', 'none']

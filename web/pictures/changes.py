@@ -1,6 +1,6 @@
-"""A chart of what weighting schemes do to the rows of a prompt: change of length and of direction, a line per scheme.
+"""Chart of the effects of weighting schemes on the rows of a prompt: change of length and direction, a line per scheme.
 
-Draws numbers that it is given; ``web/lab/comparing.py`` makes them.
+Draws given numbers; ``web/lab/comparing.py`` computes them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from .fonts import text_width
 from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color
 
 MAX_COLUMNS = 18
-"""Tokens beside one another; more go into further blocks below."""
+"""Maximum number of tokens side by side; more go into further blocks below."""
 MAX_COLUMN_WIDTH = 84
 GUTTER = 212
-"""Room for the schemes' names and the axes, in pixels."""
+"""Width for the schemes' names and the axes, in pixels."""
 AXIS_WIDTH = 66
-"""The part of it for the axes."""
+"""Part of it for the axes."""
 LABEL_SIZE = 14.0
 NAME_SIZE = 15.0
 VALUE_SIZE = 11.5
 NOTE_SIZE = 12.0
 MAX_LABEL_HEIGHT = 110
-"""Of upright labels, in pixels; longer ones are cut with an ellipsis."""
+"""Maximum height of upright labels, in pixels; longer ones are cut with an ellipsis."""
 LENGTH_HEIGHT = 84
-"""Of the panel of lengths; its zero line is in the middle."""
+"""Height of the panel of lengths; its zero line is in the middle."""
 ANGLE_HEIGHT = 60
-"""Of the panel of angles; its zero line is at the bottom."""
+"""Height of the panel of angles; its zero line is at the bottom."""
 VALUE_ROOM = 16
 """Free space for a number at the end of a bar."""
 HALF_LENGTH = LENGTH_HEIGHT / 2 - VALUE_ROOM
 FULL_ANGLE = ANGLE_HEIGHT - VALUE_ROOM - 6
-"""Of the longest bars."""
+"""Height of the longest bars."""
 SCHEME_GAP = 20
-"""Between schemes, with a line in it."""
+"""Gap between schemes, with a line in it."""
 MESSAGE_LINE = 17
 TEXT_HEIGHT = 58
-"""Of name and notes, at least."""
+"""Minimum height of name and notes."""
 
 HEADING = "Change of each token's row against the unweighted encoding"
 LEGEND = (
@@ -68,20 +68,20 @@ def draw_changes(
 
     Args:
         rows: Its lines, at least one.
-        labels: Of the tokens.
-        weights: Theirs; 1.0 is neutral. None: there is no line of weights.
-        heading: What the numbers are.
-        legend: What the bars are.
-        title: What is shown of the prompt, behind the heading.
-        warning: What has to be known before a number is believed.
-        width: Of the picture, in pixels.
+        labels: Labels of the tokens.
+        weights: Weights of the tokens; 1.0 is neutral. None for no line of weights.
+        heading: Meaning of the numbers.
+        legend: Meaning of the bars.
+        title: Part of the prompt shown, after the heading.
+        warning: Caveat about the numbers.
+        width: Width of the picture, in pixels.
         theme: ``light`` or ``dark``.
 
     Returns:
-        The picture, RGB; its height follows.
+        The picture, RGB, of any height.
 
     Raises:
-        ValueError: If labels, weights and changes are not equally many, or the theme is unknown.
+        ValueError: If the numbers of labels, weights and changes differ, or the theme is unknown.
     """
     colors = theme_named(theme)
     has_weights = weights is None or len(weights) == len(labels)
@@ -108,14 +108,14 @@ def draw_changes(
 
 
 def _told(row: SchemeRow) -> SchemeRow:
-    """A row that changes nothing, told in words instead of bars."""
+    """A row without changes, described in words instead of bars."""
     if not row.changes or not all(c and not ratio_text(c.ratio) and not angle_text(c.angle) for c in row.changes):
         return row
     return row._replace(changes=(), message=f"{UNCHANGED} {row.message}".strip())
 
 
 def _blocks(count: int) -> list[range]:
-    """Columns in blocks of nearly equal size.
+    """Divide columns into blocks of nearly equal size.
 
     >>> _blocks(20)
     [range(0, 10), range(10, 20)]
@@ -126,7 +126,7 @@ def _blocks(count: int) -> list[range]:
 
 
 class _Sheet:
-    """Where columns and lines stand, and drawing into them."""
+    """Positions of columns and lines, and drawing at them."""
 
     def __init__(
         self, labels: Sequence[str], weights: Sequence[float] | None, width: int, axes: Axes, colors: Theme
@@ -139,27 +139,27 @@ class _Sheet:
         self.is_upright = any(text_width(label, LABEL_SIZE) > self.column - 6 for label in labels)
 
     def label_height(self, block: range) -> float:
-        """Of the tokens' texts and weights above a block."""
+        """Height of the tokens' texts and weights above a block."""
         if not self.is_upright:
             return 66
         texts = (shorten(self.labels[place], MAX_LABEL_HEIGHT, LABEL_SIZE) for place in block)
         return 54 + max((text_width(text, LABEL_SIZE) for text in texts), default=0)
 
     def row_height(self, row: SchemeRow) -> float:
-        """Of a scheme with its bars and message, and the gap below."""
+        """Height of a scheme with its bars and message, and the gap below."""
         bars = LENGTH_HEIGHT + ANGLE_HEIGHT if row.changes else 0
         return max(TEXT_HEIGHT, bars + len(self.message_lines(row)) * MESSAGE_LINE) + SCHEME_GAP
 
     def message_lines(self, row: SchemeRow) -> list[str]:
-        """Its message, broken to fit beside its name."""
+        """Its message, wrapped to fit beside its name."""
         return wrap(row.message, self.width - MARGIN - self.left, NOTE_SIZE) if row.message else []
 
     def centre(self, block: range, place: int) -> float:
-        """Of a token's column."""
+        """Centre of a token's column."""
         return self.left + (place - block.start + 0.5) * self.column
 
     def draw_labels(self, canvas: Canvas, block: range, top: float) -> None:
-        """Texts and weights of a block's tokens."""
+        """Draw texts and weights of a block's tokens."""
         colors, bottom = self.colors, top + self.label_height(block) - 20
         for place in block:
             x, label = self.centre(block, place), self.labels[place]
@@ -178,7 +178,7 @@ class _Sheet:
             canvas.text(self.left - 10, bottom - 9, "weight", colors.muted, size=NOTE_SIZE, align="right")
 
     def draw_row(self, canvas: Canvas, row: SchemeRow, block: range, top: float) -> None:
-        """One scheme's part of a block."""
+        """Draw one scheme's part of a block."""
         colors = self.colors
         canvas.box(MARGIN, top - 11, self.width - MARGIN, top - 10, fill=colors.line)
         name = shorten(row.name, GUTTER - AXIS_WIDTH, NAME_SIZE, bold=True)
@@ -229,7 +229,7 @@ class _Sheet:
             self._draw_value(canvas, x, end - 8.5, text)
 
     def _draw_value(self, canvas: Canvas, x: float, y: float, text: str) -> None:
-        """A number that covers the lines behind it."""
+        """Draw a number that covers the lines behind it."""
         half = text_width(text, VALUE_SIZE) / 2 + 2
         canvas.box(x - half, y - 6, x + half, y + 6, fill=self.colors.background)
         canvas.text(x, y, text, self.colors.text, size=VALUE_SIZE, align="center")

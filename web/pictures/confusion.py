@@ -1,6 +1,6 @@
-"""A confusion matrix as a picture: which labels are taken for which.
+"""A confusion matrix as a picture.
 
-Draws counts that it is given; ``training/probe.py`` makes them.
+Draws given counts; ``training/probe.py`` computes them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .style import MARGIN, SMALL_SIZE, ThemeName, mix, readable, theme_named
 from .thumbnails import NOTE_SIZE, TEXT_SIZE
 
 MAX_LABELS = 32
-"""Labels that are drawn; further ones are counted."""
+"""Maximum number of labels drawn; further ones are counted."""
 CELLS = ((8, 56), (16, 44), (MAX_LABELS, 34))
-"""Up to so many labels, cells are that large, in pixels."""
+"""Cell sizes in pixels, each up to a number of labels."""
 LABEL_WIDTH = 160
-"""Room for a label, in pixels."""
+"""Width for a label, in pixels."""
 SHARE_ROOM = 62
-"""Room for the share that is right, at the end of a row."""
+"""Width for the share of correct predictions at the end of a row."""
 
 
 def draw_confusion(
@@ -29,13 +29,13 @@ def draw_confusion(
 ) -> Image.Image:
     """Draw a confusion matrix: a row for each true label, a column for each predicted one.
 
-    Cells are coloured by their share of their row. What is right, the diagonal, is framed, and its share of the row
-    stands at the row's end. Up to 32 labels are drawn; the others are counted.
+    Cells are coloured by their share of their row. The diagonal, i.e. correct predictions, is framed, and its share of
+    the row is at the row's end. Up to 32 labels are drawn; the others are counted.
 
     Args:
-        counts: ``[labels, labels]``: how many of a true label were given each label.
-        labels: Their names, in any script.
-        title: Above.
+        counts: ``[labels, labels]``: numbers by true and predicted label.
+        labels: Names of the labels, in any script.
+        title: Title above.
         theme: ``light`` or ``dark``.
 
     Returns:

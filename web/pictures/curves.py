@@ -1,4 +1,4 @@
-"""A chart of curves: numbers that change with the steps of something, such as a loss."""
+"""Chart of curves: numbers that change with steps, such as a loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .style import MARGIN, SMALL_SIZE, THEMES, TITLE_SIZE, ThemeName
 
 WIDTH, HEIGHT = 720, 360
 MAX_POINTS = 2000
-"""Of a curve with more points, means of neighbours are drawn."""
+"""Maximum number of points in a curve; more are averaged with their neighbours."""
 _LEFT, _TOP, _BOTTOM = 74, 98, 48
 _NUM_LINES = 4
 _COLUMNS = 3  # of names
@@ -30,10 +30,10 @@ def draw_curves(
     """Draw curves in one chart, from 0 upwards.
 
     Args:
-        title: Above it.
-        curves: By name, points by their x; points that are no finite numbers are left out.
-        across: What x is.
-        top: Upper end of the chart; None: the highest number.
+        title: Title above it.
+        curves: Points of each curve by name, in the order of x; points that are not finite are left out.
+        across: Meaning of x.
+        top: Upper end of the chart; None for the highest number.
         theme: Colours.
 
     Returns:
@@ -84,14 +84,14 @@ def draw_curves(
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MAX_POINTS`, each the mean of its neighbours."""
+    """At most `MAX_POINTS` points, each the mean of its neighbours."""
     size = math.ceil(len(points) / MAX_POINTS)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _rounded_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 8 or 10 times a power of ten.
+    """Round up to the next of 1, 2, 4, 5, 8 or 10 times a power of ten.
 
     >>> [_rounded_up(value) for value in (0.031, 3.4, 41.0, 0.0)]
     [0.04, 4.0, 50.0, 1.0]

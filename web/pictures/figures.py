@@ -1,4 +1,4 @@
-"""The lecture's mask figure, drawn from the pack's own tokenizer, sizes and masks, and labels for a chunk's positions.
+"""The lecture's mask figure, drawn with the pack's own tokenizer, sizes and masks, and labels for a chunk's positions.
 
 Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
 """
@@ -23,19 +23,19 @@ from .masks import draw_mask_rows
 from .style import ThemeName
 
 SHOWN_PADDING = 3
-"""PAD positions that the figure shows before its dots."""
+"""PAD positions shown in the figure before its dots."""
 
 SHOWN_ENCODINGS = 4
-"""Masks that stand side by side at most."""
+"""Maximum number of masks side by side."""
 
 SHOWN_ROWS = 4
-"""Rows of masks at most, where phrases are kept apart: they have a pass each."""
+"""Maximum number of rows of masks, if phrases are bound: each has its own pass."""
 
 CAPTIONS: dict[PadConvention, str] = {
     "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
     "lecture": "Definition 3.2 to the letter: hidden wherever the id is PAD. EOS has that id too, so it is hidden.",
 }
-"""Under the rows of the figure."""
+"""Captions of the rows of the figure."""
 
 
 def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
@@ -43,11 +43,11 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
 
     Args:
         chunk: The chunk.
-        text: The prompt that it came from.
+        text: Its prompt.
 
     Returns:
-        One label for each position: BOS, the tokens' texts, EOS, PAD. Tokens that share one text, as the bytes of an
-        emoji do, are numbered.
+        One label per position: BOS, the tokens' texts, EOS, PAD. Tokens that share one text, such as the bytes of an
+        emoji, are numbered.
 
     >>> from ...weighting.encode import EncodeOptions, read_prompt
     >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
@@ -59,7 +59,7 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
 
 
 def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Title and mask, ``[77, 77]``, bool, of the figure's three (causal, PAD, product); labels of the 77 positions."""
+    """Titles and masks, ``[77, 77]``, bool, of the figure's three (causal, PAD, product); labels of its positions."""
     length = CLIP_L.context_length
     tokens = default_tokenizer()(text)
     ids = length_normalization(
@@ -78,12 +78,12 @@ def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, 
 def draw_figure_masks(
     text: str = "a red cat", *, visible: int | None = None, cell: int | None = None, theme: ThemeName = "light"
 ) -> Image.Image:
-    """Draw how causal mask and PAD mask multiply to the mask of the attention, in both conventions of padding.
+    """Draw how causal mask and PAD mask multiply to the attention mask, in both padding conventions.
 
     Args:
         text: Any text, read without syntax.
-        visible: Positions shown; None shows the text and a little padding.
-        cell: Size of a cell in pixels; None chooses by their number.
+        visible: Positions shown; None for the text and a little padding.
+        cell: Size of a cell in pixels; None to choose by their number.
         theme: ``light`` or ``dark``.
 
     Returns:
@@ -100,16 +100,15 @@ def draw_figure_masks(
 
 
 def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
-    """Draw what the positions of a prompt's first chunk may attend in each of its encodings.
+    """Draw the attention masks of a prompt's first chunk in each of its encodings.
 
     Args:
         read: The prompt.
-        variants: Of its plan.
+        variants: Variants of its plan.
         theme: ``light`` or ``dark``.
 
     Returns:
-        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side; up to `SHOWN_ROWS` such rows where phrases are
-        kept apart.
+        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side; up to `SHOWN_ROWS` such rows if phrases are bound.
     """
     chunk, length = read.chunks[0], read.layout.length
     versions = versions_of_first(variants)
@@ -125,7 +124,7 @@ def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme:
 
 
 def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:
-    """BOS, the text of each span, EOS, and PAD up to ``length``."""
+    """Labels: BOS, the text of each span, EOS, and PAD up to ``length``."""
     labels = ["BOS"]
     for (start, end), group in groupby(spans):
         count = len(list(group))

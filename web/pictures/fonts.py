@@ -1,12 +1,12 @@
-"""Fonts of the machine a picture is drawn on, and what to do about characters that they lack.
+"""Fonts of the machine a picture is drawn on, and fallbacks for characters they lack.
 
-No font is shipped. The first of a short list of well-known fonts is taken by its file name, which Pillow finds in the
-system's font folders on Linux, macOS and Windows; without any, Pillow's built-in one. A character that it lacks is
-taken from the first fallback font that has it. What no font has is written as its code point, such as U+732B, small.
+No font is shipped. The first available one of a short list of well-known fonts is used by its file name, which Pillow
+finds in the system's font folders on Linux, macOS and Windows; without any, Pillow's built-in font. A character that it
+lacks is drawn with the first fallback font that has it, or else as its code point, such as U+732B, small.
 
 To see Chinese, Japanese and Korean characters as themselves, install any font of `FALLBACK_FONTS`, for example with
-``apt install fonts-noto-cjk`` or ``fonts-wqy-microhei``; Windows and macOS bring one along. Colour emoji fonts that
-hold bitmaps only (Noto Color Emoji, Apple Color Emoji) cannot be used; Symbola or the monochrome Noto Emoji can.
+``apt install fonts-noto-cjk`` or ``fonts-wqy-microhei``; Windows and macOS include one. Colour emoji fonts that hold
+bitmaps only (Noto Color Emoji, Apple Color Emoji) cannot be used; Symbola or the monochrome Noto Emoji can.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ REGULAR_FONTS = (
     "DejaVuSans.ttf", "NotoSans-Regular.ttf", "segoeui.ttf", "HelveticaNeue.ttc", "Helvetica.ttc", "Arial.ttf",
     "arial.ttf", "LiberationSans-Regular.ttf", "Ubuntu-R.ttf", "Roboto-Regular.ttf", "FreeSans.ttf", "Vera.ttf",
 )  # fmt: skip
-"""Taken in this order for ordinary text."""
+"""Fonts for ordinary text, in order of preference."""
 BOLD_FONTS = (
     "DejaVuSans-Bold.ttf", "NotoSans-Bold.ttf", "segoeuib.ttf", "Arial Bold.ttf", "arialbd.ttf",
     "LiberationSans-Bold.ttf", "Ubuntu-B.ttf", "Roboto-Bold.ttf", "FreeSansBold.ttf", "VeraBd.ttf",
 )  # fmt: skip
-"""The same for headings; without any, they are regular."""
+"""Fonts for headings; without any, these are regular."""
 FALLBACK_FONTS = (
     "NotoSansCJK-Regular.ttc", "NotoSansCJKsc-Regular.otf", "NotoSansSC-Regular.ttf", "NotoSansJP-Regular.ttf",
     "NotoSansKR-Regular.ttf", "SourceHanSans-Regular.ttc", "wqy-microhei.ttc", "wqy-zenhei.ttc",
@@ -37,47 +37,48 @@ FALLBACK_FONTS = (
     "Symbola_hint.ttf", "Symbola.ttf", "NotoSansSymbols2-Regular.ttf", "NotoSans-Regular.ttf", "DejaVuSans.ttf",
     "unifont.ttf",
 )  # fmt: skip
-"""Searched in this order for a character that ordinary text's font lacks."""
+"""Fonts for characters that the ordinary font lacks, in search order."""
 
 SPELLINGS = {
     "“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "→": "->",
     "·": "*", "ᵀ": "^T", "√": "sqrt ", "σ": "sigmoid", "Φ": "Phi", "ε": "eps",
 }  # fmt: skip
-"""How our own texts spell their special characters in a font that lacks them."""
+"""Replacements for special characters in our own texts that a font lacks."""
 
 CODE_POINT_SCALE = 0.62
-"""Size of a code point that stands for a character, in font sizes."""
+"""Size of a code point that represents a character, in font sizes."""
 MEASURED_SIZE = 16
-"""Font size at which it is seen whether a text is invisible."""
+"""Font size for checking whether a text is invisible."""
 
 BUILT_IN = ""
-"""Stands for the file of the font that is built into Pillow."""
+"""Marks the font built into Pillow instead of a file."""
 
-_NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows what "missing" looks like
+_NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows how a missing character looks
 _PROBE_SIZE = 32
 
 
 class Run(NamedTuple):
-    """Characters that are drawn with one font."""
+    """Characters drawn with one font."""
 
     file: str
-    """Of the font, or `BUILT_IN`."""
+    """File of the font, or `BUILT_IN`."""
     text: str
     scale: float
-    """1.0, or less for a code point that stands for a character."""
+    """1.0, or less for a code point that represents a character."""
 
 
 @lru_cache(maxsize=2)
 def main_font(*, bold: bool = False) -> str:
-    """File of the font for ordinary text on this machine."""
+    """File of the ordinary font on this machine."""
     return next(filter(_exists, (BOLD_FONTS if bold else ()) + REGULAR_FONTS), BUILT_IN)
 
 
 @lru_cache(maxsize=8192)
 def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
-    """Split any string, lone surrogates and control characters included, by the font that each character needs.
+    """Split any string, including lone surrogates and control characters, by the font that each character needs.
 
-    Characters that are invisible by nature are left out, unless the text has no others: then they are code points.
+    Characters that are invisible by nature are left out, unless the text has no others: then they are drawn as code
+    points.
     """
     main = main_font(bold=bold)
     found: list[Run] = []
@@ -87,7 +88,7 @@ def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
             found[-1] = found[-1]._replace(text=found[-1].text + run.text)
         elif run:
             found.append(run)
-    if text and not any(run_width(run, MEASURED_SIZE) for run in found):  # nothing of it could be seen
+    if text and not any(run_width(run, MEASURED_SIZE) for run in found):  # nothing would be visible
         return tuple(_code_point(character, main) for character in text)
     return tuple(found)
 
@@ -106,7 +107,7 @@ def run_width(run: Run, size: float) -> float:
         width = font.getlength(run.text) / 2
     else:
         width = font.getlength(run.text) * _bitmap_zoom(font, size * run.scale)
-    return width if run.scale == 1.0 else width + size * 0.16  # a little air between code points
+    return width if run.scale == 1.0 else width + size * 0.16  # some space between code points
 
 
 def draw_run(
@@ -129,7 +130,7 @@ def draw_run(
 def _character_run(character: str, main: str, previous: str) -> Run | None:
     category = unicodedata.category(character)
     if category in ("Mn", "Me") and _has_glyph(previous, character):
-        return Run(previous, character, 1.0)  # an accent goes with its letter
+        return Run(previous, character, 1.0)  # an accent belongs to its letter
     file = _font_of(character, main)
     if file is not None:
         return Run(file, character, 1.0)
@@ -146,7 +147,7 @@ def _code_point(character: str, main: str) -> Run:
 
 @lru_cache(maxsize=8192)
 def _font_of(character: str, main: str) -> str | None:
-    """The first font that has a character."""
+    """First font that has a character."""
     if character == " ":
         return main
     if unicodedata.category(character) in ("Cc", "Cs"):
@@ -163,7 +164,7 @@ def _has_glyph(file: str, character: str) -> bool:
 @lru_cache(maxsize=256)
 def _glyph(file: str, character: str) -> tuple[tuple[int, int], bytes]:
     """Size and pixels of a character."""
-    mask: Any = _load(file, _PROBE_SIZE).getmask(character, mode="L")  # a buffer, but not to the type checker
+    mask: Any = _load(file, _PROBE_SIZE).getmask(character, mode="L")  # a buffer, though not to the type checker
     return mask.size, bytes(mask)
 
 
@@ -171,7 +172,7 @@ def _glyph(file: str, character: str) -> tuple[tuple[int, int], bytes]:
 def _exists(file: str) -> bool:
     try:
         ImageFont.truetype(file, _PROBE_SIZE)
-    except (OSError, ImportError):  # not there, or a Pillow without FreeType
+    except (OSError, ImportError):  # missing, or a Pillow without FreeType
         return False
     return True
 
@@ -188,5 +189,5 @@ def _load(file: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _bitmap_zoom(font: ImageFont.ImageFont, size: float) -> float:
-    """How much larger than it is a bitmap font must be drawn."""
+    """Factor by which a bitmap font must be enlarged."""
     return size / font.getbbox("x")[3]

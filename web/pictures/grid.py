@@ -1,4 +1,4 @@
-"""One attention mask as a grid of cells with a label for each query and key: reading it, and drawing it on a canvas."""
+"""An attention mask as a grid of cells with a label for each query and key: reading it, and drawing it on a canvas."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from .style import MARGIN, SMALL_SIZE, Color, Theme
 LABEL_SIZE = 14.0
 CAPTION_SIZE = 14
 MAX_LABEL_WIDTH = 120
-"""Pixels; longer labels are cut with an ellipsis."""
+"""Maximum width in pixels; longer labels are cut with an ellipsis."""
 AXIS_ROOM = 24
-"""Room for the word "query" or "key" at an axis, in pixels."""
+"""Space for the word "query" or "key" at an axis, in pixels."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A mask ready to be drawn, and where its cells are."""
+    """A mask ready to be drawn, and the positions of its cells."""
 
     rows: tuple[tuple[bool, ...], ...]
-    """True = may be attended; the part that is drawn."""
+    """Visible part of the mask, True = may be attended."""
     row_labels: tuple[str, ...]
-    """Of the queries."""
+    """Labels of the queries."""
     column_labels: tuple[str, ...]
-    """Of the keys."""
+    """Labels of the keys."""
     cell: int
     """Width and height of a cell, in pixels."""
     label_size: float
     more_rows: bool
-    """Whether there are rows that are not drawn."""
+    """Whether further rows are not drawn."""
     more_columns: bool
 
     @property
     def left(self) -> float:
-        """From the picture's left end to its first column."""
+        """Distance from the picture's left end to its first column."""
         return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.row_labels)
 
     @property
     def top(self) -> float:
-        """From its highest label to its first row."""
+        """Distance from its highest label to its first row."""
         return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.column_labels)
 
     @property
     def width(self) -> float:
-        """Row labels and cells."""
+        """Width of row labels and cells."""
         return self.left + self.cell * (len(self.column_labels) + self.more_columns)
 
     @property
     def height(self) -> float:
-        """Column labels and cells."""
+        """Height of column labels and cells."""
         return self.top + self.cell * (len(self.row_labels) + self.more_rows)
 
 
 def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, cell: int | None = None) -> Grid:
-    """Read a mask for `masks.draw_mask_rows`, whose arguments these are.
+    """Read a mask for `masks.draw_mask_rows`, with the same arguments.
 
-    A mask with one query holds for every query. Queries have the labels of keys.
+    A mask with one query applies to every query. Queries have the labels of keys.
 
     Raises:
-        ValueError: If the mask has another shape, there are not as many labels as keys, or a number is below 1.
+        ValueError: If the mask has another shape, the numbers of labels and keys differ, or a number is below 1.
     """
     values = torch.as_tensor(mask, dtype=torch.bool)
     while values.ndim > 2 and len(values) == 1:
@@ -86,7 +86,7 @@ def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, c
 
 
 def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
-    """Draw a grid, its labels included, with their top left corner at a point."""
+    """Draw a grid including its labels, with the top left corner at a point."""
     x0, y0, cell = left + grid.left, top + grid.top, grid.cell
     x1, y1 = left + grid.width, top + grid.height
     gap = 0.5 if cell < 16 else 1
@@ -118,7 +118,7 @@ def draw_cells(
     *,
     gap: float = 1,
 ) -> None:
-    """Draw the bare cells of a mask, True strong and False pale."""
+    """Draw the bare cells of a mask, True in a strong colour and False in a pale one."""
     for row, values in enumerate(rows):
         for column, keep in enumerate(values):
             x, y = left + column * cell, top + row * cell
@@ -127,12 +127,12 @@ def draw_cells(
 
 
 def legend_width(texts: Sequence[str]) -> float:
-    """Pixels that a legend of these texts takes."""
+    """Width of a legend of these texts, in pixels."""
     return sum(22 + text_width(text, CAPTION_SIZE) + 24 for text in texts)
 
 
 def draw_legend(canvas: Canvas, texts: Sequence[str], fills: Sequence[Color], colors: Theme) -> None:
-    """Say what the colours of cells mean, at the bottom of a canvas."""
+    """Draw the legend of the cells' colours at the bottom of a canvas."""
     x, y = float(MARGIN), canvas.height - MARGIN - 7
     for text, fill in zip(texts, fills, strict=True):
         canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)

@@ -1,6 +1,6 @@
 """Attention masks as pictures: one cell for each query and key, labelled with the tokens.
 
-True means "may be attended" and is the strong colour. Rows are queries, columns keys. The masks themselves are made in
+True means "may be attended" and has the strong colour. Rows are queries, columns keys. The masks are made in
 ``encoder/masks.py``.
 """
 
@@ -18,7 +18,7 @@ from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, theme_named
 
 _LEGEND = ("may be attended", "hidden")
 SIGN_WIDTH = 56
-"""Room for × and = between grids, in pixels."""
+"""Space for × and = between grids, in pixels."""
 
 
 def draw_mask(
@@ -31,7 +31,7 @@ def draw_mask(
     cell: int | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw one attention mask; arguments, result and errors are those of `draw_mask_rows`."""
+    """Draw one attention mask; arguments, result and errors as in `draw_mask_rows`."""
     return draw_masks([(title, mask)], labels, caption=caption, visible=visible, cell=cell, theme=theme)
 
 
@@ -45,7 +45,7 @@ def draw_masks(
     cell: int | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw masks side by side; arguments, result and errors are those of `draw_mask_rows`."""
+    """Draw masks side by side; arguments, result and errors as in `draw_mask_rows`."""
     return draw_mask_rows([(caption, masks)], labels, signs=signs, visible=visible, cell=cell, theme=theme)
 
 
@@ -63,10 +63,10 @@ def draw_mask_rows(
     Args:
         rows: Caption of each row, and title and mask of each of its grids. A mask is bool ``[query or 1, key]``, True =
             may be attended, as a tensor, an array or nested lists; leading axes of size 1 are dropped.
-        labels: One for each key, the same for all; for example from `figures.mask_labels`.
-        signs: What stands between the masks of a row, such as ``("×", "=")``; missing ones are left empty.
-        visible: Draw only the first positions; a row and a column of dots stand for the rest.
-        cell: Size of a cell in pixels; None chooses by their number.
+        labels: One label per key, the same for all; for example from `figures.mask_labels`.
+        signs: Signs between the masks of a row, such as ``("×", "=")``; missing ones are left empty.
+        visible: Number of first positions to draw; the rest is indicated by a row and a column of dots.
+        cell: Size of a cell in pixels; None to choose by their number.
         theme: ``light`` or ``dark``.
 
     Returns:

@@ -1,6 +1,6 @@
 """Images ranked for a text, as a picture.
 
-Draws what it is given; ``encoder/reranking.py`` makes scores and order.
+``encoder/reranking.py`` computes scores and order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
 KEPT_SIDE, OTHER_SIDE = 132, 80
 """Sides of the thumbnails of a ranking, in pixels."""
 MAX_KEPT, MAX_OTHERS = 60, 18
-"""Thumbnails of a ranking; further ones are counted."""
+"""Maximum number of thumbnails in a ranking; further ones are counted."""
 RANKING_WIDTH = 6 * (KEPT_SIDE + 14) - 14
-"""Of a ranking without its margins, where there are enough images."""
+"""Width of a ranking without its margins, if there are enough images."""
 MIN_RANKING_WIDTH = 440
 CARD_GAP = 14
 CARD_TEXT = 58
@@ -39,19 +39,19 @@ def draw_ranking(
     names: Sequence[str] | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw images ranked for a text: those that are kept large and framed, the best of the others small.
+    """Draw images ranked for a text: the kept ones large and framed, the best of the others small.
 
-    Under each stand its rank and score, its number in the batch, and a bar from the lowest to the highest score of all.
-    Up to 60 kept images and 18 others are drawn; the rest is counted.
+    Below each are its rank and score, its number in the batch, and a bar on the scale from the lowest to the highest
+    score. Up to 60 kept images and 18 others are drawn; the rest are counted.
 
     Args:
-        images: Of any size and mode. Only those that are drawn are asked for, one after another.
-        scores: One for each image; NaN has no bar.
-        order: Indices of all images, best first, as `encoder.reranking.best` gives them.
-        keep: How many are kept, 0 to all.
-        text: What they were ranked for.
-        names: What stands below each image, such as its file's name; a long one keeps its end. None: its number in the
-            batch, counted from 1.
+        images: Images of any size and mode. Only those drawn are accessed, one by one.
+        scores: One score per image; NaN has no bar.
+        order: Indices of all images, best first, from `encoder.reranking.best`.
+        keep: Number of kept images, 0 to all.
+        text: Text they were ranked for.
+        names: Text below each image, such as its file name; a long one keeps its end. None for its number in the batch,
+            counted from 1.
         theme: ``light`` or ``dark``.
 
     Returns:
@@ -80,24 +80,24 @@ def draw_ranking(
 
 @dataclass(frozen=True)
 class _Card:
-    """A thumbnail's place in a ranking."""
+    """Position of a thumbnail in a ranking."""
 
     index: int
-    """In the batch."""
+    """Index in the batch."""
     rank: int
-    """From 1."""
+    """Rank, counted from 1."""
     left: float
     top: float
     side: int
 
     @property
     def is_kept(self) -> bool:
-        """Kept images are the large ones."""
+        """Whether the image is kept; such images are the large ones."""
         return self.side == KEPT_SIDE
 
 
 class _Ranking:
-    """A ranking, measured and ready to be drawn but for its thumbnails."""
+    """A measured ranking, ready to be drawn except for its thumbnails."""
 
     def __init__(
         self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
@@ -106,7 +106,7 @@ class _Ranking:
         kept, others = order[:keep], order[keep:]
         kept_width, other_width = len(kept) * (KEPT_SIDE + CARD_GAP), len(others) * (OTHER_SIDE + CARD_GAP)
         self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(kept_width, other_width) - CARD_GAP))
-        # bold is wider than what lines are measured by
+        # bold is wider than the regular font used for measuring
         lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
         self.title = [shorten(line, self.width, FONT_SIZE, bold=True) for line in lines]
         self.cards: list[_Card] = []
@@ -131,7 +131,7 @@ class _Ranking:
         self.bottom = top + math.ceil(len(indices) / columns) * step
 
     def draw(self) -> Image.Image:
-        """Everything but the thumbnails."""
+        """Draw everything except the thumbnails."""
         colors = self.colors
         finite = [score for score in self.scores if math.isfinite(score)]
         low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -153,7 +153,7 @@ class _Ranking:
         right, bottom = card.left + card.side, card.top + card.side
         if card.is_kept:
             canvas.box(card.left - 4, card.top - 4, right + 4, bottom + 4, fill=colors.accent, radius=5)
-        if share is not None:  # where all scores are the same there are no bars
+        if share is not None:  # no bars if all scores are equal
             canvas.box(card.left, bottom + 9, right, bottom + 15, fill=colors.line, radius=3)
         if share is not None and share > 0:
             fill = colors.accent if card.is_kept else colors.muted

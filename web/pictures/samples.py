@@ -1,6 +1,6 @@
-"""Captions, and images that were drawn for each: one row for a caption.
+"""Captions with images drawn for each: one row per caption.
 
-Draws what it is given; ``dalle/`` makes the images.
+``dalle/`` makes the images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .style import MARGIN, SMALL_SIZE, ThemeName, theme_named
 from .thumbnails import put_thumbnail
 
 SIDE = 72
-"""Of an image, in pixels."""
+"""Side of an image, in pixels."""
 GAP, CAPTION = 6, 22
 MAX_IMAGES, MAX_ROWS = 16, 64
 
@@ -29,14 +29,14 @@ def draw_samples(
 
     Args:
         rows: Captions, and up to 16 images of each. Up to 64 rows are drawn.
-        chosen: One more image for each row, apart at its end under the heading "best"; None for none.
+        chosen: One more image per row, separated at its end under the heading "best", or None.
         theme: ``light`` or ``dark``.
 
     Returns:
         The picture, RGB.
 
     Raises:
-        ValueError: If there is no row, or not one chosen image for each.
+        ValueError: If there is no row, or not one chosen image per row.
     """
     colors = theme_named(theme)
     if not rows or (chosen is not None and len(chosen) != len(rows)):

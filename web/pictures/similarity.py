@@ -1,6 +1,6 @@
 """The similarity of texts and images as a picture: a matrix with texts on one axis and images on the other.
 
-Draws numbers that it is given; ``encoder/contrastive.py`` makes them.
+Draws given numbers; ``encoder/contrastive.py`` computes them.
 
 Source: docs/lecture.md Figure 4.
 """
@@ -21,16 +21,16 @@ from .style import LINE_HEIGHT, MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, Th
 from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
 
 MAX_TEXTS = MAX_IMAGES = 32
-"""Rows and columns of a matrix; further ones are counted."""
+"""Maximum numbers of rows and columns; further ones are counted."""
 CELLS = ((8, 76), (16, 64), (MAX_IMAGES, 52))
-"""Up to so many images, cells are that large, in pixels."""
+"""Cell sizes in pixels, each up to a number of images."""
 TEXT_WIDTH = 250
-"""Room for a text beside its row, in pixels."""
+"""Width for a text beside its row, in pixels."""
 AXIS_ROOM = 22
-"""Room for the word "text" or "image" at an axis."""
+"""Space for the word "text" or "image" at an axis."""
 LEGEND_WIDTH = 180
 SCALE_STEP = 0.05
-"""Ends of the scale of cosines are multiples of it, and at least two of it apart."""
+"""The ends of the scale of cosines are multiples of this, and at least two of it apart."""
 UNITS: dict[str, str] = {
     "none": "cosine, from −1 to 1",
     "images": "probability of each image for a text; rows add up to 100 %",
@@ -40,21 +40,21 @@ UNITS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Which colour and which words a value has."""
+    """Colour and text of a value."""
 
     low: float
-    """Where the palest colour is."""
+    """Value of the palest colour."""
     high: float
     is_percent: bool
     """Whether values are probabilities."""
 
     def color(self, value: float, colors: Theme) -> Color:
-        """Its cell's colour: equal steps of a value are equal steps of lightness, very nearly."""
+        """Colour of a cell: equal steps of a value are almost equal steps of lightness."""
         share = (value - self.low) / (self.high - self.low) if math.isfinite(value) else 0.0
         return mix(colors.surface, colors.visible, max(0.0, min(1.0, share)))
 
     def text(self, value: float, digits: int = 3) -> str:
-        """The value in short.
+        """Format the value briefly.
 
         >>> Scale(0, 1, True).text(0.9731), Scale(0, 1, True).text(0.0123), Scale(0, 0.5, False).text(0.25, 2)
         ('97 %', '1.2 %', '0.25')
@@ -69,7 +69,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[Sequence[float]], over: Over) -> Scale:
-    """The scale of a matrix: 0 to 100 % for probabilities, from about the least to about the largest of cosines.
+    """Scale of a matrix: 0 to 100 % for probabilities, about the range of values for cosines.
 
     >>> scale_of([[0.21, 0.33]], "none")
     Scale(low=0.2, high=0.35, is_percent=False)
@@ -94,17 +94,16 @@ def draw_similarity(
 ) -> Image.Image:
     """Draw a matrix of texts and images: one row per text, one column per image, a number in each cell.
 
-    The largest value of each row is framed; where the probabilities are over texts, that of each column. Texts are
-    wrapped, and cut with an ellipsis. Up to 32 of each are drawn; the others are counted, and a largest value among
-    them is told.
+    The largest value of each row is framed, or that of each column for probabilities over texts. Texts are wrapped, and
+    cut with an ellipsis. Up to 32 of each are drawn; the others are counted, and a maximum among them is mentioned.
 
     Args:
         values: ``[texts, images]``, as a tensor, an array or nested lists: cosines from -1 to 1, or probabilities from
             0 to 1. NaN is written as such.
-        texts: One for each row, in any script.
-        images: One for each column, of any size and mode.
+        texts: One text per row, in any script.
+        images: One image per column, of any size and mode.
         over: ``none``: the values are cosines. ``images`` or ``texts``: probabilities over these, in percent.
-        title: Above.
+        title: Title above.
         theme: ``light`` or ``dark``.
 
     Returns:
@@ -133,7 +132,7 @@ def draw_similarity(
 
 
 class _Matrix:
-    """A similarity matrix, measured and ready to be drawn but for its thumbnails."""
+    """A measured similarity matrix, ready to be drawn except for its thumbnails."""
 
     def __init__(
         self, rows: list[list[float]], texts: Sequence[str], num_images: int, over: Over, title: str, colors: Theme
@@ -153,7 +152,7 @@ class _Matrix:
         self.bottom = self.top + self.cell * (self.num_rows + bool(self.more_rows))
 
     def draw(self) -> Image.Image:
-        """Everything but the thumbnails."""
+        """Draw everything except the thumbnails."""
         notes = self._notes()
         legend = LEGEND_WIDTH + 30 + max(text_width(note, NOTE_SIZE) for note in notes)
         width = max(self.right, MARGIN + legend, MARGIN + text_width(self.title, TITLE_SIZE - 1, bold=True)) + MARGIN
@@ -200,7 +199,7 @@ class _Matrix:
         canvas.text(x + cell / 2, y + cell / 2, text, ink, size=cell / 8 + 5.5, bold=is_best, align="center")
 
     def _draw_dots(self, canvas: Canvas) -> None:
-        """Beside and below the cells, where there are more; with the largest value, if it is there."""
+        """Draw dots beside and below the cells if there are more, with the largest value if it is there."""
         for row in range(self.num_rows if self.more_columns else 0):
             hidden = range(self.num_columns, len(self.rows[row])) if self.over != "texts" else ()
             best = next(((f"image {c + 1}", self.rows[row][c]) for c in hidden if self._best(row, c)), None)

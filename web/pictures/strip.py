@@ -1,6 +1,6 @@
-"""The token strip as data: which chips and chunk borders stand in it, in which order and where.
+"""Layout of the token strip: its chips and chunk borders in order, with their positions.
 
-Reads the JSON view that ``weighting/view.py`` makes; draws nothing.
+Reads the JSON view made by ``weighting/view.py``; draws nothing.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from .fonts import text_width
 from .style import CHIP_GAP, CHIP_HEIGHT, CHIP_PADDING, FONT_SIZE, MAX_CHIP_TEXT, ROW_GAP, SEAM_PADDING, SMALL_SIZE
 
 BORDER_LINE = 12
-"""Room for the line of a chunk border, in pixels."""
+"""Width for the line of a chunk border, in pixels."""
 NOTE_GAP = 5
-"""Between a token's text and the small digits behind it, in pixels."""
+"""Gap between a token's text and the small digits after it, in pixels."""
 
 
 class Chip(NamedTuple):
     """A chip of the view."""
 
     text: str
-    """What stands on it, maybe cut."""
+    """Its label, possibly cut."""
     note: str
-    """Small text behind it."""
+    """Small text after it."""
     weight: float
-    """For its colour."""
+    """Weight, for its colour."""
     num_tokens: int
     is_hidden: bool
     has_problem: bool
     joins: bool
-    """Whether it follows the chip before it without a gap."""
+    """Whether it follows the previous chip without a gap."""
     is_joined: bool
     """Whether the next chip follows it without a gap."""
 
     @property
     def paddings(self) -> tuple[float, float]:
-        """Free pixels left and right of its text: fewer where the word goes on."""
+        """Free pixels left and right of its text: fewer where the word continues."""
         return SEAM_PADDING if self.joins else CHIP_PADDING, SEAM_PADDING if self.is_joined else CHIP_PADDING
 
     @property
     def note_width(self) -> float:
-        """Pixels that the note takes, the gap before it included."""
+        """Width of the note in pixels, including the gap before it."""
         return NOTE_GAP + text_width(self.note, SMALL_SIZE) if self.note else 0
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         return sum(self.paddings) + text_width(self.text, FONT_SIZE) + self.note_width
 
 
@@ -55,16 +55,16 @@ class Border(NamedTuple):
     """The end of a chunk."""
 
     text: str
-    """How full the chunk is, and BREAK where one ended it."""
+    """Fill level of the chunk, and BREAK if one ended it."""
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         return BORDER_LINE + text_width(self.text, SMALL_SIZE) + 8
 
 
 class Placed(NamedTuple):
-    """An item of the strip and where it stands."""
+    """An item of the strip with its position."""
 
     item: Chip | Border
     left: float
@@ -73,9 +73,9 @@ class Placed(NamedTuple):
     """Pixels from the strip's top."""
     width: float
     is_first: bool = True
-    """Whether its word starts with it, or the row does."""
+    """Whether it begins its word or the row."""
     is_last: bool = True
-    """Whether its word ends with it, or the row does."""
+    """Whether it ends its word or the row."""
 
 
 def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:

@@ -1,6 +1,6 @@
-"""Colours and sizes of every picture: the one place to change how they look.
+"""Colours and sizes of every picture: the one place to change their look.
 
-Knows nothing of fonts or of what is drawn. Sizes are pixels of the finished picture.
+Independent of fonts and of the content. Sizes are pixels of the finished picture.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Color = tuple[int, int, int]
 ThemeName = Literal["dark", "light"]
 
 MIN_CONTRAST = 4.5
-"""Contrast ratio that WCAG 2.1 level AA asks of text."""
+"""Contrast ratio that WCAG 2.1 level AA requires for text."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Theme:
     """The colours of one theme. Every text colour has at least `MIN_CONTRAST` on ``background``."""
 
     background: Color
-    """Behind everything."""
+    """Colour behind everything."""
     surface: Color
     """Boxes and plain chips."""
     line: Color
     """Borders, grid lines, the empty part of the meter."""
     text: Color
-    """Text that matters."""
+    """Important text."""
     muted: Color
-    """Text that explains."""
+    """Explanatory text."""
     up: Color
     """Chips of weights far above 1."""
     down: Color
@@ -41,7 +41,7 @@ class Theme:
     problem: Color
     """Text of problems."""
     wave: Color
-    """The wavy line under a problem's place."""
+    """The wavy line under a problem."""
     accent: Color
     """The filled part of the meter; arrows of the mask."""
     visible: Color
@@ -83,11 +83,11 @@ LIGHT = Theme(
 THEMES: dict[str, Theme] = {"dark": DARK, "light": LIGHT}
 
 FONT_SIZE = 17
-"""Text of chips, boxes and messages."""
+"""Size of text in chips, boxes and messages."""
 SMALL_SIZE = 12.5
-"""Weights on chips, footers, shapes."""
+"""Size of weights on chips, footers, shapes."""
 TITLE_SIZE = 19
-"""Headings."""
+"""Size of headings."""
 MARGIN = 22
 """Free border of every picture."""
 LINE_HEIGHT = 1.45
@@ -95,27 +95,27 @@ LINE_HEIGHT = 1.45
 
 CHIP_HEIGHT = 34
 CHIP_PADDING = 9
-"""Between a chip's end and its text."""
+"""Distance from a chip's end to its text."""
 SEAM_PADDING = 4
 """The same at the seam between tokens of one word."""
 CHIP_GAP = 4
-"""Between words."""
+"""Gap between words."""
 CHIP_RADIUS = 6
 ROW_GAP = 8
-"""Between rows of chips: room for the wavy line."""
+"""Gap between rows of chips: room for the wavy line."""
 MAX_CHIP_TEXT = 300
-"""Longer texts of one token are cut with an ellipsis."""
+"""Maximum length of a token's text; longer ones are cut with an ellipsis."""
 
 
 def theme_named(name: str) -> Theme:
-    """The theme of that name; a ValueError if there is none."""
+    """Theme of that name; a ValueError if there is none."""
     if name not in THEMES:
         raise ValueError(f"theme must be one of: {', '.join(THEMES)}; got {name!r}")
     return THEMES[name]
 
 
 def mix(first: Color, second: Color, share: float) -> Color:
-    """``share`` of the second color in the first, from 0 to 1.
+    """Mix a share, from 0 to 1, of the second color into the first.
 
     >>> mix((0, 0, 0), (100, 200, 50), 0.5)
     (50, 100, 25)
@@ -135,7 +135,7 @@ def contrast(first: Color, second: Color) -> float:
 
 
 def readable(background: Color, *wanted: Color) -> Color:
-    """The first wanted colour that is readable on a background, else white or near-black, whichever is better."""
+    """First wanted colour that is readable on a background, else white or near-black, whichever is better."""
     for color in wanted:
         if contrast(background, color) >= MIN_CONTRAST:
             return color
@@ -145,7 +145,7 @@ def readable(background: Color, *wanted: Color) -> Color:
 def weight_color(weight: float, theme: Theme) -> Color:
     """Colour of a chip: plain at 1, warmer above, cooler below, violet below 0.
 
-    The further a weight is from 1 (a negative one: from 0), the nearer it comes to the theme's full colour.
+    The further a weight is from 1 (a negative one: from 0), the closer it is to the theme's full colour.
     """
     if math.isnan(weight) or weight == 1.0:
         return theme.surface
@@ -155,7 +155,7 @@ def weight_color(weight: float, theme: Theme) -> Color:
 
 
 def _share(distance: float) -> float:
-    """0 at no distance, 0.2 at 0.1, 0.68 at 0.5, 0.9 at 1, towards 1."""
+    """Share of the full colour: 0 at distance 0, 0.2 at 0.1, 0.68 at 0.5, 0.9 at 1, approaching 1."""
     return 1 - math.exp(-2.3 * distance)
 
 

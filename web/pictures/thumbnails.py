@@ -1,4 +1,4 @@
-"""What pictures of texts and images share: thumbnails, and texts of a few lines."""
+"""Parts shared by pictures of texts and images: thumbnails, and texts of a few lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .style import Theme
 
 NO_TEXT = "(empty text)"
 TEXT_SIZE = 14.0
-"""Of texts and headings."""
+"""Size of texts and headings."""
 NOTE_SIZE = 13.0
-"""Of what explains the picture."""
+"""Size of explanations."""
 
 
 def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]:
-    """A text in at most so many lines of a width in pixels, with an ellipsis where it was cut; never empty."""
+    """A text in a limited number of lines of a width in pixels, with an ellipsis if it was cut; never empty."""
     text = " ".join(text.split())
     if not text:
         return [NO_TEXT]
@@ -29,9 +29,9 @@ def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]
 
 
 def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
-    """Paste an image of any size and mode into a square of a picture, as large as fits, in its middle.
+    """Paste an image of any size and mode into the middle of a square of a picture, as large as fits.
 
-    What is transparent shows the surface.
+    Transparent parts show the surface.
     """
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))

@@ -1,6 +1,6 @@
-"""An image under the grid of its tokens, with the number of each.
+"""An image with the grid of its tokens and their numbers.
 
-Draws what it is given; ``dalle/`` makes the tokens.
+``dalle/`` makes the tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .canvas import Canvas
 from .style import Color, Theme, ThemeName, readable, theme_named
 
 MAX_NUMBERED = 64
-"""Tokens along a side; of more the numbers are left out."""
+"""Maximum number of tokens along a side that are numbered."""
 GRID_SIDE = 768
-"""Pixels that the longer side of a small grid has at least, about."""
+"""Approximate minimum length of the longer side of a small grid, in pixels."""
 MIN_CELL, MAX_CELL = 38, 72
 """Side of a cell with a number, in pixels."""
 MAX_PLAIN_SIDE = 2048
-"""Pixels of the longer side of a grid without numbers, about; a cell has 4 at least."""
+"""Approximate length of the longer side of a grid without numbers, in pixels; a cell has at least 4."""
 LEFT, TOP, BORDER = 34, 24, 8
 LABEL_SIZE = 12.0
 
@@ -34,7 +34,7 @@ def cell_side(rows: int, columns: int) -> int:
 
 
 def cell_at(x: float, y: float, rows: int, columns: int) -> tuple[int, int] | None:
-    """Row and column, from 1, of the cell at a pixel of the picture; None beside the grid."""
+    """Row and column, from 1, of the cell at a pixel of the picture; None outside the grid."""
     side = cell_side(rows, columns)
     row, column = int((y - TOP) // side) + 1, int((x - LEFT) // side) + 1
     return (row, column) if 1 <= row <= rows and 1 <= column <= columns else None
@@ -47,13 +47,13 @@ def draw_token_grid(
     marked: Collection[tuple[int, int]] = (),
     theme: ThemeName = "light",
 ) -> Image.Image:
-    """Draw an image divided into its tokens. Under each stands its number, on a colour of its own.
+    """Draw an image divided into its tokens. Each has its number below, on its own colour.
 
-    The same number has the same colour everywhere; up to 64 tokens along a side are numbered. Rows and columns are
-    counted at the edges.
+    The same number always has the same colour; up to 64 tokens along a side are numbered. Rows and columns are numbered
+    at the edges.
 
     Args:
-        image: What the tokens are of; it is stretched over the grid.
+        image: Image of the tokens, stretched over the grid.
         ids: Numbers of the tokens, row by row.
         marked: Rows and columns, from 1, of tokens with a frame.
         theme: ``light`` or ``dark``.
@@ -95,7 +95,7 @@ def draw_token_grid(
 
 
 def token_color(number: int) -> Color:
-    """A light colour for the number of a token; neighbouring numbers have colours far apart."""
+    """Light colour for a token number; neighbouring numbers have very different colours."""
     red, green, blue = colorsys.hls_to_rgb(number * 0.618034 % 1, 0.76, 0.65)
     return round(255 * red), round(255 * green), round(255 * blue)
 

@@ -28,49 +28,49 @@ from .style import (
 )
 
 MIN_WIDTH = 160
-"""Pixels; below, nothing can be read."""
+"""Minimum width in pixels; below, nothing is readable."""
 MAX_STRIP_HEIGHT = 20_000
-"""Pixels. Chips below are only counted."""
+"""Maximum height in pixels. Chips below are only counted."""
 MAX_MESSAGES = 12
-"""Further problems are only counted."""
+"""Maximum number of problems listed; further ones are only counted."""
 FOOTER_SIZE = 14
 METER_WIDTH = 120
 FOOTER_GAP = 22
 BORDER_TEXT_INSET = 13
-"""From a chunk border's left end to its text, in pixels."""
+"""Distance from a chunk border's left end to its text, in pixels."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Where everything of a token picture stands, before it is drawn. Pixels from the picture's top left corner."""
+    """Layout of a token picture before it is drawn. Pixels from the picture's top left corner."""
 
     height: int
     placed: tuple[Placed, ...]
-    """Items of the strip; add `MARGIN` to their places."""
+    """Items of the strip; add `MARGIN` to their positions."""
     note: str
-    """What stands instead of chips, or how many are left out."""
+    """Text instead of chips, or the number left out."""
     footer: tuple[tuple[str, float, float], ...]
-    """Text, left end and vertical centre. The first one stands behind the meter."""
+    """Text, left end and vertical centre. The first one follows the meter."""
     messages: tuple[tuple[str, float], ...]
     """Lines and their vertical centres."""
     fullness: float
-    """Of the last chunk, 0 to 1."""
+    """Fill level of the last chunk, 0 to 1."""
 
 
 def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName = "dark") -> Image.Image:
-    """Draw what became of a prompt.
+    """Draw the tokens of a prompt.
 
     Each token is a chip: blue below weight 1, plain at 1, orange above, violet with a frame below 0, with the weight in
     small digits. Tokens of one word touch; several tokens of one character are one chip with their number. A line ends
-    a chunk. Hidden tokens are struck through. Problems are underlined and told below.
+    a chunk. Hidden tokens are struck through. Problems are underlined and listed below.
 
     Args:
-        view: As `weighting.view.view` makes it.
-        width: Of the picture, in pixels, at least 160. Its height follows.
+        view: View from `weighting.view.view`.
+        width: Width of the picture, in pixels, at least 160.
         theme: ``dark`` or ``light``.
 
     Returns:
-        The picture, RGB. Beyond 20,000 pixels of height, remaining tokens are counted and not drawn.
+        The picture, RGB. Beyond 20,000 pixels of height, remaining tokens are only counted.
 
     Raises:
         ValueError: If the width is too small or the theme unknown.
@@ -92,7 +92,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
 
 
 def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
-    """Find the place of everything in a picture of that width."""
+    """Lay out a picture of that width."""
     inner = width - 2 * MARGIN
     all_placed = place(strip_items(view), inner)
     placed = [item for item in all_placed if item.top < MAX_STRIP_HEIGHT]
@@ -129,7 +129,7 @@ def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
 
 
 def footer_texts(view: Mapping[str, Any]) -> list[str]:
-    """What the footer says: counts, then every option that is not the default."""
+    """Texts of the footer: counts, then every option that is not the default."""
     chunks = view["chunks"]
     last = chunks[-1]
     texts = [f"{last['num_tokens']} / {last['capacity']}"]
@@ -144,7 +144,7 @@ def footer_texts(view: Mapping[str, Any]) -> list[str]:
 
 
 def message_lines(issues: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """The problems in words, in lines of that width: a heading with their number, then each one."""
+    """Problems in words, in lines of that width: a heading with their number, then each one."""
     lines = [f"{len(issues):,} problem{'s' if len(issues) > 1 else ''}"]
     for issue in issues[:MAX_MESSAGES]:
         lines += wrap(issue["message"], width, FOOTER_SIZE)

@@ -1,6 +1,6 @@
-"""Images whose label is unsure, as a picture: each with the two labels that it was between.
+"""Images with an uncertain label, as a picture: each with its two most probable labels.
 
-Draws what it is given; ``weighting/zero_shot.py`` and ``training/probe.py`` make the probabilities.
+``weighting/zero_shot.py`` and ``training/probe.py`` compute the probabilities.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from .style import MARGIN, SMALL_SIZE, ThemeName, theme_named
 from .thumbnails import TEXT_SIZE, put_thumbnail
 
 SIDE, GAP, COLUMNS = 132, 16, 6
-"""Of the thumbnails, in pixels, and how many stand side by side."""
+"""Side of the thumbnails and gap, in pixels, and thumbnails per row."""
 CARD_TEXT = 66
 """Height of the three lines below a thumbnail."""
 TITLE_ROOM = 34
 
 
 class Card(NamedTuple):
-    """What stands below an image."""
+    """Text below an image."""
 
     name: str
-    """Of the image; a long one keeps its end."""
+    """Name of the image; a long one keeps its end."""
     guesses: Sequence[tuple[str, float]]
-    """The label that it was given and the runner-up, each with its probability."""
+    """The predicted label and the runner-up, each with its probability."""
 
 
 def draw_unsure(
     images: Sequence[Image.Image], cards: Sequence[Card], title: str, *, theme: ThemeName = "light"
 ) -> Image.Image:
-    """Draw images with their two most probable labels, in the order given.
+    """Draw images with their two most probable labels, in the given order.
 
     Args:
-        images: Of any size and mode, asked for one after another.
-        cards: One for each.
-        title: Above.
+        images: Images of any size and mode, accessed one by one.
+        cards: One card per image.
+        title: Title above.
         theme: ``light`` or ``dark``.
 
     Returns:
