@@ -1,1 +1,1 @@
-"""Encoders that belong to a host program, as encode functions. Host modules are imported inside functions only."""
+"""Encoders of host programs as encode functions. Host modules are imported inside functions only."""

@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HostTokenize(Generic[T]):
-    """A host's tokenizer as a tokenize function; equal for equal owners, so that what is made of it is kept.
+    """A host's tokenizer as a tokenize function; equal for equal owners, so that results are cached.
 
-    Ids are the host's. Places in the text are those of our own tokenizer, with cleaning if that gives the host's ids;
-    should the ids differ either way, every token gets the whole text as its place.
+    Ids are the host's. Positions in the text are those of our own tokenizer, with cleaning if that gives the host's
+    ids; if the ids differ either way, every token gets the whole text as its position.
     """
 
     owner: T
     """The host's object, or a weak reference to it."""
     ids_of: Callable[[T, str], Sequence[int]]
-    """From the owner and a text without surrogates to ids, without BOS and EOS."""
+    """Function from the owner and a text without surrogates to ids, without BOS and EOS."""
 
     def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
-        """The tokens of a text."""
+        """Tokens of a text."""
         text = without_surrogates(text)
         ids = list(self.ids_of(self.owner, text))
         for tokenize in (default_tokenizer(), CleaningTokenize(default_tokenizer())):

@@ -45,7 +45,7 @@ _LAYOUTS = (
 
 
 class EmbeddingFileError(ValueError):
-    """Raised for a file without a readable embedding; the message names the file, but not its folder, and the reason."""
+    """Raised for a file without a readable embedding; the message gives the file's name, not its folder, and why."""
 
 
 def read_embedding_file(path: str | Path) -> dict[str, Tensor]:

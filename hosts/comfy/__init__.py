@@ -1,1 +1,1 @@
-"""ComfyUI: its CLIP as an encoder, and what hangs on it."""
+"""ComfyUI: its CLIP as an encoder, and everything related to it."""

@@ -1,8 +1,8 @@
 """Prompts for CLIPs without a CLIP text tower: T5, Qwen, Gemma and other encoders, which the host runs itself.
 
-What the host's own node does with a prompt is what can be done here: it weighs rows, as in the scheme ``comfy``, or it
-reads weights as text. A prompt in another syntax is written anew in the host's, and one whose weights would be read as
-text is stripped of them. Whatever else is asked for is refused by name.
+Only what the host's own node does with a prompt is possible here: it weights rows, as in the scheme ``comfy``, or reads
+weights as text. A prompt in another syntax is rewritten in the host's, and weights that would be read as text are
+stripped. Other requests are refused by name.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Text encoders other than CLIP".
 """
@@ -22,7 +22,7 @@ from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, t
 from .types import Clip, Conditioning
 
 SCHEMES_OF_HOST = ("comfy", "unweighted")
-"""Schemes that the host can carry out for prompts with weights."""
+"""Schemes the host can apply to prompts with weights."""
 _DEFAULTS = EncodeOptions()
 _OF_CLIP = {
     "normalization": "normalization",
@@ -33,7 +33,7 @@ _OF_CLIP = {
     "is_causal": "causal",
     "bind": "phrases",
 }
-"""Options that take a CLIP text tower, and how nodes call them."""
+"""Options that require a CLIP text tower, with their names in nodes."""
 
 WEIGHS_ROWS = "ComfyUI's own node weighs rows here"
 READS_AS_TEXT = "ComfyUI's own node reads weights as text here"
@@ -46,45 +46,45 @@ class HostRead(NamedTuple):
     encoder: str
     """Name of the text encoder among the host's tokens: ``t5xxl``, ..."""
     host_tokens: dict[str, Any]
-    """The tokens as the host has them."""
+    """Tokens in the host's form."""
     read: ReadPrompt
-    """What was read, for views and reports."""
+    """The prompt as read, for views and reports."""
 
 
 class HostEncoded(NamedTuple):
-    """A prompt that the host encoded itself."""
+    """A prompt encoded by the host itself."""
 
     conditioning: Conditioning
     """For the sampler."""
     encoder: str
     """As in `HostRead`."""
     prompt: EncodedPrompt
-    """What was read."""
+    """The prompt as read."""
 
 
 def reads_weights(clip: Clip) -> bool:
-    """Whether the host's own node takes ``(word:2)`` for a weight in a CLIP; where it does not, it is text."""
+    """Whether the host's own node reads ``(word:2)`` as a weight in a CLIP; otherwise it is text."""
     return any(weight != 1.0 for tokens in clip.tokenize("(a:2)").values() for _, weight in _pairs(tokens))
 
 
 def stock_note(clip: Clip) -> str:
-    """What the host's own node does with weights in a CLIP, in words."""
+    """Note on how the host's own node treats weights in a CLIP."""
     if text_family(clip) is None:
         return UNKNOWN
     return WEIGHS_ROWS if reads_weights(clip) else READS_AS_TEXT
 
 
 def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mapping[str, Any]) -> HostEncoded:
-    """Have the host encode a prompt as far as it can do what is asked for, which `read_for_host` says.
+    """Let the host encode a prompt, as far as `read_for_host` allows.
 
     Args:
         clip: ComfyUI's CLIP, without a CLIP text tower.
         text: The prompt.
         options: How to read and weight it.
-        values: What to add to the conditioning's dictionary.
+        values: Entries to add to the conditioning's dictionary.
 
     Returns:
-        The conditioning and what was read.
+        The conditioning and the prompt as read.
     """
     name, host_tokens, read = read_for_host(clip, text, options)
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
@@ -102,10 +102,10 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
         options: How to read and weight it.
 
     Returns:
-        What the host is given, and what was read, with an issue for weights that are left out.
+        The host's input and the prompt as read, with an issue about omitted weights.
 
     Raises:
-        ValueError: If an option takes a CLIP text tower, or a scheme does and the prompt has weights.
+        ValueError: If an option requires a CLIP text tower, or the scheme does and the prompt has weights.
     """
     _check_options(clip, options)
     prompt, characters = stripped(text, options)
@@ -139,7 +139,7 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
 
 
 def _check_options(clip: Clip, options: EncodeOptions) -> None:
-    """Refuse what takes a CLIP text tower."""
+    """Refuse options that require a CLIP text tower."""
     for field, name in _OF_CLIP.items():
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
@@ -156,12 +156,12 @@ def _name(clip: Clip) -> str:
 
 
 def _way(clip: Clip) -> str:
-    """What to take for weights."""
+    """Advice on what to use for weights."""
     return "" if text_family(clip) is None else ", or take the node Weigh Attention, which weighs words in any encoder"
 
 
 def _left_out(clip: Clip, characters: Sequence[Character]) -> Issue:
-    """That weights are not encoded; at the first of them."""
+    """Issue saying that weights are not encoded, at the first of them."""
     index, first = next((index, one) for index, one in enumerate(characters) if one.weight != 1.0)
     rest = takewhile(lambda one: (one.fragment, one.weight) == (first.fragment, first.weight), characters[index:])
     span = Span(first.place, [*rest][-1].place + 1)
@@ -181,14 +181,14 @@ def _plain(characters: Iterable[Character]) -> str:
 
 
 def _runs(characters: Sequence[Character]) -> list[list[Character]]:
-    """Stretches that the host tokenizes apart: those between weights, and all of it where there are none."""
+    """Stretches that the host tokenizes separately: those between weights, or the whole text without any."""
     if all(character.weight == 1.0 for character in characters):
         return [[*characters]] if characters else []
     return [[*run] for _, run in groupby(characters, lambda character: (character.fragment, character.weight))]
 
 
 def _in_comfy_syntax(characters: Sequence[Character]) -> str:
-    """Text and weights as ComfyUI's own node reads them."""
+    """Text and weights in the form that ComfyUI's own node reads."""
     runs = [(_plain(run).replace("(", r"\(").replace(")", r"\)"), run[0].weight) for run in _runs(characters)]
     if len(runs) == 1 and runs[0][1] == 1.0:
         return runs[0][0]
@@ -196,14 +196,14 @@ def _in_comfy_syntax(characters: Sequence[Character]) -> str:
 
 
 def _pairs(tokens: Iterable[Any]) -> Iterator[tuple[Any, float]]:
-    """Token and weight of everything that the host's tokenizer gave for an encoder."""
+    """Token and weight of everything the host's tokenizer returned for an encoder."""
     for chunk in tokens:
         for pair in chunk if isinstance(chunk, list) else ():
             yield pair[0], pair[1]
 
 
 def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
-    """Which of the host's tokens are shown: those of the first encoder that is loaded."""
+    """Encoder whose tokens are shown: the first one that is loaded."""
     family = text_family(clip)
     if family is not None:
         return family.key
@@ -214,7 +214,7 @@ def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
 def _tokens(
     clip: Clip, name: str, host_tokens: Mapping[str, Any], characters: Sequence[Character], issues: list[Issue]
 ) -> tuple[Token, ...]:
-    """The tokens with their places in the prompt; none where the host's tokenizer does not tell them."""
+    """Tokens with their positions in the prompt; empty if the host's tokenizer does not give them."""
     inner = inner_tokenizer(clip, name)
     ids = [as_id(token_id) for token_id, _ in _pairs(host_tokens[name])]
     found: list[Token] = []

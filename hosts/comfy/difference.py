@@ -1,4 +1,4 @@
-"""One prompt encoded by two CLIPs that have the same text encoders: a CLIP and what a LoRA or training made of it."""
+"""One prompt encoded by two CLIPs with the same text encoders: the original, and one changed by a LoRA or training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .negpip import is_patched
 
 
 class Pair(NamedTuple):
-    """What two CLIPs make of a prompt."""
+    """A prompt encoded by two CLIPs."""
 
     prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]]
-    """For each CLIP text tower, by name, the prompt by the original and by the changed CLIP, rows of equal shape."""
+    """Prompt by the original and by the changed CLIP, with rows of equal shape, for each CLIP text tower by name."""
     left_to_host: tuple[str, ...]
-    """Text encoders of other families beside these."""
+    """Further text encoders of other families."""
 
 
 def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, options: EncodeOptions) -> Pair:
@@ -27,13 +27,13 @@ def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, option
         clip: The original.
         clip_changed: The changed one.
         text: The prompt.
-        options: How to read it, with a scheme that keeps all rows.
+        options: Options, with a scheme that keeps all rows.
 
     Returns:
         The encodings.
 
     Raises:
-        ValueError: If one is None or has no CLIP text tower, or their towers are not the same; the message names them.
+        ValueError: If one is None or has no CLIP text tower, or their towers differ; the message names them.
     """
     _check(clip, clip_changed)
     original, changed = (encode_text(one, text, options) for one in (clip, clip_changed))
@@ -53,7 +53,7 @@ def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, option
 
 
 def _check(clip: EitherClip, clip_changed: EitherClip) -> None:
-    """Refuse what has no CLIP text tower, and two of different families."""
+    """Refuse CLIPs without a CLIP text tower, and two of different families."""
     for name, one in (("clip", clip), ("clip_changed", clip_changed)):
         if one is None:
             raise ValueError(
@@ -81,7 +81,7 @@ def _is_one_family(clip: EitherClip, other: EitherClip) -> bool:
 
 
 def _class_of(clip: EitherClip) -> str:
-    """The class of a host's model; what the host makes of one with some of its encoders has the name with a _."""
+    """Class of a host's model; the host names a variant with fewer encoders with a trailing _."""
     return type(clip).__name__ if isinstance(clip, NativeClip) else type(clip.cond_stage_model).__name__.rstrip("_")
 
 
@@ -92,7 +92,7 @@ def _described(clip: EitherClip) -> str:
 
 
 def _with_own_rows(clip: EitherClip, encoded: EncodedPrompt) -> EncodedPrompt:
-    """An encoding without the rows that ComfyUI-ppm's CLIP NegPip has added, each behind its own."""
+    """An encoding without the rows added by ComfyUI-ppm's CLIP NegPip, each after its original."""
     if isinstance(clip, NativeClip) or not is_patched(clip):
         return encoded
     return encoded._replace(hidden=encoded.hidden[:, ::2])

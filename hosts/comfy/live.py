@@ -1,7 +1,7 @@
-"""The host's tokenizers without a checkpoint: what a prompt becomes in T5, Qwen and others while it is typed.
+"""The host's tokenizers without a checkpoint: live reading of prompts for T5, Qwen and others.
 
-A tokenizer is made by its class alone, from the vocabulary that the host ships, once and when it is first asked for.
-Those whose vocabulary stands in the checkpoint (Gemma, Mistral) cannot be had so.
+A tokenizer is created from its class and the vocabulary shipped with the host, once and on first use. Those with their
+vocabulary in the checkpoint (Gemma, Mistral) are not available.
 
 Source: behaviour of ComfyUI 0.29.0.
 """
@@ -30,13 +30,13 @@ OF_LOADERS: Mapping[str, str] = {
     "CLIPLoader qwen_image": "comfy.text_encoders.qwen_image.QwenImageTokenizer",
     "CLIPLoader krea2": "comfy.text_encoders.krea2.Krea2Tokenizer",
 }
-"""The tokenizer that a loader most likely gives, by its name and the type that it is set to. Which one it is stands in
-the file; so types that fit several models, such as ``lumina2``, are not here."""
+"""Most likely tokenizer by name of the loader and its type setting. The file decides which one it is; so types used for
+several models, such as ``lumina2``, are left out."""
 
 _lock = Lock()
 
 Read = Callable[[str, EncodeOptions], ReadPrompt]
-"""From text and options to what is read."""
+"""Function from text and options to the prompt as read."""
 
 
 class _TokenizerAlone:
@@ -50,37 +50,37 @@ class _TokenizerAlone:
 
 
 def as_weighed(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
-    """A prompt whose words are weighed in the attention."""
+    """Read a prompt whose words are weighted in the attention."""
     return read_rows(clip, TEXT_FAMILIES[class_of(clip.tokenizer)], text, options).read
 
 
 def as_by_host(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
-    """A prompt that the host encodes itself."""
+    """Read a prompt that the host encodes itself."""
     return read_for_host(clip, text, options).read
 
 
 @dataclass(frozen=True)
 class LiveReader:
-    """What reads prompts as a text encoder does, without the encoder."""
+    """Prompt reader that does without its text encoder."""
 
     name: str
-    """The class of the host's tokenizer, with its module."""
+    """Class of the host's tokenizer, with its module."""
     note: str
-    """What the host's own node does with weights there, in words."""
+    """Note on how the host's own node treats weights there."""
     read: Read
-    """Reads a prompt; as the node does, it raises ValueError for what cannot be encoded."""
+    """Reads a prompt; raises ValueError for one that cannot be encoded, as the node does."""
 
 
 def live_reader(name: str, read: Callable[[Clip, str, EncodeOptions], ReadPrompt]) -> LiveReader | None:
-    """What reads prompts as a text encoder does.
+    """Prompt reader of a text encoder.
 
     Args:
-        name: The class of its tokenizer, as a run has told it; or a loader and its type, one of `OF_LOADERS`.
+        name: Class of its tokenizer, as reported by a run; or a loader and its type, one of `OF_LOADERS`.
         read: `as_weighed` or `as_by_host`.
 
     Returns:
-        The reader; None if there is no table of that encoder's rows, if it cannot be had without a checkpoint, or if
-        the host would not encode alone, as there is a CLIP text tower beside it.
+        The reader; None if that encoder's rows are unknown, if it is not available without a checkpoint, or if there is
+        a CLIP text tower too, so that the host would not encode alone.
     """
     guess = OF_LOADERS.get(name)
     with _lock:
@@ -97,14 +97,14 @@ def live_reader(name: str, read: Callable[[Clip, str, EncodeOptions], ReadPrompt
 
 @cache
 def _tokenizer_alone(name: str) -> Any:
-    """A host's tokenizer by its class; None if it is none that can be had."""
+    """A host's tokenizer by its class; None if it is not available."""
     if name not in TEXT_FAMILIES:
         return None
     module, _, class_name = name.rpartition(".")
     try:
         clip = _TokenizerAlone(getattr(import_module(module), class_name)())
         as_weighed(clip, "a", EncodeOptions())  # pyright: ignore[reportArgumentType]
-    except Exception as error:  # whatever a class of the host raises that is made without its checkpoint
+    except Exception as error:  # any exception of a host class created without its checkpoint
         logger.info("the token ruler shows tokens of %s after a run only: %s", class_name, error)
         return None
     return clip

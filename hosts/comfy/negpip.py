@@ -1,4 +1,4 @@
-"""NegPip in ComfyUI: rows with signs on their way to the sampler, and CLIPs that ComfyUI-ppm's CLIP NegPip has patched.
+"""NegPip in ComfyUI: signed rows on their way to the sampler, and CLIPs patched by ComfyUI-ppm's CLIP NegPip.
 
 Source: behaviour of ComfyUI 0.29.0; of ComfyUI-ppm 200f4609 (2026-05); docs/reference/schemes.md, "NegPip".
 """
@@ -25,12 +25,12 @@ def is_patched(clip: Clip) -> bool:
 
 
 def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """See whether words can be taken away in the model of a CLIP. Prompts without weights below 0 always can pass.
+    """Check that words can be subtracted in the model of a CLIP. Prompts without weights below 0 always pass.
 
     Args:
         clip: The CLIP.
-        reads: By tower the prompts, read for a scheme of `SIGNED`.
-        is_stable_diffusion: Whether it has CLIP text towers alone.
+        reads: Prompts by tower, read for a scheme of `SIGNED`.
+        is_stable_diffusion: Whether it has only CLIP text towers.
 
     Raises:
         NegPipError: If they cannot; the message names the model.
@@ -46,14 +46,14 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
 
 
 def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt]) -> Conditioning:
-    """A conditioning of which words of weights below 0 are taken away wherever an image reads it.
+    """Attach signs to a conditioning, so that words of weights below 0 are subtracted wherever an image reads it.
 
     Args:
-        conditioning: Of a prompt.
-        prompts: What became of the prompt, by tower.
+        conditioning: Conditioning of a prompt.
+        prompts: The encoded prompt by tower.
 
     Returns:
-        A copy of the conditioning; what came in, if no row has the sign -1.
+        A copy of the conditioning, or the original if no row has the sign -1.
 
     Raises:
         NegPipError: If the towers have signs in different rows.
@@ -65,9 +65,9 @@ def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt])
 
 
 def for_patched(encoded: EncodedPrompt) -> EncodedPrompt:
-    """A prompt for the MODEL of ComfyUI-ppm's CLIP NegPip, which reads every other row as a value.
+    """Prepare a prompt for the MODEL of ComfyUI-ppm's CLIP NegPip, which reads every other row as a value.
 
-    Then it is theirs that takes words away, and an issue says so where there are any.
+    Then that pack subtracts the words, and an issue says so if there are any.
     """
     issues = encoded.read.issues
     if encoded.signs:

@@ -1,7 +1,7 @@
-"""The tokens that one of the host's tokenizers makes of a text, with their places: words, and vectors of embeddings.
+"""Tokens of a text by one of the host's tokenizers, with their positions: words, and vectors of embeddings.
 
-The host cuts a text before each ``embedding:`` that follows white space, tokenizes the parts on their own, and takes
-the first word of a part for the name. It drops white space behind a name, and the name if there is no such embedding.
+The host cuts a text before each ``embedding:`` after whitespace, tokenizes the parts separately, and takes the first
+word of a part as the name. It drops whitespace after a name, and the name if there is no such embedding.
 
 Source: behaviour of ComfyUI 0.29.0 (``comfy.sd1_clip.SDTokenizer``).
 """
@@ -18,34 +18,34 @@ from ...weighting.embeddings import EMBEDDING_PREFIX, EmbeddingVector, TokenId
 from .embeddings import HostEmbeddings
 
 _MARK = re.compile(r"[<\[]")
-"""Where a name ends although no white space follows."""
+"""End of a name without whitespace."""
 _START = re.compile(rf"(?<=\s){EMBEDDING_PREFIX}")
 
 Offsets = Callable[[Any, str], list[tuple[int, int, int]]]
-"""From a host's tokenizer and a text to id, start and end of each token."""
+"""Function from a host's tokenizer and a text to id, start and end of each token."""
 Piece = tuple[TokenId, int, int]
-"""Id or vector, and from where to where in the text it comes."""
+"""Id or vector, with start and end in the text."""
 
 
 class NoSuchEmbedding(ValueError):
-    """A name that the host finds no embedding for."""
+    """Raised for a name without an embedding in the host."""
 
 
 def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
-    """The tokens of a text but those that the tokenizer adds itself.
+    """Tokens of a text, except those that the tokenizer adds itself.
 
     Args:
         tokenizer: The host's tokenizer of one encoder.
-        text: What it is given, without weights.
-        offsets: What it makes of a text without embeddings.
+        text: The text, without weights.
+        offsets: Function for texts without embeddings.
 
     Returns:
-        Each token or vector with its place.
+        Each token or vector with its position.
 
     Raises:
-        NoSuchEmbedding: If a name is not known.
+        NoSuchEmbedding: If a name is unknown.
         EmbeddingError: If an embedding is for another model.
-        ValueError: As ``offsets`` does.
+        ValueError: Raised by ``offsets``.
     """
     starts = [0, *(found.start() for found in _START.finditer(text))]
     result: list[Piece] = []
@@ -59,7 +59,7 @@ def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
 
 
 def as_id(token: Any) -> int | bytes:
-    """A token as something to compare: its id, or the content of a vector, the host's or an `EmbeddingVector`."""
+    """A token in comparable form: its id, or the content of a vector, the host's or an `EmbeddingVector`."""
     vector: Any = token.vector if isinstance(token, EmbeddingVector) else token
     return vector.float().numpy().tobytes() if isinstance(vector, torch.Tensor) else vector
 
@@ -77,7 +77,7 @@ def _named(tokenizer: Any, part: str, start: int, offsets: Offsets) -> list[Piec
         vectors, name, rest = embeddings.find(bare), bare, f"{name[len(bare) :]} {rest}"
     if vectors is None:
         raise NoSuchEmbedding(f"There is no embedding “{name}” for {tokenizer.embedding_key}.")
-    # the characters of the rest are the last ones of the part, but for white space
+    # the characters of the rest are the last ones of the part, except for whitespace
     places = [start + place for place, character in enumerate(part) if not character.isspace()]
     behind = iter(places[len(places) - len("".join(rest.split())) :])
     at = [None if character.isspace() else next(behind) for character in rest]

@@ -1,7 +1,7 @@
-"""Which CLIPs of ComfyUI the scheme ``repeat`` can be used with, by what their models do with the rows.
+"""ComfyUI CLIPs that work with the scheme ``repeat``, depending on how their models use the rows.
 
-A U-Net's cross-attention reads nothing but rows of text, so all of them may stand several times. Where text and image
-share a softmax, rows of weight 1 have to stand once. Of other families ComfyUI reads CLIP's pooled vector alone.
+A U-Net's cross-attention reads only rows of text, so all of them may be repeated. If text and image share a softmax,
+rows of weight 1 must occur exactly once. For other families ComfyUI uses only CLIP's pooled vector.
 
 Source: behaviour of ComfyUI 0.29.0; of ComfyUI-ppm 200f4609.
 """
@@ -20,12 +20,12 @@ WHOLE_WEIGHTS = {"SD3ClipModel": "Stable Diffusion 3", "StableCascadeClipModel":
 
 
 def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """See whether rows can be repeated for the model of a CLIP. Prompts without weights always can.
+    """Check that rows can be repeated for the model of a CLIP. Prompts without weights always pass.
 
     Args:
         clip: The CLIP.
-        reads: By tower the prompts, read for the scheme ``repeat``.
-        is_stable_diffusion: Whether it has CLIP text towers alone.
+        reads: Prompts by tower, read for the scheme ``repeat``.
+        is_stable_diffusion: Whether it has only CLIP text towers.
 
     Raises:
         RepeatError: If they cannot; the message names the model.

@@ -1,7 +1,7 @@
-"""Which rows of a CONDITIONING are a word's, for text encoders that are no CLIP, or more than that.
+"""Rows of a CONDITIONING by word, for text encoders other than CLIP or more than CLIP.
 
-A prompt is parsed, its syntax stripped, and what is left encoded by the host. The host's own tokenizer says from where
-in that text each token comes. Its ids have to be those that the host encodes, and the rows as many: tokens are never
+A prompt is parsed, its syntax stripped, and the rest encoded by the host. The host's own tokenizer gives the position
+of each token in that text. Its ids must equal those the host encodes, and so must the number of rows: tokens are never
 searched for.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
@@ -27,9 +27,9 @@ from .pieces import Piece, as_id, pieces
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
-"""Ids of Qwen's tokenizer, by which the host finds the end of the template."""
+"""Ids of Qwen's tokenizer by which the host finds the end of the template."""
 ANIMA_ROWS = 512
-"""Rows that Anima's model reads at least: those that it makes of T5's ids, then zeros."""
+"""Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
 
 
 def _all_rows(ids: Sequence[int | bytes]) -> int:
@@ -37,24 +37,24 @@ def _all_rows(ids: Sequence[int | bytes]) -> int:
 
 
 def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
-    """Tokens in front of the second turn of Qwen-Image's template and of its heading, which the host leaves out."""
+    """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
     turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
     start = turns[:2][-1]
     return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
 
 
 Part = tuple[str, ...] | int
-"""Rows of a conditioning: those of an encoder, of two that share their rows, or a number that no word has."""
+"""Rows of a conditioning: those of an encoder, of two that share rows, or a number belonging to no word."""
 
 
 def _is_loaded(clip: Clip, encoder: str) -> bool:
-    """Whether a CLIP holds one of its text encoders, by its name there; a tokenizer alone is taken for all of them."""
+    """Whether a CLIP has one of its text encoders, by its name there; a lone tokenizer counts as having all."""
     loaded = getattr(clip, "cond_stage_model", None)
     return loaded is None or getattr(loaded, encoder) is not None
 
 
 def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
-    """Those of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
+    """Rows of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
     towers = tuple(key for key in ("l", "g") if _is_loaded(clip, f"clip_{key}"))
     parts = [part for part in (towers, ("t5xxl",) if _is_loaded(clip, "t5xxl") else ()) if part]
     if not parts:
@@ -63,7 +63,7 @@ def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
 
 
 def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
-    """Those of T5, then those of Llama; for a missing one the host puts zeros."""
+    """Rows of T5, then those of Llama; the host puts zeros for a missing one."""
     has_t5, has_llama = _is_loaded(clip, "t5xxl"), _is_loaded(clip, "llama")
     if not (has_t5 or has_llama):
         raise ValueError("This CLIP holds no text encoder of HiDream whose rows are read: load T5 or Llama.")
@@ -72,24 +72,24 @@ def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class TextFamily:
-    """A text encoder whose rows are known."""
+    """A text encoder with known rows."""
 
     title: str
     """Models that use it."""
     key: str
     """Its name among the host's tokens."""
     num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
-    """From its ids to the number of first rows that the host leaves out."""
+    """Function from its ids to the number of first rows that the host leaves out."""
     has_weights: bool = True
-    """Whether its stock tokenizer reads weights, and has to be told not to."""
+    """Whether its stock tokenizer reads weights, unless told otherwise."""
     min_rows: int = 0
-    """Rows that its model fills it up to, with rows that are no word's."""
+    """Minimum number of rows, up to which its model pads without words."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
-    """Whose rows stand one behind the other; without it, those of ``key`` alone."""
+    """Function that gives the order of rows of several encoders; None for those of ``key`` alone."""
     has_row_weights: bool = False
     """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
-    """Whether an embedding can stand in a prompt; not where a model takes ids, or several encoders read it."""
+    """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
 
 
 TEXT_FAMILIES: Mapping[str, TextFamily] = {
@@ -117,49 +117,48 @@ TEXT_FAMILIES: Mapping[str, TextFamily] = {
         "HiDream", "llama", parts=_hidream_parts, takes_embeddings=False
     ),
 }
-"""By the class of the host's tokenizer; of each a test has shown which rows are a word's."""
+"""Families by class of the host's tokenizer, each with rows verified by a test."""
 
 
 class TextRows(NamedTuple):
-    """A prompt as such an encoder reads it."""
+    """A prompt as read by such an encoder."""
 
     text: str
-    """What the host is given: the prompt without its syntax."""
+    """The host's input: the prompt without its syntax."""
     tokens: tuple[Token, ...]
-    """The token of each row of its conditioning."""
+    """Token of each row of its conditioning."""
     read: ReadPrompt
-    """What was read, for views and reports."""
+    """The prompt as read, for views and reports."""
     host_tokens: dict[str, Any]
-    """The tokens as the host has them, to be encoded."""
+    """Tokens in the host's form, to be encoded."""
     encoder: str
-    """The encoder of which ``read`` is, by its key among the host's tokens."""
+    """Encoder of ``read``, by its key among the host's tokens."""
 
 
 def text_family(clip: Clip) -> TextFamily | None:
-    """The family of a CLIP's text encoder, if its rows are known."""
+    """Family of a CLIP's text encoder, or None if its rows are unknown."""
     return TEXT_FAMILIES.get(class_of(clip.tokenizer))
 
 
 def class_of(tokenizer: object) -> str:
-    """The class of one of the host's tokenizers, with its module."""
+    """Class of one of the host's tokenizers, with its module."""
     return f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
 
 
 def inner_tokenizer(clip: Clip, key: str) -> Any:
-    """The host's tokenizer of one encoder, by its name among the host's tokens; None if there is none."""
+    """The host's tokenizer of one encoder, by its name among the host's tokens, or None."""
     return getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}", None)
 
 
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
-    """How many rows of text a model reads of an entry of a conditioning.
+    """Number of text rows that a model reads of an entry of a conditioning.
 
     Args:
-        rows: ``[1, rows, dim]``, what the text encoder gave.
-        values: What the entry holds beside them.
+        rows: ``[1, rows, dim]``, output of the text encoder.
+        values: Dictionary of the entry.
 
     Returns:
-        As many as there are, and for HiDream those of Llama beside. The model of Anima makes others of them and of T5's
-        ids.
+        Their number, for HiDream plus those of Llama. Anima's model makes others from them and T5's ids.
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
     num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
@@ -171,15 +170,15 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
 
     Args:
         clip: ComfyUI's CLIP.
-        family: Of its text encoder.
+        family: Family of its text encoder.
         text: The prompt.
-        options: How weights are written, and whether comments are taken out.
+        options: Options for the syntax and for removing comments.
 
     Returns:
-        The prompt and the token of each row.
+        The prompt with the token of each row.
 
     Raises:
-        ValueError: If the rows of a word cannot be told.
+        ValueError: If the rows of a word cannot be determined.
     """
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
@@ -215,11 +214,11 @@ def _tokens(
     characters: Sequence[Character],
     issues: list[Issue],
 ) -> list[Token]:
-    """The tokens that one encoder is given for a text, all chunks in a row."""
+    """Tokens of one encoder for a text, all chunks in sequence."""
     tokenizer = clip.tokenizer
     inner = inner_tokenizer(clip, key)
     template = getattr(tokenizer, "llama_template", "{}")
-    if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host takes it for a template of its own
+    if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host treats it as a template of its own
         template = "{}"
     found = pieces(inner, template.format(plain), offsets)
     _check_offsets(inner, template.format(plain), found)
@@ -251,7 +250,7 @@ def _tokens(
 
 
 def _shared(encoders: Mapping[str, Sequence[Token]]) -> Sequence[Token]:
-    """The rows of encoders that stand side by side, as many as the one with the fewest has."""
+    """Rows of encoders joined side by side, as many as in the shortest."""
     (name, first), *others = encoders.items()
     for other, tokens in others:
         for row, (one, two) in enumerate(zip(first, tokens, strict=False)):
@@ -265,15 +264,15 @@ def _shared(encoders: Mapping[str, Sequence[Token]]) -> Sequence[Token]:
 
 
 class Character(NamedTuple):
-    """A character of the text that the host is given."""
+    """A character of the host's text."""
 
     text: str
     weight: float
     fragment: int
     place: int
-    """In the prompt as typed."""
+    """Position in the prompt as typed."""
     is_break: bool = False
-    """Whether it stands for a BREAK."""
+    """Whether it replaces a BREAK."""
 
 
 def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]]:
@@ -306,7 +305,7 @@ def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]
 
 
 def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
-    """Id, start and end in the text of each token but those that the tokenizer adds itself."""
+    """Id, start and end in the text of each token, except those that the tokenizer adds itself."""
     if hasattr(tokenizer.tokenizer, "serialize_model"):  # sentencepiece, as the host wraps it
         return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
     try:
@@ -322,7 +321,7 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
 
 
 def _check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:
-    """Refuse a tokenizer whose tokens leave out letters; where it changes letters that is no sign."""
+    """Refuse a tokenizer that omits letters; if it changes letters, that cannot be detected."""
     covered = {place for _, start, end in found for place in range(start, end)}
     missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
     if missed and unicodedata.is_normalized("NFKC", text):
@@ -342,7 +341,7 @@ def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, in
     else:  # before 0.2.2
         found = processor.encode(text, out_type="immutable_proto", **alone).pieces
         pieces = [(piece.id, piece.begin, piece.end) for piece in found]
-    # of the pieces of one character, such as its bytes, only the last has a place
+    # of the pieces of one character, such as its bytes, only the last has a position
     for index in reversed(range(len(pieces) - 1)):
         piece_id, start, end = pieces[index]
         if start == end:
@@ -353,7 +352,7 @@ def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, in
 def token_of(
     token_id: TokenId, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
 ) -> Token:
-    """A token with the weight of its text, or without a place if it is the template's."""
+    """A token with the weight of its text, or without a position if it belongs to the template."""
     own = characters[max(0, start - starts_at) : max(0, end - starts_at)]
     own = [character for character in own if character.text.strip()] or own
     if not own:
@@ -368,7 +367,7 @@ def token_of(
 
 
 def as_read(prompt: Prompt, tokens: Sequence[Token], issues: Sequence[Issue], options: EncodeOptions) -> ReadPrompt:
-    """The tokens of the prompt as one chunk that holds just them."""
+    """The tokens of the prompt as one chunk that contains just them."""
     chunk = TokenChunk((Token(0), *tokens, Token(0)), len(tokens))
     layout = ChunkLayout(max(3, len(chunk.tokens)), is_open=True)
     every = tuple(sorted([*prompt.issues, *issues], key=lambda issue: issue.span))

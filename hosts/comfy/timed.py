@@ -1,4 +1,4 @@
-"""Timed prompts in ComfyUI: a conditioning with an entry for each text and the steps at which it stands.
+"""Timed prompts in ComfyUI: a conditioning with an entry for each text and the steps at which it is active.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 """
@@ -20,7 +20,7 @@ class TimedEncoded(NamedTuple):
     conditioning: Conditioning
     """For the sampler: an entry for each run, with its times and strength."""
     texts: dict[str, Encoded]
-    """What became of each text."""
+    """Each text as encoded."""
 
 
 def encode_timed(
@@ -30,7 +30,7 @@ def encode_timed(
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
-        the part. A prompt of one text gives what `encode_text` gives.
+        the part. A prompt of one text equals the result of `encode_text`.
 
     Raises:
         ValueError: If the weights of the parts do not sum to more than 0, or as in `encode_text`.

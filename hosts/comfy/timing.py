@@ -1,8 +1,8 @@
-"""When a timed prompt changes, in ComfyUI's terms: parts of the way from pure noise to the image.
+"""Timing of a timed prompt in ComfyUI's terms: fractions of the way from pure noise to the image.
 
-ComfyUI turns each entry's ``start_percent`` and ``end_percent`` into noise levels and uses every entry that a step's
-level lies within, both ends included. So a change between two steps has to lie between their levels, and the entry
-before it has to end a little before the one after it starts.
+ComfyUI converts each entry's ``start_percent`` and ``end_percent`` to noise levels and uses every entry whose range
+includes a step's level, both ends included. So a change between two steps must lie between their levels, and the entry
+before it must end slightly before the next one starts.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 """
@@ -19,36 +19,36 @@ from ...weighting.prompt import Issue, Span
 from .types import ModelPatcher
 
 PercentToSigma = Callable[[float], float]
-"""Part of the way, 0 to 1, to the noise level there; falling."""
+"""From a fraction of the way, 0 to 1, to the noise level there; decreasing."""
 
 GAP = 1e-6
-"""Between the end of one entry and the start of the next: a thousandth of one of the model's 1000 noise levels."""
+"""Gap between the end of one entry and the start of the next: a thousandth of one of the model's 1000 noise levels."""
 PLACE = 0.75
-"""Where between the logarithms of two steps' noise levels a change lies: behind the middle, at which samplers of second
-order call the denoiser in between."""
+"""Position of a change between the logarithms of two steps' noise levels: after the middle, where second-order samplers
+call the denoiser in between."""
 STABLE_DIFFUSION_SIGMAS = (0.0292, 14.6146)
 """Lowest and highest noise level of Stable Diffusion 1.x, 2.x and XL."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How many steps there are and where between them a prompt can change."""
+    """Number of steps, and positions between them where a prompt can change."""
 
     steps: int
     """Number of steps, each one call of the denoiser."""
     borders: tuple[float, ...]
-    """``borders[k]``: where the change between step k - 1 and step k lies, 0 to 1; the first is 0, the last, behind
+    """``borders[k]``: position, 0 to 1, of the change between step k - 1 and step k; the first is 0, the last, after
     the last step, 1."""
     note: str
-    """Where the times come from, in words."""
+    """Origin of the times, in words."""
     issues: tuple[Issue, ...] = ()
-    """What the user should know of them."""
+    """Issues about them for the user."""
 
     def entry_times(self, first: int, end: int) -> dict[str, float]:
-        """The keys of a conditioning entry for steps ``first`` to ``end - 1``; none if these are all.
+        """Keys of a conditioning entry for steps ``first`` to ``end - 1``; empty if these are all steps.
 
-        The gap lies before the border. Where equal steps were assumed, a step may lie on the border, as the middle one
-        of an odd number does in ComfyUI's schedule ``normal``; in the gap it would have no entry at all.
+        The gap is before the border. With assumed equal steps, a step may be on the border, like the middle one of an
+        odd number in ComfyUI's schedule ``normal``; in the gap it would have no entry at all.
         """
         times: dict[str, float] = {}
         if first > 0:
@@ -67,25 +67,25 @@ def uniform_timing(steps: int) -> Timing:
 
 
 def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool) -> Timing:
-    """The timing of a sampler's noise levels.
+    """Timing for a sampler's noise levels.
 
     Args:
-        sigmas: One level for each step and one behind the last, falling, as in ComfyUI's SIGMAS.
+        sigmas: One level per step and one after the last, decreasing, as in ComfyUI's SIGMAS.
         model: ComfyUI's MODEL, whose noise levels these are; None for Stable Diffusion's own.
-        is_stable_diffusion: Whether the levels of Stable Diffusion may be assumed where there is no model.
+        is_stable_diffusion: Whether to assume the levels of Stable Diffusion if there is no model.
 
     Returns:
-        The timing, or a uniform one with an issue if it cannot be worked out.
+        The timing, or a uniform one with an issue if it cannot be determined.
 
     Raises:
-        ValueError: If there is not one step in ``sigmas``.
+        ValueError: If ``sigmas`` has no step.
     """
     steps = len(sigmas) - 1
     if steps < 1:
         raise ValueError(f"sigmas must hold at least two noise levels, which make one step; got {len(sigmas)}")
     lowest, highest = STABLE_DIFFUSION_SIGMAS
     if model is not None:
-        # the very conversion that the host will do when it samples
+        # the same conversion that the host will use when sampling
         percent_to_sigma = model.get_model_object("model_sampling").percent_to_sigma
         levels = "the model's noise levels"
     elif is_stable_diffusion and highest + 0.1 > max(sigmas) and all(sigma > lowest - 0.01 for sigma in sigmas[:-1]):
@@ -112,7 +112,7 @@ def _uniform_with_issue(steps: int, message: str) -> Timing:
 
 
 def _percent_of(sigma: float, percent_to_sigma: PercentToSigma) -> float:
-    """The part of the way at which the level is reached, by bisection; 0 or 1 beyond the model's levels."""
+    """Fraction of the way at which the level is reached, by bisection; 0 or 1 beyond the model's levels."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -126,10 +126,10 @@ _LOG_SIGMAS = 0.5 * np.log((1 - _ALPHAS) / _ALPHAS)
 
 
 def stable_diffusion_sigma(percent: float) -> float:
-    """The noise level of Stable Diffusion at a part of the way.
+    """Noise level of Stable Diffusion at a fraction of the way.
 
-    Its 1000 levels follow from betas from 0.00085 to 0.012 whose square roots are evenly spaced; between two levels
-    the logarithm is interpolated.
+    Its 1000 levels follow from betas from 0.00085 to 0.012 with evenly spaced square roots; between two levels the
+    logarithm is interpolated.
 
     Args:
         percent: 0 (pure noise, level 14.6) to 1 (level 0.029).

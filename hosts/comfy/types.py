@@ -1,8 +1,8 @@
-"""What we use of ComfyUI's objects, by the names they have there. Nothing checks them while the program runs.
+"""The parts of ComfyUI's objects that we use, by their names there. They are not checked at run time.
 
-What only some versions have is looked for with `getattr`.
+Attributes of some versions only are accessed by `getattr`.
 
-Source: ComfyUI 0.3.64 and 0.29.0, which have all of it alike.
+Source: ComfyUI 0.3.64 and 0.29.0, which agree in all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 Conditioning = list[list[Any]]
 """ComfyUI's CONDITIONING: a list of ``[hidden [1, tokens, dim], dict]``."""
 TransformerOptions = dict[str, Any]
-"""What a diffusion model is told of one call: patches, wrappers, which block runs."""
+"""Options of a diffusion model for one call: patches, wrappers, the current block."""
 
 
 class AttentionFunction(Protocol):
@@ -25,7 +25,7 @@ class AttentionFunction(Protocol):
     __name__: str
 
     def __call__(self, *inputs: Any, **options: Any) -> Tensor:
-        """Query, key, value, heads and mask to what was read."""
+        """Compute attention from query, key, value, heads and mask."""
         ...
 
 
@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
 
 
 class Tower(Protocol):
-    """``comfy.sd1_clip.SDClipModel``: one text tower. Its layer choice is the host's, made anew for each encoding."""
+    """``comfy.sd1_clip.SDClipModel``: one text tower. The host sets its layer choice for each encoding."""
 
     transformer: Any
     layer: str

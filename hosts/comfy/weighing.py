@@ -1,7 +1,6 @@
-"""Prompts whose words are weighed in the attention: which rows of a CONDITIONING are a word's.
+"""Prompts whose words are weighted in the attention: rows of a CONDITIONING by word.
 
-The text is encoded as if it had no weights. Its rows are those of the chunks that our parser and the host's own
-tokenizer made of it.
+The text is encoded without weights. Its rows are those of the chunks made by our parser and the host's own tokenizer.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -27,29 +26,29 @@ from .types import Clip, ModelPatcher
 KNOWN_MODELS = ", ".join(
     ["Stable Diffusion 1, 2 and XL", *dict.fromkeys(family.title for family in TEXT_FAMILIES.values())]
 )
-"""In words."""
+"""Names of the known models."""
 
 
 class WeighedWord(NamedTuple):
-    """A stretch of the prompt with a weight, and where it stands."""
+    """A weighted stretch of the prompt, with its rows."""
 
     text: str
-    """As typed, without its syntax."""
+    """Its text as typed, without syntax."""
     weight: float
-    """As read."""
+    """Its weight as read."""
     rows: tuple[int, ...]
-    """Of the conditioning, counted from 0."""
+    """Its rows in the conditioning, counted from 0."""
 
 
 class Weighed(NamedTuple):
     """A prompt with weights that act in the attention."""
 
     encoded: Encoded
-    """Its conditioning, in which the weights travel, and what was read."""
+    """Its conditioning, which carries the weights, and the prompt as read."""
     words: tuple[WeighedWord, ...]
-    """What is weighed; empty where nothing is, and the conditioning is that of the host's own node."""
+    """Weighted words; if empty, the conditioning is that of the host's own node."""
     model: ModelPatcher | None
-    """The model for it, if one came in."""
+    """The model for it, if one was given."""
 
 
 def weigh_text(
@@ -61,22 +60,22 @@ def weigh_text(
     model: ModelPatcher | None = None,
     node_id: str | None = None,
 ) -> Weighed:
-    """Encode a prompt without its weights, and weigh its words in the attention.
+    """Encode a prompt without its weights, and weight its words in the attention.
 
     Args:
         clip: ComfyUI's CLIP, or a `NativeClip`.
         text: The prompt.
-        options: How it is read; the scheme is of no account.
-        how: What a weight does; one of `HOWS`.
-        strength: How far it is taken, as in `effect_of`.
-        model: Where the weights shall act; without one, in any model that samples with the conditioning.
-        node_id: The node that is told after a sampling where they acted.
+        options: Options; the scheme is ignored.
+        how: Effect of a weight, one of `HOWS`.
+        strength: Scale of weights, as in `effect_of`.
+        model: Model for the weights to act in; None for any model that samples with the conditioning.
+        node_id: Node to notify after sampling where they acted.
 
     Returns:
         Conditioning, words and model.
 
     Raises:
-        ValueError: If the rows of a word cannot be told in this CLIP.
+        ValueError: If the rows of a word cannot be determined for this CLIP.
     """
     is_negpip = how == "negpip"
     options = replace(options, scheme="negpip" if is_negpip else "unweighted", strength=strength)
@@ -96,7 +95,7 @@ def weigh_text(
 
 
 def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
-    """Which words are weighed, in which rows, and what is not, in lines."""
+    """Lines about the weighted words with their rows, and about those not weighted."""
     if not weighed.words:
         return ["no word is weighed: the conditioning is that of CLIP Text Encode"]
     lines = [f"weighed in the attention by {how}, strength {strength:g}:"]
@@ -111,8 +110,8 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
 
 
 def _check_is_known(clip: EitherClip) -> None:
-    """Refuse text encoders whose rows nobody knows."""
-    towers_of(clip)  # raises where there are none
+    """Refuse text encoders with unknown rows."""
+    towers_of(clip)  # raises if there are none
     if isinstance(clip, NativeClip) or is_stable_diffusion(clip):
         return
     found = ", ".join(others_in(clip)) or "none loaded"
@@ -125,7 +124,7 @@ def _check_is_known(clip: EitherClip) -> None:
 def _encode_by_host(
     clip: Clip, family: TextFamily, text: str, options: EncodeOptions
 ) -> tuple[Encoded, tuple[Token, ...]]:
-    """Have the host encode a prompt without its syntax; the token of each row."""
+    """Let the host encode a prompt without its syntax; also returns the token of each row."""
     rows = read_rows(clip, family, text, options)
     conditioning = clip.encode_from_tokens_scheduled(rows.host_tokens)
     hidden, values = conditioning[0]
@@ -137,7 +136,7 @@ def _encode_by_host(
 def _encode_as_negpip(
     clip: Clip, family: TextFamily, text: str, options: EncodeOptions
 ) -> tuple[Encoded, tuple[Token, ...]]:
-    """Have the host encode a prompt of Anima with absolute weights; the token of each row, with its own weight."""
+    """Let the host encode a prompt of Anima with absolute weights; also returns the weighted token of each row."""
     if not family.has_row_weights:
         raise ValueError(
             f"how negpip works on Stable Diffusion 1, 2 and XL and on Anima, as CLIP NegPip of ComfyUI-ppm does, not "
@@ -156,7 +155,7 @@ def _encode_as_negpip(
 
 
 def _rows_of(encoded: Encoded) -> tuple[Token, ...]:
-    """The token of each row."""
+    """Token of each row."""
     by_tower = {name: _tokens_of(prompt.read) for name, prompt in encoded.prompts.items()}
     (first, tokens), *others = by_tower.items()
     for name, other in others:
@@ -182,7 +181,7 @@ def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
 
 def _words(text: str, tokens: Sequence[Token], is_weighed: Sequence[bool]) -> tuple[WeighedWord, ...]:
     weighed = [row for row, flag in enumerate(is_weighed) if flag]
-    by_word: dict[tuple[int, float], list[int]] = {}  # where encoders stand behind each other, in several places
+    by_word: dict[tuple[int, float], list[int]] = {}  # several positions, if encoders follow each other
     for row in weighed:
         by_word.setdefault((tokens[row].fragment, tokens[row].weight), []).append(row)
     words: list[WeighedWord] = []
@@ -194,7 +193,7 @@ def _words(text: str, tokens: Sequence[Token], is_weighed: Sequence[bool]) -> tu
 
 
 def _ranges(rows: Sequence[int]) -> str:
-    """Rows in a few characters.
+    """Format row numbers briefly.
 
     >>> _ranges([1, 2, 3, 7])
     '1-3, 7'

@@ -1,1 +1,1 @@
-"""A1111, Forge and Forge Classic: their text encoders, swapped for one generation."""
+"""A1111, Forge and Forge Classic: their text encoders, replaced for one generation."""

@@ -1,8 +1,8 @@
-"""NegPip in the WebUI's sampler: rows stand in pairs, one to be read as key and one as value.
+"""NegPip in the WebUI's sampler: rows in pairs, one to be read as key and one as value.
 
-Whatever the host does with conditioning on its way to the U-Net, stacking, batching or repeating it, pairs stay pairs.
-While an image is sampled, hooks on the U-Net's cross attention give its key layers the first row of each pair and its
-value layers the second. They are taken away again whatever happens.
+Pairs survive everything the host does with conditioning on its way to the U-Net: stacking, batching, repeating. While
+an image is sampled, hooks on the U-Net's cross attention pass the first row of each pair to its key layers and the
+second to its value layers. The hooks are always removed afterwards.
 
 Source: docs/reference/schemes.md, "NegPip"; behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge
 dfdcbab6 (2025-06).
@@ -20,22 +20,22 @@ from .engines import WebUIError
 from .types import Generation, Model
 
 PARTS = {"to_k": 0, "to_v": 1}
-"""Layers of an attention by name, and which row of each pair they read."""
+"""Layers of an attention by name, with the row of each pair that they read."""
 THEIR_TITLE = "negpip"
 """Title of sd-webui-negpip's script, in lower case."""
 SAME_MODEL = (None, "", "None", "none", "Use same checkpoint")
-"""What names no other checkpoint."""
+"""Values that name no other checkpoint."""
 
 
 @contextmanager
 def reading_pairs(model: Model) -> Iterator[None]:
-    """Let the cross attention of a model's U-Net read rows in pairs while the context lasts.
+    """Let the cross attention of a model's U-Net read rows in pairs for the duration of the context.
 
     Args:
         model: The host's ``sd_model``.
 
     Raises:
-        WebUIError: If its U-Net is not known, a ControlNet is at work, or nothing was read while the context lasted.
+        WebUIError: If its U-Net is unknown, a ControlNet is active, or nothing was read within the context.
     """
     unet = _unet_of(model)
     num_calls = 0
@@ -70,7 +70,7 @@ def reading_pairs(model: Model) -> Iterator[None]:
 
 
 def check_one_unet(p: Generation) -> None:
-    """Raise if a generation goes on with another U-Net in the middle."""
+    """Raise if a generation switches to another U-Net."""
     hires = getattr(p, "hr_checkpoint_name", None) if getattr(p, "enable_hr", False) else None
     for what, name in (("hires. fix", hires), ("the refiner", getattr(p, "refiner_checkpoint", None))):
         if name not in SAME_MODEL:
@@ -81,13 +81,13 @@ def check_one_unet(p: Generation) -> None:
 
 
 def is_theirs_active(p: Generation) -> bool:
-    """Whether the extension sd-webui-negpip takes words away in this generation."""
+    """Whether the extension sd-webui-negpip subtracts words in this generation."""
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
     return any(script.title().lower() == THEIR_TITLE and getattr(script, "active", False) for script in scripts)
 
 
 def _unet_of(model: Any) -> nn.Module:
-    """The U-Net of a loaded model: Forge's, or A1111's."""
+    """U-Net of a loaded model: Forge's, or A1111's."""
     owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
     owner = owner or getattr(model, "model", None)
     unet = getattr(owner, "diffusion_model", None)
