@@ -21,7 +21,8 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-settings, swap, lab, axes = (import_module(f"{NAME}.hosts.webui.{one}") for one in ("settings", "swap", "lab", "axes"))
+HOST_PARTS = ("settings", "swap", "lab", "axes", "ruler")
+settings, swap, lab, axes, ruler = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
 accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
 
 
@@ -39,7 +40,7 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
-        controls = accordion.build_accordion(self.title(), self.elem_id, input_accordion, scheme=settings.FIRST_SCHEME)
+        controls = accordion.build_accordion(self.title(), self.elem_id, settings.FIRST_SCHEME, input_accordion)
         self.infotext_fields = [(control, partial(settings.pasted, name)) for name, control in controls.items()]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())
@@ -60,3 +61,4 @@ def _tabs():
 
 script_callbacks.on_ui_tabs(_tabs)
 script_callbacks.on_before_ui(axes.add_axes)
+ruler.add_to(script_callbacks)

@@ -98,6 +98,8 @@ class EncodeOptions:
     prompt."""
     cleaning: str = "as Forge"
     """Syntax a1111: whether to remove comments and repair text as in Forge, one of `CLEANINGS`."""
+    has_tags: bool = True
+    """Syntaxes with tags such as ``<lora:name:0.8>``: whether to remove the tags; if not, they are text."""
     finest_step: str = "auto"
     """repeat: maximum number of steps from weight 0 to 1, one of `FINEST_STEPS`."""
     strength: float = 1.0

@@ -90,7 +90,8 @@ def read_prompt(
     if options.is_cleaned:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
-    found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
+    has_tags = options.has_tags and syntax_of(options.syntax).has_tags
+    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
     left, terms = found.fragment, ()
     if options.scheme == "negpip_apart" and options.syntax in SYNTAXES_WITH_TERMS:
         left, terms = cut_terms(found.fragment)

@@ -25,7 +25,7 @@ VERSION = 2
 MAX_CHIP_TEXT = 300
 """Maximum length of a chip's text; longer ones are cut with an ellipsis."""
 
-_TAG_ISSUES = ("lora", "unknown-tag")
+TAG_ISSUES = ("lora", "unknown-tag")
 """Codes of issues about a part of a prompt that is removed as a whole."""
 _CONTRACTION = re.compile(r"['’]\w")
 
@@ -85,7 +85,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     ]
     breaks = [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)]
     _mark_breaks(chunks, breaks)
-    tags = dict.fromkeys(issue.span for issue in read.issues if issue.code in _TAG_ISSUES)
+    tags = dict.fromkeys(issue.span for issue in read.issues if issue.code in TAG_ISSUES)
     _add_tags(
         chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in tags]
     )

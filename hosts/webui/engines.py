@@ -13,7 +13,7 @@ import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
+from ...weighting.encode import EncodeOptions
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Model, TextEngine
@@ -305,6 +306,13 @@ def text_engine_class() -> type | None:
         with suppress(ImportError, AttributeError):
             return getattr(import_module(module), name)
     return None
+
+
+def as_emphasized(options: EncodeOptions) -> EncodeOptions:
+    """The options as the host's setting *Emphasis mode* has it: under ``None`` the brackets of A1111 are text."""
+    if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
+        return replace(options, syntax="none", chunking="a1111")
+    return options
 
 
 def host_option(name: str, *, default: Any) -> Any:

@@ -60,6 +60,8 @@ class Settings:
     def options(self) -> EncodeOptions:
         """How prompts are read and encoded. The host cleans its texts itself, and makes several of a prompt.
 
+        It also takes tags out of them itself, but not out of a negative prompt, where they are text.
+
         Raises:
             ValueError: If a choice is not one of those allowed; the message lists them.
         """
@@ -69,7 +71,7 @@ class Settings:
                 raise ValueError(f"{name} must be a text, got {choices[name]!r}")
         if not isinstance(self.bind_strength, (int, float)):
             raise ValueError(f"bind_strength must be a number, got {self.bind_strength!r}")
-        return EncodeOptions(**choices, quirks=True, cleaning="none", binds_some=True)
+        return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
 
     def infotext(self) -> dict[str, str | float]:
         """What is written into an image's parameters: the scheme, and whatever differs from its default."""

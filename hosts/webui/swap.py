@@ -32,7 +32,7 @@ from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from .axes import on_axes
-from .engines import METHODS, Engine, WebUIError, engines_of, host_option
+from .engines import METHODS, Engine, WebUIError, as_emphasized, engines_of, host_option
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
 from .types import Generation, Model, Processed
@@ -358,10 +358,7 @@ def swapped(
 
 def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
     """The options with what the host's own settings say about reading prompts."""
-    options = replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack)
-    if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
-        return replace(options, syntax="none", chunking="a1111")  # the host's user wants brackets to be text
-    return options
+    return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
 
 
 def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:

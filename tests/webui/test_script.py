@@ -34,7 +34,12 @@ def callbacks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     contents = {
         "scripts": {"Script": Script, "AlwaysVisible": object()},
-        "script_callbacks": {"on_ui_tabs": tabs.append, "on_before_ui": lambda _: None},
+        "script_callbacks": {
+            "on_ui_tabs": tabs.append,
+            "on_before_ui": lambda _: None,
+            "on_ui_settings": lambda _: None,
+            "on_app_started": lambda _: None,
+        },
         "ui_components": {},
         "sd_models": {"model_data": SimpleNamespace(sd_model=None)},
     }

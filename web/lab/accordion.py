@@ -87,15 +87,15 @@ class _Name(str):
 
 
 def build_accordion(
-    title: str, elem_id: Callable[[str], str], input_accordion: Any = None, *, scheme: str = "masked_blend"
+    title: str, elem_id: Callable[[str], str], scheme: str, input_accordion: Any = None
 ) -> dict[str, Any]:
     """Make the controls in the current Blocks.
 
     Args:
         title: What stands on the accordion.
         elem_id: Gives each control's id in the page.
-        input_accordion: The host's accordion with a switch in its title, if it has one.
         scheme: The scheme with which the page begins.
+        input_accordion: The host's accordion with a switch in its title, if it has one.
 
     Returns:
         The controls by the name of their setting, ``enabled`` first, in the order of the API.

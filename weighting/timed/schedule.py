@@ -105,13 +105,14 @@ class AndPart(NamedTuple):
     """Position of the weight, including the colon."""
 
 
-def read_timed(source: str, steps: int, *, has_comments: bool = True) -> TimedPrompt:
+def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
     Args:
         source: Any string. Tags such as ``<lora:name:0.8>`` are removed first.
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
         has_comments: Whether ``#`` starts a comment, which is removed as well.
+        is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
 
     Returns:
         The prompt.
@@ -125,9 +126,9 @@ def read_timed(source: str, steps: int, *, has_comments: bool = True) -> TimedPr
     """
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
-    found = bare(source, has_comments=has_comments, has_tags=True)
+    found = bare(source, has_comments=has_comments, has_tags=not is_negative)
     text = found.fragment.text
-    parts = split_and(text)
+    parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
     _Sizes().add(len(parts), steps, "parts between ANDs")
     editings = [read_editing(text[slice(*part.span)]) for part in parts]
     sizes = _Sizes()

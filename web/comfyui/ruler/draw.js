@@ -26,6 +26,8 @@ let numRulers = 0;
  * @property {{label: string, view: object}[]} sections Its texts; a label is text or "".
  * @property {boolean} [hasChips] False: count line and problems only.
  * @property {boolean} [hasScheme] Whether the scheme is named beside the syntax.
+ * @property {string} [total] The host's own count of tokens, or "" where it has none; then each view has a `total` too,
+ *   and syntax and scheme, which are the host's, are not named.
  * @property {string[]} [notes] What else stands in the count line.
  * @property {string} [message] Why there is nothing newer; the chips are grey then.
  * @property {boolean} [isStale] Whether the chips are of another text than the one that stands there.
@@ -110,7 +112,7 @@ function parts(content, theme, id, limit, onMore) {
   const issues = sections.flatMap(({ view }) => view.issues);
   const result = [];
   if (hasChips) {
-    const strips = drawSections(sections, theme, id, limit);
+    const strips = drawSections(content, theme, id, limit);
     if (isEditable && strips.element) letChipsHaveFocus(strips.element);
     if (strips.element) result.push(strips.element);
     if (strips.numLeft) result.push(moreTokens(strips.numLeft, onMore));
@@ -143,7 +145,7 @@ function addConversions(list, { sections, onConvert }) {
 }
 
 /** The strips of all texts in a box that scrolls, and how many tokens were left out. */
-function drawSections(sections, theme, id, limit) {
+function drawSections({ sections, total }, theme, id, limit) {
   const scroll = make("div", "wcr-scroll", "", { role: "group", ariaLabel: say("Tokens") });
   scroll.dataset.captureWheel = "true"; // Nodes 2.0 asks for it
   let room = limit;
@@ -155,7 +157,7 @@ function drawSections(sections, theme, id, limit) {
     room -= shown.length;
     numLeft += numTokens(items.slice(shown.length));
     const section = make("div", "wcr-section");
-    if (label || sections.length > 1) section.append(sectionHead(label, view));
+    if (label || sections.length > 1) section.append(sectionHead(label, view, total));
     if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
     section.dataset.section = String(index);
     if (section.childElementCount) scroll.append(section);
@@ -164,10 +166,10 @@ function drawSections(sections, theme, id, limit) {
   return { element: scroll.childElementCount ? scroll : null, numLeft };
 }
 
-function sectionHead(label, view) {
+function sectionHead(label, view, total) {
   const head = make("div", "wcr-head");
   if (label) head.append(make("span", "wcr-label", say(label)));
-  head.append(...counts(view));
+  head.append(...counts(view, total === undefined ? undefined : view.total));
   return head;
 }
 
@@ -200,14 +202,14 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   const background = weightColor(chip.weight, theme);
   const element = make("span", `wcr-chip wcr-${kindOf(chip.weight)}`, "", { role: "listitem" });
   const color = chip.hidden ? readable(background, theme.muted, theme.text) : readable(background, theme.text);
-  element.style.background = css(background);
-  element.style.color = css(color);
+  const isTag = !chip.ids.length && !chip.hidden;
+  if (!isTag) Object.assign(element.style, { background: css(background), color: css(color) });
   const text = element.appendChild(make("span", "wcr-text", chip.text));
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
   if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
   if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });
   const isEmbedding = typeof chip.ids[0] === "string";
-  const classes = { hidden: chip.hidden, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
+  const classes = { hidden: chip.hidden, tag: isTag, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
   for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
   if (chip.problems.length) {
     element.classList.add("wcr-problem-here");
@@ -222,19 +224,20 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
 const kindOf = (weight) => (weight < 0 ? "negative" : weight < 1 ? "down" : weight > 1 ? "up" : "plain");
 
 /** The line below the chips: how full, what reads it, and everything else there is to say. */
-function countLine({ sections, hasScheme, notes = [], message }) {
+function countLine({ sections, hasScheme, total, notes = [], message }) {
   const bar = make("div", "wcr-bar");
   const views = sections.map((section) => section.view);
   if (views.length === 1 && !sections[0].label) {
-    bar.append(...counts(views[0]));
+    bar.append(...counts(views[0], total));
   } else if (views.length) {
     const numMore = views.at(-1).num_more ?? 0;
     bar.append(make("span", "wcr-count", say(counted(views.length + numMore, "text"))));
     const numUnseen = views.length - Math.min(views.length, MAX_SECTIONS) + numMore;
+    if (total) bar.append(make("span", "wcr-count", total));
     if (numUnseen) bar.append(make("span", "", say(`${counted(numUnseen, "more text")} not shown`)));
   }
   if (message) bar.append(make("span", "wcr-message", say(message)));
-  if (views.length) {
+  if (views.length && total === undefined) {
     const { text, title } = optionTexts(views[0], hasScheme);
     bar.append(make("span", "wcr-options", text, { title: say(title) }));
   }
@@ -250,11 +253,11 @@ function countLine({ sections, hasScheme, notes = [], message }) {
   return bar;
 }
 
-/** How full the last chunk is, and how many encodings the text takes if that is more than usual. */
-function counts(view) {
+/** How full the last chunk is, by the host's own count if there is one; and how many encodings, if more than usual. */
+function counts(view, total = say(countText(view))) {
   const encodings = view.encodings ? [make("span", "wcr-extra", say(view.encodings))] : [];
   const meters = view.chunks.at(-1).capacity === null ? [] : [meter(view)];
-  return [...meters, make("span", "wcr-count", say(countText(view))), ...encodings];
+  return [...meters, ...(total ? [make("span", "wcr-count", total)] : []), ...encodings];
 }
 
 function meter(view) {

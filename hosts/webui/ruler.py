@@ -1,0 +1,141 @@
+"""The route that the rulers below the WebUI's prompt boxes ask: ``POST /weighted-clip/ruler``.
+
+A request is an object with ``text``; ``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, in which
+the texts are read that the WebUI makes of the prompt. The answer has ``views``, as `read_as_webui` gives them, and
+``notes``. Nothing is loaded or encoded for it.
+
+Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...weighting.reading import ReadPrompt
+from ...weighting.timed.schedule import MAX_STEPS
+from ...weighting.timed.webui import read_as_webui, webui_view
+from ...weighting.towers import read_for_towers
+from .engines import WebUIError, as_emphasized, host_option
+from .lab import LoadedModel, base_options, loaded_model
+from .settings import INFOTEXT
+
+PATH = "/weighted-clip/ruler"
+SETTING = "weighted_clip_ruler"
+"""Name of the host's setting that switches the rulers on."""
+MAX_BYTES = 64 * 1024
+"""Longest request."""
+MAX_ANSWER = 1024 * 1024
+"""Longest answer, in bytes."""
+MAX_AT_ONCE = 2
+"""Requests that are read at the same time; others are told to ask again."""
+FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str}
+"""Of a request, with their types."""
+NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
+IGNORED = "Emphasis mode Ignore: weights count for nothing"
+
+_running = 0
+
+
+def add_to(callbacks: Any) -> None:
+    """Let the host's ``script_callbacks`` add the setting and the route, once it is time for that."""
+    callbacks.on_ui_settings(_add_setting)
+    callbacks.on_app_started(_add_route)
+
+
+def _add_setting() -> None:
+    from modules import shared  # pyright: ignore[reportMissingImports]
+
+    option = shared.OptionInfo(True, "Show the tokens of prompts below their boxes in txt2img and img2img")
+    option.section = ("weighted_clip", INFOTEXT)
+    shared.opts.add_option(SETTING, option)
+
+
+def _add_route(page: object, app: Any) -> None:
+    """Add the route to the host's app, which is FastAPI's."""
+    app.add_route(PATH, answer, methods=["POST"])
+
+
+async def answer(request: Any) -> Any:
+    """Answer a request of Starlette: what was read, or 400, 413 or 429 with ``error``."""
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import JSONResponse, Response
+
+    global _running
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BYTES:
+            return JSONResponse({"error": f"longer than {MAX_BYTES // 1024} KiB: not shown"}, 413)
+    if _running >= MAX_AT_ONCE:
+        return JSONResponse({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, 429)
+    _running += 1
+    try:
+        read = await run_in_threadpool(_answered, body)
+    except ValueError as error:  # also what json and its codec raise
+        return JSONResponse({"error": str(error)}, 400)
+    except RecursionError:
+        return JSONResponse({"error": "the request is nested too deep"}, 400)
+    finally:
+        _running -= 1
+    return Response(read, media_type="application/json")
+
+
+def _answered(body: bytes) -> str:
+    text = json.dumps(inspected(json.loads(body)), separators=(",", ":"))
+    if len(text) > MAX_ANSWER:
+        raise ValueError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: not shown")
+    return text
+
+
+def inspected(request: object) -> dict[str, Any]:
+    """What the WebUI makes of a prompt: ``views`` and ``notes``.
+
+    Raises:
+        ValueError: If the request is not of the form above, or the prompt has too many texts.
+    """
+    if not isinstance(request, dict) or request.keys() != FIELDS.keys():
+        raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
+    for name, kind in FIELDS.items():
+        if type(request[name]) is not kind:
+            raise ValueError(f"{name} must be of type {kind.__name__}, got {request[name]!r:.80}")
+    if not 1 <= request["steps"] <= MAX_STEPS:
+        raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {request['steps']}")
+    text = request["text"].encode("utf-8", "replace").decode()  # half a character is none
+    try:
+        model = loaded_model()
+    except WebUIError:
+        return {"views": [], "notes": [NO_CLIP]}
+    read = _reader(model, request["syntax"])
+    has_comments = bool(host_option("enable_prompt_comments", default=False))
+    reads, others = read_as_webui(
+        text, request["steps"], read, is_negative=request["is_negative"], has_comments=has_comments
+    )
+    # before there is a model the host counts otherwise
+    views = [{**webui_view(one), "total": _total(one.read) if model.is_there else ""} for one in reads]
+    views[-1]["num_more"] = len(others)
+    is_ignored = host_option("emphasis", default="Original") == "Ignore"
+    has_weights = any(token.weight != 1 for one in reads for chunk in one.read.chunks for token in chunk.content)
+    return {"views": views, "notes": [IGNORED] if is_ignored and has_weights else []}
+
+
+def _total(read: ReadPrompt) -> str:
+    """How many tokens a text has, as the host counts them: all but the last of its chunks are full."""
+    capacity = read.layout.capacity
+    count = (len(read.chunks) - 1) * capacity + read.chunks[-1].num_content
+    return f"{count}/{math.ceil(max(count, 1) / capacity) * capacity}"
+
+
+def _reader(model: LoadedModel, syntax: str) -> Callable[[str], ReadPrompt]:
+    """What reads a text that the host has made of a prompt, for the first text encoder of a model."""
+    readers = model.readers()
+    options = replace(base_options(), syntax=syntax, cleaning="none", has_tags=False)
+    options = as_emphasized(options)
+
+    def read(text: str) -> ReadPrompt:
+        return next(iter(read_for_towers(text, options, readers).values()))
+
+    return read

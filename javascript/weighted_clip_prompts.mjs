@@ -1,0 +1,174 @@
+/**
+ * In the WebUI: the tokens of the prompts below their boxes in txt2img and img2img, by the host's own reading
+ * (hosts/webui/ruler.py), and prompts on their way between those boxes and our tab. It changes nothing of the host's, and
+ * does nothing on a page that has no such boxes, as the stand-alone lab's.
+ */
+
+import { createRuler } from "../web/comfyui/ruler/draw.js";
+import { setLanguage } from "../web/comfyui/ruler/language.js";
+import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
+import { whenText } from "../web/comfyui/ruler/words.js";
+
+/** Relative, as a WebUI may not be at the top of its address. */
+const ROUTE = "./weighted-clip/ruler";
+/** Milliseconds without a change before the server is asked. */
+const QUIET_TIME = 300;
+/** Milliseconds between looks at what the host itself puts into the boxes, which tells of nothing. */
+const LOOK_TIME = 1000;
+/** The status of a server that reads as many prompts as it does at a time, and milliseconds until it is asked again. */
+const BUSY = 429;
+const BUSY_TIME = 250;
+/** The prompt boxes of the host, and what it calls their counters. */
+const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
+  { tab, id: `${tab}_prompt`, counter: `${tab}_token_counter`, isNegative: false },
+  { tab, id: `${tab}_neg_prompt`, counter: `${tab}_negative_token_counter`, isNegative: true },
+]);
+
+const find = (selector) => document.querySelector(selector);
+
+/** Whether the host's user wants the rulers; on until the host has told its settings. */
+const isOn = () => globalThis.opts?.weighted_clip_ruler !== false;
+
+/** The ruler of one box of the host. */
+class PromptRuler {
+  #box;
+  #drawing = createRuler();
+  #content = null;
+  /** What was asked last, as JSON. */
+  #asked = "";
+  #timer = 0;
+  #abort = new AbortController();
+
+  constructor(box) {
+    this.#box = box;
+    this.#drawing.element.classList.add("weighted-clip-prompt");
+    this.#drawing.element.id = `weighted_clip_ruler_${box.id}`;
+    new ResizeObserver(() => this.#drawing.refresh()).observe(this.#drawing.box);
+    onTheme(() => this.#drawing.refresh());
+  }
+
+  /** Compare what is shown with what stands on the page, and soon ask. */
+  check(quietTime = QUIET_TIME) {
+    const area = find(`#${this.#box.id} textarea`);
+    const text = area?.value ?? "";
+    if (!isOn() || !text.trim()) {
+      this.#clear();
+      return;
+    }
+    if (!area.offsetParent) return;
+    this.#place(area);
+    const body = JSON.stringify(this.#request(text));
+    if (body === this.#asked) {
+      this.#recount();
+      return;
+    }
+    this.#asked = body;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#ask(body), quietTime);
+  }
+
+  /** What is asked: syntax and steps are the host's, or those of our script if it is switched on. */
+  #request(text) {
+    const { tab, isNegative } = this.#box;
+    const script = `#script_${tab}_weighted_clip_`;
+    const isArmed = find(`${script}enabled input[type=checkbox]`)?.checked;
+    const steps = Math.round(Number(find(`#${tab}_steps input`)?.value)) || 20;
+    const syntax = (isArmed && find(`${script}syntax input`)?.value) || "a1111";
+    return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax };
+  }
+
+  async #ask(body) {
+    this.#abort.abort();
+    const { signal } = (this.#abort = new AbortController());
+    try {
+      let response = await post(body, signal);
+      while (response.status === BUSY) {
+        await new Promise((done) => setTimeout(done, BUSY_TIME));
+        response = await post(body, signal);
+      }
+      const answer = await response.json().catch(() => ({}));
+      if (signal.aborted) return;
+      if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart the WebUI`);
+      const { views, notes } = answer;
+      const sections = views.map((view) => ({ label: whenText(view, views), view }));
+      this.#show({ sections, notes });
+    } catch (error) {
+      if (!signal.aborted) this.#show({ ...this.#content, message: error.message, isStale: true });
+    }
+  }
+
+  #show({ sections = [], ...rest }) {
+    this.#content = { ...rest, sections, total: this.#total() };
+    this.#drawing.show(this.#content);
+  }
+
+  /** The number of the host's counter, which comes later than ours and counts styles too; "" if it shows none. */
+  #total() {
+    const counter = find(`#${this.#box.counter}`);
+    const text = counter?.offsetParent ? counter.textContent.trim() : "";
+    return /^\d/.test(text) ? text : "";
+  }
+
+  #recount() {
+    if (this.#content && this.#content.total !== this.#total()) this.#show({ ...this.#content, isSilent: true });
+  }
+
+  /** Below the row of the box, as a part of nothing that the host draws anew. */
+  #place(area) {
+    const row = area.closest(".prompt-row") ?? find(`#${this.#box.id}`);
+    if (row.nextElementSibling !== this.#drawing.element) row.after(this.#drawing.element);
+  }
+
+  #clear() {
+    if (!this.#asked) return;
+    clearTimeout(this.#timer);
+    this.#abort.abort();
+    this.#asked = "";
+    this.#content = null;
+    this.#drawing.show({ sections: [], isSilent: true });
+    this.#drawing.element.remove();
+  }
+}
+
+function post(body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return fetch(ROUTE, { method: "POST", headers, body, signal }).catch((error) => {
+    throw signal.aborted ? error : new Error("The server does not answer");
+  });
+}
+
+/** Put a value into a field as typing does. */
+function fill(selector, value) {
+  const field = find(selector);
+  if (!field) return;
+  field.value = value;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Fetch the prompt of txt2img or img2img into our tab, with its steps, or send it there and go along. */
+function exchange({ target }) {
+  const [, way, tab] = /^weighted_clip_(from|to)_(txt2img|img2img)$/.exec(target.closest?.("button")?.id ?? "") ?? [];
+  if (!way) return;
+  const [ours, theirs] = ["#weighted_clip_prompt textarea", `#${tab}_prompt textarea`];
+  if (way === "to") {
+    fill(theirs, find(ours).value);
+    globalThis[`switch_to_${tab}`]?.();
+    return;
+  }
+  fill(ours, find(theirs)?.value ?? "");
+  const steps = find(`#${tab}_steps input`)?.value;
+  if (steps) fill("#weighted_clip_steps input", steps);
+}
+
+const rulers = BOXES.map((box) => new PromptRuler(box));
+const checkAll = () => document.hidden || rulers.forEach((ruler) => ruler.check());
+
+addStyle();
+document.addEventListener("input", checkAll);
+document.addEventListener("click", exchange);
+document.addEventListener("visibilitychange", checkAll);
+setInterval(checkAll, LOOK_TIME);
+globalThis.onOptionsChanged?.(async () => {
+  await setLanguage(/^zh/i.test(globalThis.opts?.localization ?? "") ? "zh" : "en");
+  checkAll();
+});

@@ -1,0 +1,167 @@
+"""What the rulers below the WebUI's prompt boxes are told, and what the script makes of tags that are text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from weighted_clip.hosts.webui import ruler
+from weighted_clip.hosts.webui.engines import engines_of
+from weighted_clip.hosts.webui.ruler import FIELDS, IGNORED, NO_CLIP, inspected
+from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+
+from . import fake_webui as fake
+
+TEXT = "a (red:1.4) [cat:dog:0.5] <lora:ink:0.8> AND sky:0.5"
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The host's holder of the model, which is empty."""
+    module = ModuleType("modules.sd_models")
+    module.__dict__["model_data"] = SimpleNamespace(sd_model=None)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.__dict__["model_data"]
+
+
+def ask(text: str, **fields: Any) -> dict[str, Any]:
+    return inspected({"text": text, "is_negative": False, "steps": 20, "syntax": "a1111", **fields})
+
+
+def chips(view: dict[str, Any]) -> list[str]:
+    return [" ".join(filter(None, (chip["text"], chip["note"]))) for one in view["chunks"] for chip in one["chips"]]
+
+
+def test_a_prompt_is_read_as_the_host_reads_it(models: SimpleNamespace) -> None:
+    views = ask(TEXT)["views"]
+    assert [(view["branch"], view["weight"], view["steps"]) for view in views] == [
+        *((0, 1.0, [[1, 11]]), (0, 1.0, [[12, 20]]), (1, 0.5, [[1, 20]])),
+    ]
+    assert [chips(view) for view in views] == [
+        *(["a", "red 1.4", "cat", "<lora:ink:0.8>"], ["a", "red 1.4", "dog"], ["sky"]),
+    ]
+    assert [issue for view in views for issue in view["issues"]] == []
+    tag = views[0]["chunks"][0]["chips"][3]
+    assert (tag["ids"], tag["hidden"], tag["problems"]) == ([], False, [])
+    assert [view["total"] for view in views] == ["", "", ""]
+    assert [view["steps"] for view in ask(TEXT, steps=10)["views"]][:2] == [[[1, 6]], [[7, 10]]]
+
+
+def test_a_negative_prompt_has_no_parts_and_no_tags(models: SimpleNamespace) -> None:
+    (view,) = ask("bad <lora:ink:0.8> AND (ugly", is_negative=True)["views"]
+    assert "".join(chips(view)).startswith("bad<lora:ink:0.8>AND")
+    assert [issue["code"] for issue in view["issues"]] == ["tag-as-text", "unread-and", "unclosed-bracket"]
+    assert not any("node" in issue["message"] for issue in view["issues"])
+
+
+def test_problems_of_what_stays_are_marked_where_they_were(models: SimpleNamespace) -> None:
+    (view,) = ask("<lora:a:1> cat <hypernet:b:1> (dog")["views"]
+    assert [issue["code"] for issue in view["issues"]] == ["unclosed-bracket"]
+    marked = [chip["text"] for chip in view["chunks"][0]["chips"] if chip["problems"]]
+    assert marked == ["dog"]
+
+
+def test_the_hosts_settings_count(models: SimpleNamespace, host_options: SimpleNamespace) -> None:
+    assert chips(ask("a # b")["views"][0]) == ["a", "#", "b"]
+    host_options.enable_prompt_comments = True
+    assert chips(ask("a # b")["views"][0]) == ["a"]
+    host_options.emphasis = "None"
+    assert chips(ask("(a:1.2)")["views"][0]) == ["(", "a", ":", "1", ".", "2", ")"]
+    host_options.emphasis = "Ignore"
+    assert ask("(a:1.2)")["notes"] == [IGNORED]
+    assert ask("a")["notes"] == []
+
+
+def test_the_syntax_of_the_script_reads_what_the_host_leaves(models: SimpleNamespace) -> None:
+    first, second = ask("[cat:dog:0.5] (red)++", syntax="compel")["views"]
+    assert (chips(first), chips(second)) == (["cat", "red 1.21"], ["dog", "red 1.21"])
+
+
+def test_the_loaded_model_reads_and_counts(models: SimpleNamespace, forge: fake.ForgeModel) -> None:
+    forge.text_processing_engine.embeddings.add("ink", torch.zeros(3, fake.WIDTH))
+    models.sd_model = forge
+    (view,) = ask("a ink cat")["views"]
+    assert view["total"] == "5/75"
+    assert view["chunks"][0]["chips"][1]["ids"] == ["ink[0]", "ink[1]", "ink[2]"]
+    assert ask("a cat BREAK a dog")["views"][0]["total"] == "77/150"
+    assert ask("cat " * 75)["views"][0]["total"] == "75/75"
+
+
+def test_a_model_without_clip_has_none(models: SimpleNamespace) -> None:
+    models.sd_model = SimpleNamespace(get_learned_conditioning=None, text_processing_engine_t5=object())
+    assert ask("a cat") == {"views": [], "notes": [NO_CLIP]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ([], "is an object with text, is_negative, steps, syntax"),
+        ({"text": "a"}, "is an object with"),
+        ({"text": 1, "is_negative": False, "steps": 1, "syntax": "a1111"}, "text must be of type str, got 1"),
+        ({"text": "", "is_negative": 0, "steps": 1, "syntax": "a1111"}, "is_negative must be of type bool, got 0"),
+        ({"text": "", "is_negative": False, "steps": 0, "syntax": "a1111"}, "steps must be 1 to 10000, got 0"),
+        ({"text": "", "is_negative": False, "steps": 1, "syntax": "x"}, "syntax must be one of"),
+    ],
+)
+def test_what_is_no_request_is_refused_by_name(models: SimpleNamespace, request_: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspected(request_)
+
+
+def test_odd_characters_are_read(models: SimpleNamespace) -> None:
+    assert ask("")["views"][0]["num_tokens"] == 0
+    assert ask("\ud83d cat \0")["views"]
+
+
+def answered(*parts: bytes) -> tuple[int, Any]:
+    """What the route answers to a body in parts."""
+    pytest.importorskip("starlette")
+
+    class Request:
+        async def stream(self) -> Any:
+            for part in parts:
+                yield part
+
+    response = asyncio.run(ruler.answer(Request()))
+    return response.status_code, json.loads(response.body)
+
+
+def test_the_route_answers_in_words(models: SimpleNamespace) -> None:
+    body = json.dumps({"text": "a cat", "is_negative": False, "steps": 20, "syntax": "a1111"}).encode()
+    status, answer = answered(body[:10], body[10:])
+    assert (status, chips(answer["views"][0])) == (200, ["a", "cat"])
+    assert answered(b"{")[0] == 400
+    assert answered(b"[" * 60_000)[0] == 400
+    status, answer = answered(b"x" * ruler.MAX_BYTES, b"x")
+    assert (status, answer) == (413, {"error": "longer than 64 KiB: not shown"})
+    too_many = json.dumps(dict(zip(FIELDS, ["[a|b]" * 2000, False, 10_000, "a1111"], strict=True))).encode()
+    status, answer = answered(too_many)
+    assert status == 400
+    assert "too many" in answer["error"]
+
+
+def test_more_than_a_few_at_once_are_told_to_come_back(
+    models: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ruler, "_running", ruler.MAX_AT_ONCE)
+    status, answer = answered(b"{}")
+    assert (status, answer["error"]) == (429, "2 prompts are being read: ask again")
+    assert ruler._running == ruler.MAX_AT_ONCE
+
+
+def test_the_script_takes_tags_for_text_as_the_host_has_taken_out_its_own(forge: fake.ForgeModel) -> None:
+    """The WebUI acts on tags in the prompt and takes them out; what a negative prompt has of them is encoded."""
+    options = Settings(True).options()
+    tokens = forge.text_processing_engine.tokenize(["a <lora:ink:1> cat"])[0]
+    reader = engines_of(forge)["clip_l"].reader()
+    read = read_prompt("a <lora:ink:1> cat", options, reader.tokenize, reader.layout)
+    assert [token.id for token in read.chunks[0].content] == tokens
+    assert read.issues == ()
+    kept = read_prompt("a <lora:ink:1> cat", EncodeOptions(syntax="a1111"), reader.tokenize, reader.layout)
+    assert len(kept.chunks[0].content) == 2
