@@ -31,6 +31,7 @@ from ...weighting.schemes.negpip import SIGNED, has_signs, paired
 from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
+from .adetailer import LEFT_OUT, leaves_us_out
 from .axes import on_axes
 from .engines import METHODS, Engine, WebUIError, as_emphasized, engines_of, host_option
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
@@ -77,7 +78,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
         return
     _empty_caches(p)
-    comments: dict[str, None] = {} if note is None else {note: None}
+    notes = [note, LEFT_OUT if leaves_us_out(p) else None]
+    comments: dict[str, None] = dict.fromkeys(filter(None, notes))
     told: list[str] = []
     absent: set[str] | None = None
     pairing = _arm_sampling(p)
