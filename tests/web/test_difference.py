@@ -13,6 +13,9 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
+from weighted_clip.web.pictures.canvas import Canvas
+from weighted_clip.web.pictures.change_axes import Axes
+from weighted_clip.web.pictures.changes import CUT_LEGEND
 from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.towers import Reader
@@ -72,6 +75,43 @@ def test_blended_prompts_are_told() -> None:
     found = changed('("a cat", "a red dog").blend(1, 1)', 1.5, syntax="compel")
     assert "Prompts are blended here" in difference_report([found])
     assert [len(chunk) for chunk in found.relative] == [77, 77]
+
+
+@pytest.mark.parametrize("width", [700, 1100])
+def test_bars_that_are_cut_have_a_gap_and_their_value(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gap is where the picture differs from one in which no bar counts as cut."""
+    written: list[str] = []
+    text = Canvas.text
+    lines = Canvas.lines
+
+    def noted(self, x, y, shown, *args, **options) -> float:
+        written.append(shown)
+        return text(self, x, y, shown, *args, **options)
+
+    def noted_lines(self, x, y, texts, *args, **options) -> None:
+        written.extend(texts)
+        lines(self, x, y, texts, *args, **options)
+
+    monkeypatch.setattr(Canvas, "text", noted)
+    monkeypatch.setattr(Canvas, "lines", noted_lines)
+    factors = torch.ones(1, 77, 1)
+    factors[0, 1:4] = torch.tensor([[25.0], [0.02], [9.0]])
+    found = changed("a red cat", factors)
+    cut = np.asarray(draw_differences([found], width=width)).astype(int)
+    assert {"×25", "×0.02", "×9.00"} <= set(written)
+    assert CUT_LEGEND in " ".join(written)
+
+    monkeypatch.setattr(Axes, "cuts", lambda axes, ratio: False)
+    plain = np.asarray(draw_differences([found], width=width)).astype(int)
+    differing = np.flatnonzero(np.abs(cut[: len(plain) - 60] - plain[:-60]).sum(axis=2).any(axis=0))
+    # two bars, not the third that the axis holds
+    columns = np.split(differing, np.flatnonzero(np.diff(differing) > 5) + 1)
+    assert [len(column) > 8 for column in columns] == [True, True]
+    written.clear()
+    monkeypatch.undo()
+    monkeypatch.setattr(Canvas, "lines", noted_lines)
+    draw_differences([changed("a red cat", 9.0)], width=width)
+    assert CUT_LEGEND not in " ".join(written)
 
 
 def test_a_broken_encoder_is_told_first() -> None:

@@ -5,14 +5,13 @@ The page lays the tokens out in as many lines as its width needs. ``style.css`` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
 
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.view import counted, weight_text
-from ..pictures.change_axes import LENGTH_TOPS, TOLERANCE, Axes, RowChange, SchemeRow, angle_text, axes_of, ratio_text
+from ..pictures.change_axes import LENGTH_TOPS, Axes, RowChange, SchemeRow, angle_text, axes_of, ratio_text
 from ..pictures.changes import HEADING, UNCHANGED
 from ..pictures.figures import mask_labels
 from .comparing import Comparison
@@ -102,19 +101,13 @@ def _cell(label: str, weight: float, change: RowChange | None, axes: Axes) -> st
     length = f"<u class='weighted-clip-{kind}' style='height: {50 * abs(share):.0f}%'></u>" if share else ""
     turned = axes.angle_share(change.angle or 0.0) if angle_text(change.angle) else 0.0
     angle = f"<u style='height: {100 * turned:.0f}%'></u>" if turned else ""
-    mark = CUT if is_cut(change, axes) else ""
+    mark = CUT if axes.cuts(change.ratio) else ""
     return (
         f"<li>{name}<span class='weighted-clip-length'>{length}</span>"
         f"<em>{_unseen('length ')}{ratio_text(change.ratio) or '·'}{mark}</em>"
         f"<span class='weighted-clip-angle'>{angle}</span>"
         f"<em>{_unseen('angle ')}{angle_text(change.angle) or '·'}</em></li>"
     )
-
-
-def is_cut(change: RowChange, axes: Axes) -> bool:
-    """Whether the bar of a length ends at the axis instead of at its value."""
-    ratio = max(change.ratio, 1 / change.ratio) if change.ratio > 0 else math.inf
-    return bool(ratio_text(change.ratio)) and not ratio <= axes.length_top * TOLERANCE
 
 
 def _legend(axes: Axes) -> str:

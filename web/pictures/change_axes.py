@@ -57,6 +57,15 @@ class Axes:
         octaves = math.log(ratio) if 0 < ratio < math.inf else math.copysign(math.inf, ratio - 1)
         return max(-1.0, min(1.0, octaves / math.log(self.length_top)))
 
+    def cuts(self, ratio: float) -> bool:
+        """Whether a bar of a length does not end where its number is: it is too long for its axis, or no number.
+
+        >>> [Axes(10.0, 45.0).cuts(ratio) for ratio in (10.1, 12.0, 0.05, 0.0, float("nan"))]
+        [False, True, True, True, True]
+        """
+        most = self.length_top * TOLERANCE
+        return not 1 / most <= ratio <= most
+
     def angle_share(self, angle: float) -> float:
         """Share of its axis that a bar takes, 0 to 1."""
         return min(1.0, angle / self.angle_top)

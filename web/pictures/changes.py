@@ -5,6 +5,7 @@ Draws given numbers; ``web/lab/comparing.py`` computes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from PIL import Image
@@ -49,7 +50,10 @@ LEGEND = (
     "in degrees. No bar: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left out: "
     "the scheme has no such row."
 )
+CUT_LEGEND = "A bar with a gap is cut: it would be longer than its axis."
 UNCHANGED = "No row changes."
+CUT_PLACE, CUT_HEIGHT, CUT_SLANT = 7, 3, 4
+"""Where the gap in a cut bar is from its end, its height and its slant, in pixels."""
 
 
 def draw_changes(
@@ -90,7 +94,8 @@ def draw_changes(
     rows = [_told(row) for row in rows]
     sheet = _Sheet(labels, weights, width, axes_of(rows), colors)
     warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
-    legend_lines = wrap(legend, width - 2 * MARGIN, NOTE_SIZE)
+    is_cut = any(c and not math.isnan(c.ratio) and sheet.axes.cuts(c.ratio) for row in rows for c in row.changes)
+    legend_lines = wrap(f"{legend} {CUT_LEGEND}" if is_cut else legend, width - 2 * MARGIN, NOTE_SIZE)
     header = TITLE_SIZE + 10 + (len(warning_lines) * 19 + 17 if warning else 0)
     heights = [sheet.label_height(block) + sum(map(sheet.row_height, rows)) for block in sheet.blocks]
     canvas = Canvas(width, header + sum(heights) + len(legend_lines) * 18 + 2 * MARGIN + 4, colors.background)
@@ -220,7 +225,14 @@ class _Sheet:
             end = zero - share * HALF_LENGTH
             fill = self.colors.up if share > 0 else self.colors.down
             canvas.box(x - self.half_bar, min(zero, end), x + self.half_bar, max(zero, end), fill=fill)
+            if share and self.axes.cuts(ratio):
+                self._draw_gap(canvas, x, end + math.copysign(CUT_PLACE, share))
             self._draw_value(canvas, x, end - 8.5 if share > 0 else end + 8.5, text)
+
+    def _draw_gap(self, canvas: Canvas, x: float, y: float) -> None:
+        """A slanted gap in a bar that is cut."""
+        left, right = (x - self.half_bar - 1, y + CUT_SLANT / 2), (x + self.half_bar + 1, y - CUT_SLANT / 2)
+        canvas.line((left, right), self.colors.background, width=CUT_HEIGHT)
 
     def _draw_angle(self, canvas: Canvas, x: float, floor: float, angle: float | None) -> None:
         if text := angle_text(angle):
