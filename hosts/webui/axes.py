@@ -111,6 +111,17 @@ def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | 
     return found, None
 
 
+def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+    """As `on_axes`; the generation's own list of values becomes that, for what is made of it later, as by ADetailer."""
+    found, note = on_axes(p, values)
+    if found is not values and (ours := _our_values(p)) is not None:
+        every = list(p.script_args)
+        count = len(every[ours])
+        every[ours] = [*found, *every[ours][len(found) :]][:count]
+        p.script_args = every
+    return found, note
+
+
 def weights(text: str) -> list[str]:
     """The values of the axis of weights, each with its word.
 
@@ -216,12 +227,16 @@ def _weighed(p: Generation, value: str) -> dict[str, str]:
     return found
 
 
+def _our_values(p: Generation) -> slice | None:
+    """Where the values of our script are among those of all scripts."""
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
+    return next((slice(one.args_from, one.args_to) for one in scripts if one.title() == INFOTEXT), None)
+
+
 def _syntax_of(p: Generation) -> str:
     """The syntax that prompts of a generation are written in: the script's, if it is on or will be."""
-    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
-    ours = next((script for script in scripts if script.title() == INFOTEXT), None)
-    values = [] if ours is None else list(p.script_args)[ours.args_from : ours.args_to]
-    values, _ = on_axes(p, values)
+    ours = _our_values(p)
+    values, _ = on_axes(p, [] if ours is None else p.script_args[ours])
     index = [field.name for field in fields(Settings)].index("syntax")
     return values[index] if values and values[0] and len(values) > index else Settings.syntax
 

@@ -32,7 +32,7 @@ from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from .adetailer import LEFT_OUT, leaves_us_out
-from .axes import on_axes
+from .axes import settle
 from .engines import METHODS, Engine, WebUIError, as_emphasized, engines_of, host_option
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
@@ -70,7 +70,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         values: Of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
-    values, note = on_axes(p, values)
+    values, note = settle(p, values)
     if not values or not values[0]:
         return
     inner = getattr(p, "get_conds_with_caching", None)

@@ -78,6 +78,7 @@ class Generation(Protocol):
     sample: Callable[..., Any]
     get_conds_with_caching: Callable[..., Any]
     comment: Callable[[str], None]
+    script_args: Sequence[Any]
 
 
 class Processed(Protocol):

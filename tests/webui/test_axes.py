@@ -248,3 +248,15 @@ def test_weights_are_written_in_the_scripts_syntax(plot: ModuleType, forge: fake
     p.script_args = ("other's", True, "compel", "none", "nested", "attention", "attend", "compel")
     with pytest.raises(WebUIError, match="the syntax compel has no weight -1"):
         cells(plot, p, WEIGHT, ["dog: -1"])
+
+
+def test_a_cell_hands_its_values_on(plot: ModuleType, forge: fake.ForgeModel) -> None:
+    """ADetailer makes a generation of its own of a cell, with the values that the cell has for all scripts."""
+    p: Any = fake.Generation(forge)
+    p.scripts = SimpleNamespace(alwayson_scripts=[SimpleNamespace(title=lambda: INFOTEXT, args_from=1, args_to=4)])
+    p.script_args = ("other's", False, "comfy", "mean", "behind")
+    [blend, off] = cells(plot, p, "Scheme", ["masked_blend", "off"])
+    for cell, values in ((blend, [True, "masked_blend", "mean"]), (off, [False, "comfy", "mean"])):
+        arm(cell, cell.script_args[1:4])
+        assert list(cell.script_args) == ["other's", *values, "behind"]
+    assert p.script_args == ("other's", False, "comfy", "mean", "behind")
