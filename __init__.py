@@ -2,7 +2,8 @@
 
 ComfyUI loads this file and reads the two tables of nodes and the folder of scripts; a program imports `Encoders`. The
 tables and `Encoders` are made when they are first asked for, so that importing takes no time where they are not.
-Importing patches nothing and needs no host; where ComfyUI's server runs, it adds one route to it.
+Importing patches nothing and needs no host; where ComfyUI's server runs, it adds its routes to it, and has it hand over
+requests, so that saved images tell what our nodes encoded.
 """
 
 import sys
@@ -39,8 +40,10 @@ def __getattr__(name: str) -> Any:
 
 
 if "server" in sys.modules:  # ComfyUI's, or that of another program, to which nothing is added
+    from .hosts.comfy.encoded_texts import add_texts
     from .nodes import NODE_CLASS_MAPPINGS
     from .nodes.ruler import ruler_nodes
     from .web.routes import add_routes
 
     add_routes(ruler_nodes(NODE_CLASS_MAPPINGS))
+    add_texts(NODE_CLASS_MAPPINGS)

@@ -84,6 +84,7 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
                 "model": MODEL_INPUT,
                 **common.inputs("cleaning"),
             },
+            "hidden": common.METADATA,
         }
 
     reads_as = staticmethod(as_by_host)

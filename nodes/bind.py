@@ -22,7 +22,7 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
     OUTPUT_TOOLTIPS = (
         common.CONDITIONING_TOOLTIP,
         "The masks of all passes over the first chunk: which token (row) may see which (column).",
-        common.REPORT_TOOLTIP,
+        common.ENCODED_TOOLTIP,
     )
 
     @classmethod
@@ -62,7 +62,8 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
                     {"multiline": True, "default": ""},
                     counts=True,
                 ),
-            }
+            },
+            "hidden": common.METADATA,
         }
 
     @staticmethod

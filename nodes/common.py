@@ -6,10 +6,11 @@ new ones are only appended. Menus list what exists, in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ..encoder.remember import DEFAULT_MEBIBYTES
+from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.options import CLEANINGS
@@ -174,17 +175,30 @@ def rare_inputs(*names: str) -> dict[str, Input]:
 
 
 REPORT_TOOLTIP = "The id, text and weight of each token, by chunk, and every problem."
+ENCODED_TOOLTIP = f"The prompt as it was encoded. {REPORT_TOOLTIP}"
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
+METADATA = {"extra_pnginfo": "EXTRA_PNGINFO"}
+"""Hidden input of the encode nodes: what ComfyUI writes into images that are saved."""
 
 
 class EncodeNode:
-    """Attributes that all encode nodes share."""
+    """What all encode nodes share: attributes, and that saved images tell what was encoded."""
 
     RETURN_TYPES = ("CONDITIONING", "STRING")
     RETURN_NAMES = ("CONDITIONING", "report")
-    OUTPUT_TOOLTIPS = (CONDITIONING_TOOLTIP, REPORT_TOOLTIP)
-    FUNCTION = "encode"
+    OUTPUT_TOOLTIPS = (CONDITIONING_TOOLTIP, ENCODED_TOOLTIP)
+    FUNCTION = "run"
     CATEGORY = CATEGORY
+    INPUT_TYPES: Callable[[], dict[str, Any]]
+    encode: Callable[..., dict[str, Any]]
+
+    def run(self, extra_pnginfo: Any = None, **inputs: Any) -> dict[str, Any]:
+        """Encode, and note for the metadata of images what was encoded."""
+        result = self.encode(**inputs)
+        texts = result.pop("texts")
+        boxes = {name: spec for name, spec in self.INPUT_TYPES()["required"].items() if spec[1].get(MARK) == PROMPT}
+        note_texts(extra_pnginfo, {name: texts[inputs[name]] for name in boxes if inputs[name] in texts})
+        return result
 
 
 class MaskedEncodeNode(EncodeNode):

@@ -25,7 +25,7 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
     OUTPUT_TOOLTIPS = (
         common.CONDITIONING_TOOLTIP,
         "The mask of the first chunk: which token (row) may see which (column).",
-        common.REPORT_TOOLTIP,
+        common.ENCODED_TOOLTIP,
     )
 
     @classmethod
@@ -60,7 +60,8 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
                     counts=True,
                 ),
                 **common.inputs("padding"),
-            }
+            },
+            "hidden": common.METADATA,
         }
 
     @staticmethod

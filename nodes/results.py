@@ -19,7 +19,7 @@ from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import TimedRead, read_standing, standing_texts, timed_view
-from ..weighting.view import bound_text, counted, encodings_text, token_table, view
+from ..weighting.view import bound_text, counted, encoded_text, encodings_text, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,12 +31,16 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     Args:
         encoded: What became of it.
         issues: What the user should know besides.
+
+    Returns:
+        Also ``texts``: of each text that came in, what of it was encoded.
     """
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
-    lines = [*map(token_table, reads), *_encoding_lines(encoded)]
+    lines = [line for read in reads for line in (_text_line(encoded_text(read)), token_table(read))]
     views = [{**view(read), "towers": _towers_of(read, encoded), **_of_run(read, encoded)} for read in reads]
-    return _result((encoded.conditioning, "\n".join(lines)), views)
+    result = _result((encoded.conditioning, "\n".join([*lines, *_encoding_lines(encoded)])), views)
+    return {**result, "texts": {read.prompt.source: encoded_text(read) for read in reads}}
 
 
 def masked_result(encoded: Encoded) -> dict[str, Any]:
@@ -68,18 +72,27 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
         encoded: What became of it.
         timing: When its steps are.
         counter: How they are counted.
+
+    Returns:
+        Also ``texts``, as `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
     texts = standing_texts(prompt, timing.steps, counter)
     reads = read_standing(prompt, texts, lambda text: _reads(encoded.texts[text])[0], issues)
-    lines = [timing.note] if is_timed else []
+    whole = encoded_text(reads[0].read, is_timed=True)
+    lines = [_text_line(whole), *([timing.note] if is_timed else [])]
     for timed in reads:
         if len(reads) > 1:
             lines.append(_heading(timed, has_weight=len(prompt.branches) > 1))
         lines += [token_table(timed.read), *_encoding_lines(encoded.texts[timed.text])]
     views = [{**timed_view(timed), **_of_run(timed.read, encoded.texts[timed.text])} for timed in reads]
-    return _result((encoded.conditioning, "\n".join(lines)), views)
+    return {**_result((encoded.conditioning, "\n".join(lines)), views), "texts": {prompt.source: whole}}
+
+
+def _text_line(text: str) -> str:
+    """The prompt as it was encoded, for a report."""
+    return f"prompt as encoded: “{text}”"
 
 
 def _result(result: tuple[Any, ...], views: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
                 ),
                 **common.rare_inputs("cleaning", "finest_step"),
             },
+            "hidden": common.METADATA,
         }
 
     options = EncodeOptions

@@ -38,6 +38,7 @@ class WeightedCLIPTextEncode(common.EncodeNode):
             },
             # optional, so that requests saved before it existed stay valid
             "optional": common.rare_inputs("cleaning", "finest_step"),
+            "hidden": common.METADATA,
         }
 
     options = EncodeOptions
@@ -70,6 +71,7 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
             },
             # optional, so that requests saved before it existed stay valid
             "optional": common.inputs("cleaning"),
+            "hidden": common.METADATA,
         }
 
     reads_as = staticmethod(as_by_host)

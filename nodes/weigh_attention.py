@@ -67,7 +67,7 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
                 ),
                 **common.inputs("cleaning"),
             },
-            "hidden": {"unique_id": "UNIQUE_ID"},
+            "hidden": {"unique_id": "UNIQUE_ID", **common.METADATA},
         }
 
     reads_as = staticmethod(as_weighed)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from .bare import bare
 from .chunks import Token
 from .embeddings import TokenId
-from .prompt import Break, Span
+from .prompt import Break, Span, unmarked
 from .reading import ReadPrompt
+from .syntax import syntax_of
 
 VERSION = 2
 """Incremented when a key of the view changes its meaning."""
@@ -131,6 +133,26 @@ def token_table(read: ReadPrompt) -> str:
     lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
     lines += [f"  {issue.line}" for issue in read.issues]
     return "\n".join(lines)
+
+
+def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
+    """A prompt as it was encoded: as typed, weights included, without its comments and the LoRAs that it names.
+
+    Args:
+        read: The prompt.
+        is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
+
+    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> from .encode import EncodeOptions, read_prompt
+    >>> text = "a (cat:1.2)<lora:ink:0.8> # in a bowl"
+    >>> encoded_text(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()))
+    'a (cat:1.2) '
+    """
+    source, options = read.prompt.source, read.options
+    has_tags = is_timed or syntax_of(options.syntax).has_tags
+    taken = {*bare(source, has_comments=options.is_cleaned, has_tags=has_tags).spans}
+    taken |= {issue.span for issue in read.issues if issue.code in _TAG_ISSUES}  # compel's withLora()
+    return "".join(source[slice(*span)] for span in unmarked(len(source), sorted(taken)))
 
 
 def counted(number: int, noun: str) -> str:

@@ -108,7 +108,7 @@ def test_tokens_weights_and_what_the_host_does_are_shown() -> None:
     ]
     assert (chunk["num_tokens"], chunk["capacity"]) == (4, None)
     assert view["notes"] == ["encoded as by ComfyUI's own node"]
-    assert report.startswith("4 tokens\n")
+    assert report.startswith("prompt as encoded: “a (red fox:1.4) cat”\n4 tokens\n")
     assert "toy: comfy, 1 encoding -> 5 rows of 2" in report
 
 

@@ -79,6 +79,26 @@ class WeightedCLIPTestShowText:
         return {"ui": {"shown": [text]}}
 
 
+class WeightedCLIPTestLines:
+    """The lines of a file as a list of texts, for each of which ComfyUI runs what follows."""
+
+    RETURN_TYPES = ("STRING",)
+    OUTPUT_IS_LIST = (True,)
+    FUNCTION = "read"
+    CATEGORY = "Weighted CLIP tests"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"file": ("STRING", {"default": ""})}}
+
+    @classmethod
+    def IS_CHANGED(cls, file: str) -> str:
+        return Path(file).read_text()
+
+    def read(self, file: str) -> tuple[list[str]]:
+        return (Path(file).read_text().splitlines(),)
+
+
 class WeightedCLIPTestSameClip:
     """Hands on the very same CLIP; another number makes ComfyUI run again what comes after it."""
 
@@ -159,6 +179,7 @@ NODE_CLASS_MAPPINGS = {
         WeightedCLIPTestTrim,
         WeightedCLIPTestShowText,
         WeightedCLIPTestSameClip,
+        WeightedCLIPTestLines,
         WeightedCLIPTestTinySDXL,
     )
 }
