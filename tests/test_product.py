@@ -27,6 +27,13 @@ from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 ROOT = Path(__file__).resolve().parents[1]
 HELP = ROOT / "web" / "comfyui" / "docs"
 LOCALES = ROOT / "locales"
+LOADERS = {
+    "WeightedCLIPLoad": "",  # of the same file as Load Checkpoint
+    "WeightedCLIPLoadFull": "clip_vision",
+    "WeightedCLIPLoadDVAE": "vae",
+    "WeightedCLIPLoadDalle": "checkpoints",
+}
+"""Nodes that load a file, and the folder in which a template expects it."""
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
 PAGES = [
     path
@@ -456,7 +463,8 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
         is_beside = x + width <= left or left + other_width <= x
         is_above = y + height <= top - TITLE_HEIGHT or top + other_height <= y - TITLE_HEIGHT
         assert is_beside or is_above, f"{one['type']} and {other['type']}"
-    (note,) = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
+    note, start = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
+    assert (note["title"], start["title"]) == ("Note", "Start here")
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
     assert len(workflow["groups"]) >= 3
     loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]
@@ -465,6 +473,37 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
     for loader in loaders:
         assert loader["widgets_values"][0] in CHECKPOINTS
         assert [model["name"] for model in loader["properties"]["models"]] == loader["widgets_values"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_a_workflow_says_where_its_files_are_chosen(path: Path) -> None:
+    """Each node that names a file, and the folder of that file; the note is below one of these nodes."""
+    workflow = read_json(path)
+    (start,) = [node for node in workflow["nodes"] if node.get("title") == "Start here"]
+    (text,) = start["widgets_values"]
+    loaders = [node for node in workflow["nodes"] if node["type"] in (*LOADERS, "CheckpointLoaderSimple")]
+    titles = {**NODE_DISPLAY_NAME_MAPPINGS, "CheckpointLoaderSimple": "Load Checkpoint"}
+    for loader in loaders:
+        assert f"**{titles[loader['type']]}**" in text
+        widget = "ckpt_name" if loader["type"] == "CheckpointLoaderSimple" else "file"
+        assert f"**{widget}**" in text
+        folder = LOADERS.get(loader["type"], "checkpoints")
+        assert not folder or f"*models/{folder}*" in text
+    assert "red frame" in text
+    assert "**Run**" in text
+    assert any(
+        start["pos"][0] == loader["pos"][0] and 0 <= start["pos"][1] - sum_of(loader, 1) <= 100 for loader in loaders
+    )
+    # both can be read when the workflow is opened
+    (left, top), scale = workflow["extra"]["ds"]["offset"], workflow["extra"]["ds"]["scale"]
+    assert scale >= 0.7
+    assert (start["pos"][0] + left) * scale >= 60
+    assert (sum_of(start, 1) + top) * scale <= 900
+
+
+def sum_of(node: dict[str, Any], axis: int) -> float:
+    """Where a node ends, from its place and its size."""
+    return node["pos"][axis] + node["size"][axis]
 
 
 def test_the_workflows_show_every_node_that_encodes() -> None:

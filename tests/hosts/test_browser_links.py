@@ -77,7 +77,7 @@ return text;
 ALL_NODES = "[app.graph, ...app.graph.rootGraph.subgraphs.values()].flatMap(({ nodes }) => nodes)"
 HOLDER = f"""
 const holders = {ALL_NODES}.filter(({{ type }}) => /^Primitive/.test(type));
-const widget = holders.map(({{ widgets }}) => widgets[0]).find(({{ value }}) => value === args[0]);
+const widget = holders.map(({{ widgets }}) => widgets[0]).findLast(({{ value }}) => value === args[0]);
 """
 READER = f"{ALL_NODES}.find(({{ type }}) => type === 'WeightedCLIPInspect')"
 GO_TO_READER = f"""
@@ -163,7 +163,7 @@ def test_typing_in_another_node_is_followed(page: RulerPage) -> None:
     page.wait_for(chips=["a"])
     assert "text linked: comes from " in page.shown()[0]["bar"]
     page.run("app.graph.nodes.find(({ type }) => type === 'PrimitiveStringMultiline').title = 'My prompt'")
-    page.wait("return document.querySelector('.wcr-bar').innerText.includes('text linked: comes from My prompt')")
+    page.wait("return document.querySelector('.wcr-bar')?.innerText.includes('text linked: comes from My prompt')")
     far_box(page, "a").send_keys(" (red:1.3) cat (")
     page.wait_for(chips=["a", "red 1.3", "cat", "("])
     assert len(page.shown()[0]["problems"]) == 1
@@ -187,7 +187,7 @@ def test_a_run_of_a_linked_text_keeps_the_rest(page: RulerPage) -> None:
 
 def test_links_may_change(page: RulerPage) -> None:
     build(page, f"{WAYS['reroute']} source.mode = 2;", "a cat")
-    page.wait("return document.querySelector('.wcr-bar').innerText.includes('text linked: shown after the run')")
+    page.wait("return document.querySelector('.wcr-bar')?.innerText.includes('text linked: shown after the run')")
     source = "app.graph.nodes.find(({ type }) => type === 'PrimitiveStringMultiline')"
     page.run(f"{source}.mode = 0")
     page.wait_for(chips=["a", "cat"])

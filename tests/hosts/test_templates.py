@@ -135,6 +135,19 @@ def test_a_help_page_opens_with_its_picture(page: HelpPage, node_id: str) -> Non
     assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS[node_id]
 
 
+OVERLAPS = """
+const ends = ({ boundingRect: [x, y, width, height] }) => [x, y, x + width, y + height];
+const { nodes } = app.graph;
+const found = [];
+for (const [i, one] of nodes.entries()) for (const other of nodes.slice(i + 1)) {
+    const [a, b] = [ends(one), ends(other)];
+    if (a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]) found.push(`${one.title} and ${other.title}`);
+}
+return found;
+"""
+"""Nodes that are drawn over one another; only known when their rulers have been drawn."""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name: str) -> None:
     workflow = web_server.get(template_path(name, "json"))
@@ -171,6 +184,9 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
         assert len(shown) == source["inputs"].get("keep", 1)
         for picture in shown:
             assert picture.std() > 10  # NaN would be drawn black
+    rulers = "[...document.querySelectorAll('.weighted-clip-ruler')]"
+    page.wait(f"return {rulers}.every((ruler) => !ruler.checkVisibility() || ruler.firstChild.childElementCount > 0)")
+    assert page.run(OVERLAPS) == []
 
 
 @pytest.mark.parametrize("is_nodes_2", [False, True], ids=["canvas", "Nodes 2.0"])
