@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..encoder.remember import DEFAULT_MEBIBYTES, MEBIBYTE
+from ..hosts.comfy.contract import host
 from ..hosts.comfy.native import NativeClip, load_native
 from . import common
 
@@ -19,14 +20,14 @@ FOLDERS = ("text_encoders", "checkpoints")
 
 def files_in(folders: Iterable[str]) -> list[str]:
     """The files that the host has now in some of its folders, as ``folder/name``."""
-    import folder_paths
+    folder_paths = host("folder_paths")
 
     return [f"{folder}/{name}" for folder in folders for name in folder_paths.get_filename_list(folder)]
 
 
 def path_of(file: str) -> str:
     """Where a file of `files_in` is."""
-    import folder_paths
+    folder_paths = host("folder_paths")
 
     folder, _, name = file.partition("/")
     return folder_paths.get_full_path_or_raise(folder, name)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy.clip import Encoded
+from ..hosts.comfy.contract import host
 from ..hosts.comfy.timed import TimedEncoded
 from ..hosts.comfy.timing import Timing
 from ..weighting.encode import ReadPrompt
@@ -151,9 +152,7 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
 
 def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
     """A node's result with a picture shown on the node, as by the stock Preview Image: a temporary file of the host."""
-    import folder_paths
-
-    folder = Path(folder_paths.get_temp_directory())
+    folder = Path(host("folder_paths").get_temp_directory())
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as on_error:
         with tempfile.NamedTemporaryFile(prefix="weighted-clip-", suffix=".png", dir=folder, delete=False) as file:

@@ -23,9 +23,8 @@ RUN_IN_HOSTS = {"reference_scripts", "host_process.py"}
 """Programs for a host's own Python, which nothing here imports."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
 ALLOWED = {
-    "comfy": ("hosts/comfy/*.py", "nodes/*.py"),
-    "folder_paths": ("hosts/comfy/*.py", "nodes/*.py", "web/routes.py"),
-    "server": (),
+    # ComfyUI's, which `host` of hosts/comfy/contract.py gives
+    **dict.fromkeys(("comfy", "folder_paths", "nodes", "server"), ()),
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),

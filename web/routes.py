@@ -98,9 +98,10 @@ def positions_in(files: Iterable[str]) -> int:
     Args:
         files: As ``text_encoders/name`` or ``checkpoints/name``, of the host's folders. Only their headers are read.
     """
-    import folder_paths
-
     from ..encoder.config import CLIP_L, TOWERS
+    from ..hosts.comfy.contract import host
+
+    folder_paths = host("folder_paths")
 
     found: dict[str, int] = {}
     for file in files:
@@ -134,9 +135,9 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 def embedding_names() -> list[str]:
     """Names of the host's embeddings from its cached list: as files are called, and bare."""
-    import folder_paths
+    from ..hosts.comfy.contract import host
 
-    names = [PurePath(name) for name in folder_paths.get_filename_list("embeddings")]
+    names = [PurePath(name) for name in host("folder_paths").get_filename_list("embeddings")]
     # with the system's own separator too, as ComfyUI's front end completes names and its loader takes them
     paths = [(name, path) for name in names for path in (name.as_posix(), str(name))]
     # not with_suffix(), which refuses names such as "..pt"

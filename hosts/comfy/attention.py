@@ -21,6 +21,7 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
 from .attention_layers import Call, Weighing, family_of, is_filled_in_front
+from .contract import PATCHER, checked_object, host
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -59,8 +60,6 @@ def with_effects(
     """
     if all(effect == PLAIN for effect in effects):
         return conditioning, model
-    import comfy.hooks
-
     marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
     marked: Conditioning = []
     for rows, values in conditioning:
@@ -70,13 +69,14 @@ def with_effects(
         inputs = {**values.get("model_conds", {}), MARKER: _marker_class()(marker, node_id)}
         marked.append([rows, {**values, "model_conds": inputs}])
     if model is None:
-        return comfy.hooks.set_hooks_for_conditioning(marked, _hooks()), None
+        return host("comfy.hooks").set_hooks_for_conditioning(marked, _hooks()), None
     return marked, with_wrappers(model)
 
 
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
     """A clone of a MODEL with our wrappers, once."""
     work = model.clone()
+    checked_object(work, PATCHER, "add_wrapper_with_key", "remove_wrappers_with_key")
     for kind, wrapper in _WRAPPERS.items():
         work.remove_wrappers_with_key(kind, MARKER)
         work.add_wrapper_with_key(kind, MARKER, wrapper)
@@ -86,9 +86,8 @@ def with_wrappers(model: ModelPatcher) -> ModelPatcher:
 @cache
 def _marker_class() -> Any:
     """The class of markers, which only `_predict` can make into something that the host gives to a model."""
-    import comfy.conds
 
-    class Marker(comfy.conds.CONDRegular):
+    class Marker(host("comfy.conds").CONDRegular):
         def __init__(self, cond: Tensor, node_id: str | None = None) -> None:
             super().__init__(cond)
             self.node_id = node_id
@@ -109,12 +108,11 @@ def _marker_class() -> Any:
 @cache
 def _hooks() -> Any:
     """The one group of hooks that all marked entries share, so that none of them runs apart for its hooks."""
-    import comfy.hooks
-
+    hooks = host("comfy.hooks")
     wrappers = {kind: {MARKER: [wrapper]} for kind, wrapper in _WRAPPERS.items()}
-    group = comfy.hooks.HookGroup()
-    scope = comfy.hooks.EnumHookScope.AllConditioning
-    group.add(comfy.hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
+    group = hooks.HookGroup()
+    scope = hooks.EnumHookScope.AllConditioning
+    group.add(hooks.TransformerOptionsHook({"wrappers": wrappers}, hook_scope=scope))
     return group
 
 
@@ -197,14 +195,16 @@ def _seen_in(*given: Any, **named: Any) -> _Seen | None:
 
 def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
     """An entry with a marker for ``length`` rows, of which those that it does not have are no numbers."""
-    import comfy.conds
-
     inputs = entry["model_conds"]
     marker = torch.full((2, length), torch.nan)
     if MARKER in inputs:
         own = _rows_as_read(entry, is_filled)
         marker[:, : own.shape[1]] = own
-    copy = {**entry, "model_conds": {**inputs, MARKER: comfy.conds.CONDRegular(marker.view(1, -1))}, READY: True}
+    copy = {
+        **entry,
+        "model_conds": {**inputs, MARKER: host("comfy.conds").CONDRegular(marker.view(1, -1))},
+        READY: True,
+    }
     hooks = entry.get("hooks")
     if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
         copy["hooks"] = None  # it has done its work by now, and entries with other hooks never share a batch

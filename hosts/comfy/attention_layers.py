@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .contract import checked_object, host
 from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
@@ -129,9 +130,7 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) ->
             if earlier is not None:
                 return earlier(function, *inputs, **choices)
             if function.__name__ in WITHOUT_BIAS and (len(inputs) > 4 and inputs[4] is not None):
-                from comfy.ldm.modules.attention import attention_pytorch
-
-                return attention_pytorch(*inputs, **choices)
+                return host("comfy.ldm.modules.attention").attention_pytorch(*inputs, **choices)
             return function(*inputs, **choices)
 
         return act(attention, *inputs, **choices)
@@ -377,4 +376,5 @@ def family_of(model: Any) -> Family:
             f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
             "text. For this model, encode without it."
         )
+    checked_object(network, name)
     return FAMILIES[name]

@@ -26,6 +26,7 @@ from ...weighting.encoders import Encoders, Prepared
 from ...weighting.schemes.negpip import SIGNED
 from ...weighting.towers import Reader
 from .by_host import encode_by_host, stock_note
+from .contract import CLIP, PATCHER, checked_object, host
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
 from .negpip import check_signs, for_patched, is_patched, with_signs
@@ -114,7 +115,7 @@ def encode_unsigned(
     values: Mapping[str, Any] | None = None,
 ) -> list[Encoded]:
     """As `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them."""
-    import comfy.model_management as model_management
+    model_management = host("comfy.model_management")
 
     values = dict(values or {})
     if isinstance(clip, NativeClip):
@@ -123,6 +124,8 @@ def encode_unsigned(
             Encoded([[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]], one.prompts, ())
             for one in encode_native(clip, texts, options)
         ]
+    if clip is not None:
+        checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")
     if clip is not None and not has_towers(clip):
         return [_encoded_by_host(clip, text, options, values) for text in texts]
     towers_of(clip)  # says what None is
@@ -205,7 +208,7 @@ def _encode_host(
     Several are encoded together when the host asks for the first: then nothing changes between its calls. For one
     prompt the encoder is asked as often as the host asks, which under hooks is once for each change of the weights.
     """
-    import comfy.model_management as model_management
+    model_management = host("comfy.model_management")
 
     prepared = encoders.prepare(texts, options)
     if options.scheme == "repeat":
@@ -232,13 +235,14 @@ def _call_host(
     values: dict[str, Any],
 ) -> Encoded:
     """Have the host encode one prompt, with ``run`` for its CLIP text towers."""
-    import comfy.model_management as model_management
+    model_management = host("comfy.model_management")
 
     device = model_management.intermediate_device()
     # a family with other encoders asks for their tokens, loaded or not: the host's own, for the text as it stands
     last = text if isinstance(text, str) else list(text.values())[-1]
     tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
-    work = clip.clone()
+    work = checked_object(clip, CLIP, "clone", "patcher").clone()
+    checked_object(work.patcher, PATCHER, "add_object_patch", "get_model_object", "object_patches")
     finish = for_patched if is_patched(clip) else lambda encoded: encoded
     prompts: dict[str, EncodedPrompt] = {}
     running: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {}

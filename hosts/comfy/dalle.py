@@ -17,6 +17,7 @@ from torch import Tensor
 from ...dalle.dalle import DALLE, load_dalle
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ...dalle.tokens import ImageTokens
+from .contract import host
 from .dvae import HostedDVAE
 from .native import managed
 from .types import ModelPatcher
@@ -95,8 +96,7 @@ def sample_images(
     Raises:
         ValueError: If the caption has too many pieces, or the image to begin with does not fit.
     """
-    import comfy.model_management as model_management
-    import comfy.utils
+    model_management = host("comfy.model_management")
 
     dalle, check = hosted.dalle, model_management.throw_exception_if_processing_interrupted
     dalle.text(caption)  # what cannot be drawn is refused before room is made for the model
@@ -110,7 +110,7 @@ def sample_images(
         pixels = prefix.image[..., :3].movedim(-1, 0).expand(3, -1, -1)
         given = dalle.prefix(pixels, prefix.rows, check)
     length = dalle.prior.config.num_image_tokens
-    bar = comfy.utils.ProgressBar(len(seeds) * length)
+    bar = host("comfy.utils").ProgressBar(len(seeds) * length)
     previews = _Previews(dalle, PREVIEW_SECONDS)
 
     def show(count: int, picture: Image.Image | None) -> None:

@@ -15,6 +15,7 @@ from ...dalle.dvae import DVAE, Check
 from ...dalle.files import load_dvae
 from ...dalle.pixels import cropped
 from ...dalle.tokens import ImageTokens
+from .contract import host
 from .native import managed
 from .types import ModelPatcher
 
@@ -80,11 +81,10 @@ def decode_tokens(hosted: HostedDVAE, tokens: ImageTokens) -> Tensor:
 
 def _in_host(hosted: HostedDVAE, shape: tuple[int, ...], work: Callable[[Check], Tensor]) -> Tensor:
     """Do some work with the host's memory, progress bar and interrupts; ``shape``: images, rows and columns."""
-    import comfy.model_management as model_management
-    import comfy.utils
+    model_management = host("comfy.model_management")
 
     total, done = hosted.dvae.num_parts(*shape), 0
-    bar = comfy.utils.ProgressBar(total)
+    bar = host("comfy.utils").ProgressBar(total)
 
     def check() -> None:
         nonlocal done

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.embeddings import EmbeddingError
+from .contract import host
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,7 @@ class HostEmbeddings:
 
     def names(self) -> list[str]:
         """Every name; of a file in a sub-folder too its own alone, as in the WebUI."""
-        import folder_paths
-
-        return sorted({PurePath(name).stem for name in folder_paths.get_filename_list("embeddings")})
+        return sorted({PurePath(name).stem for name in host("folder_paths").get_filename_list("embeddings")})
 
     def find(self, name: str) -> list[Tensor] | None:
         """Load by name, with or without suffix, from the folders or their sub-folders.
@@ -43,9 +42,7 @@ class HostEmbeddings:
         Raises:
             EmbeddingError: If it is made for another model.
         """
-        import comfy.sd1_clip as sd1_clip
-
-        found = sd1_clip.load_embed(name, self.folders, self.dim, self.tower)
+        found = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
         if found is None:
             return None
         vectors = torch.atleast_2d(found)

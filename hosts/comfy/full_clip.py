@@ -18,6 +18,7 @@ from ...encoder.reranking import image_features
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import TextFeatures, text_features
 from ...weighting.towers import layout_of
+from .contract import host
 from .native import managed
 from .types import ModelPatcher
 
@@ -50,7 +51,7 @@ def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[
         texts: Any strings.
         syntax: How weights are written in them, to be left out.
     """
-    import comfy.model_management as model_management
+    model_management = host("comfy.model_management")
 
     model_management.load_models_gpu([hosted.patcher])
     clip = hosted.clip
@@ -72,12 +73,11 @@ def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:
     Raises:
         ValueError: If there are no images.
     """
-    import comfy.model_management as model_management
-    import comfy.utils
+    model_management = host("comfy.model_management")
 
     if not len(images):
         raise ValueError("there are no images to compare: the batch is empty")
-    bar = comfy.utils.ProgressBar(len(images))
+    bar = host("comfy.utils").ProgressBar(len(images))
 
     def on_progress(count: int) -> None:
         bar.update_absolute(count)

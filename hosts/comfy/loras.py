@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...weighting.extra_networks import LoraTag
 from ...weighting.prompt import Issue
+from .contract import host
 from .types import Clip, ModelPatcher
 
 
@@ -31,9 +32,7 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
     Returns:
         Clones with the LoRAs; the objects that came in where none was found.
     """
-    import folder_paths
-
-    import nodes
+    folder_paths = host("folder_paths")
 
     files = folder_paths.get_filename_list("loras")
     lines: list[str] = []
@@ -47,7 +46,9 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
         if len(found) > 1:
             message = f"Several LoRAs are called “{lora.name}”: {', '.join(found)}. The first is taken."
             issues.append(Issue("ambiguous-lora", message, lora.span))
-        model, clip = nodes.LoraLoader().load_lora(model, clip, found[0], lora.model_strength, lora.clip_strength)
+        model, clip = (
+            host("nodes").LoraLoader().load_lora(model, clip, found[0], lora.model_strength, lora.clip_strength)
+        )
         lines.append(f"{found[0]}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
     return LoadedLoras(model, clip, lines, issues)
 

@@ -21,6 +21,7 @@ from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import causal_mask
 from ...encoder.remember import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
 from ...weighting.embeddings import TokenId
+from .contract import PATCHER, checked_object
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def with_memory(clip: Any, mebibytes: int) -> Any:
         A clone of the CLIP.
     """
     work = clip.clone()
+    checked_object(work.patcher, PATCHER, "set_attachments")
     work.patcher.set_attachments(KEY, Memory(mebibytes * MEBIBYTE) if mebibytes else None)
     return work
 

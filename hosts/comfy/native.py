@@ -19,6 +19,7 @@ from ...weighting.embeddings import Embeddings
 from ...weighting.encode import EncodeOptions
 from ...weighting.encoders import EncodedTowers, Encoders
 from ...weighting.towers import Reader, native_readers
+from .contract import host
 from .embeddings import HostEmbeddings
 from .types import ModelPatcher
 
@@ -42,7 +43,7 @@ class NativeClip:
 
 
 def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
-    import folder_paths
+    folder_paths = host("folder_paths")
 
     folders = folder_paths.get_folder_paths("embeddings")
     return HostEmbeddings(folders, config.hidden_dim, tower) if folders else None
@@ -87,21 +88,20 @@ def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") ->
         device: As in `load_native`.
         role: What it is to the host, whose choice of device goes by that.
     """
-    import comfy.model_management as model_management
-    from comfy.model_patcher import ModelPatcher
+    model_management = host("comfy.model_management")
 
     cpu = torch.device("cpu")
     load_device, offload_device = (
         getattr(model_management, name)() if device == "auto" else cpu for name in _DEVICES[role]
     )
-    return ModelPatcher(model, load_device=load_device, offload_device=offload_device)
+    return host("comfy.model_patcher").ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 
 def encode_native(
     clip: NativeClip, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions
 ) -> list[EncodedTowers]:
     """Encode prompts with every tower, all together; memory for the encoder is asked of the host."""
-    import comfy.model_management as model_management
+    model_management = host("comfy.model_management")
 
     prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)
     model_management.load_models_gpu([clip.patcher])

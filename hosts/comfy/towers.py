@@ -17,6 +17,7 @@ from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import TokenId
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
+from .contract import TOKENIZER, TOWER, checked_object, host
 from .embeddings import HostEmbeddings
 from .text_rows import text_family
 from .types import Clip, Tokenizer, Tower
@@ -55,6 +56,7 @@ def _tokenizers_in(clip: Clip) -> dict[str, Tokenizer]:
 
 def reader_of(tokenizer: Tokenizer) -> Reader:
     """What reads prompts for a tower; without embeddings where the host has no folder for them."""
+    checked_object(tokenizer, TOKENIZER)
     layout = ChunkLayout(tokenizer.max_length, tokenizer.start_token, tokenizer.end_token, tokenizer.pad_token)
     folders = tokenizer.embedding_directory
     embeddings = None
@@ -65,6 +67,7 @@ def reader_of(tokenizer: Tokenizer) -> Reader:
 
 def encode_fn(tower: Tower) -> EncodeFn:
     """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
+    checked_object(tower, TOWER)
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         tokens = [[host_id(token) for token in chunk] for chunk in ids]
@@ -99,10 +102,10 @@ def encode_fn(tower: Tower) -> EncodeFn:
 
 def _bidirectional(tower: Tower, embeds: Tensor, num_tokens: list[int], mask: Tensor | None) -> tuple[Any, ...]:
     """The host's text model without causality, which its own forward always adds: the same modules, called in turn."""
-    import comfy.ops
-
     model = tower.transformer.text_model
-    positions = comfy.ops.cast_to(model.embeddings.position_embedding.weight, dtype=embeds.dtype, device=embeds.device)
+    positions = host("comfy.ops").cast_to(
+        model.embeddings.position_embedding.weight, dtype=embeds.dtype, device=embeds.device
+    )
     bias = None
     if mask is not None:
         length = embeds.shape[1]

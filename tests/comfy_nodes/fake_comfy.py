@@ -225,6 +225,9 @@ class FakeClip:
         patcher = Patcher(given.model, given.object_patches, given.attachments, given.patches_uuid)
         return FakeClip(self.cond_stage_model, patcher, self.towers)
 
+    def tokenize(self, text, **_options):
+        raise NotImplementedError("only families with other text encoders are asked for the host's own tokens")
+
     def encode_from_tokens_scheduled(self, tokens, add_dict=None):
         outputs = []
         for tower in self.towers:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy import attention, attention_layers
+from weighted_clip.hosts.comfy import attention, attention_layers, contract
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import (
     OVERRIDE,
@@ -272,6 +272,7 @@ def known(monkeypatch) -> None:
     install(monkeypatch)
     name = f"{Network.__module__}.{Network.__qualname__}"
     monkeypatch.setattr(attention_layers, "FAMILIES", {name: in_cross_attention})
+    monkeypatch.setattr(contract, "OBJECTS", {**contract.OBJECTS, name: ()})
 
 
 def entry(num_rows, marker=None, **values):

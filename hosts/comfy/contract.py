@@ -1,0 +1,193 @@
+"""Every name of ComfyUI's that this pack uses, in one place, and one clear line where a ComfyUI lacks one.
+
+What is listed here was compared with each ComfyUI that docs/compatibility.md names. The tables are by where a name is
+defined in the host, so that a new version can be held against them: ``python tools/contract.py DIR``.
+
+Source: ComfyUI 0.3.64 and 0.29.0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+Thing = TypeVar("Thing")
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "comfy.conds": ("CONDRegular",),
+    "comfy.hooks": ("EnumHookScope", "HookGroup", "TransformerOptionsHook", "set_hooks_for_conditioning"),
+    "comfy.ldm.modules.attention": ("attention_pytorch",),
+    "comfy.model_management": (
+        *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
+        *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
+        *("load_models_gpu", "throw_exception_if_processing_interrupted"),
+    ),
+    "comfy.model_patcher": ("ModelPatcher",),
+    "comfy.ops": ("cast_to",),
+    "comfy.sd1_clip": ("load_embed",),
+    "comfy.utils": ("ProgressBar",),
+    "folder_paths": (
+        *("get_filename_list", "get_folder_paths", "get_full_path", "get_full_path_or_raise", "get_temp_directory"),
+    ),
+    "nodes": ("LoraLoader",),
+}
+"""By module, what `host` gives of it. Nothing else of ComfyUI is imported, and nothing when the pack is."""
+
+CLIP = "comfy.sd.CLIP"
+PATCHER = "comfy.model_patcher.ModelPatcher"
+TOKENIZER = "comfy.sd1_clip.SDTokenizer"
+TOWER = "comfy.sd1_clip.SDClipModel"
+
+OBJECTS: Mapping[str, tuple[str, ...]] = {
+    CLIP: ("clone", "cond_stage_model", "encode_from_tokens_scheduled", "patcher", "tokenize", "tokenizer"),
+    PATCHER: (
+        *("add_object_patch", "clone", "get_model_object", "object_patches", "patches_uuid", "set_attachments"),
+        *("add_wrapper_with_key", "remove_wrappers_with_key"),
+    ),
+    TOKENIZER: (
+        *("embedding_directory", "embedding_key", "embedding_size", "end_token", "max_length", "pad_token"),
+        *("start_token", "tokenizer", "tokenizer_adds_end_token", "tokens_start"),
+    ),
+    TOWER: (
+        *("encode", "encode_token_weights", "layer", "layer_idx", "layer_norm_hidden_state", "process_tokens"),
+        *("return_projected_pooled", "transformer"),
+    ),
+    "comfy.clip_model.CLIPTextModel": ("get_input_embeddings", "text_model", "text_projection"),
+    "comfy.clip_model.CLIPTextModel_": ("embeddings", "encoder", "final_layer_norm"),
+    "comfy.conds.CONDRegular": ("_copy_with", "cond", "process_cond"),
+    "comfy.hooks.EnumHookScope": ("AllConditioning",),
+    "comfy.hooks.HookGroup": ("add", "hooks"),
+    "comfy.model_base.BaseModel": ("diffusion_model",),
+    "comfy.model_sampling.ModelSamplingDiscrete": ("percent_to_sigma",),
+    "comfy.patcher_extension.WrapperExecutor": ("class_obj",),
+    "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
+    "comfy.utils.ProgressBar": ("update_absolute",),
+    "nodes.LoraLoader": ("load_lora",),
+    "server.PromptServer": ("client_id", "instance", "routes", "send_sync"),
+    # Weigh Attention: what each network is asked for
+    "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
+    "comfy.ldm.flux.model.Flux": (),
+    "comfy.ldm.chroma.model.Chroma": (),
+    "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": (),
+    "comfy.ldm.lumina.model.NextDiT": ("context_refiner",),
+    "comfy.ldm.krea2.model.SingleStreamDiT": ("txtfusion",),
+    "comfy.ldm.krea2.model.TextFusionTransformer": ("layerwise_blocks", "refiner_blocks"),
+    "comfy.ldm.anima.model.Anima": (),
+    "comfy.ldm.wan.model.WanModel": ("blocks", "model_type"),
+    "comfy.ldm.wan.model.VaceWanModel": ("blocks", "model_type"),
+    "comfy.ldm.wan.model.CameraWanModel": ("blocks", "model_type"),
+    "comfy.ldm.wan.model.WanAttentionBlock": ("cross_attn",),
+    "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": ("context_processor", "joint_blocks"),
+    "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": (),
+    "comfy.model_base.Flux2": (),
+    # text encoders other than CLIP, by the class of their tokenizer or of their model
+    "comfy.text_encoders.flux.FluxTokenizer": (),
+    "comfy.text_encoders.flux.KleinTokenizer": (),
+    "comfy.text_encoders.flux.KleinTokenizer8B": (),
+    "comfy.text_encoders.flux.Flux2Tokenizer": (),
+    "comfy.text_encoders.pixart_t5.PixArtTokenizer": (),
+    "comfy.text_encoders.qwen_image.QwenImageTokenizer": ("llama_template",),
+    "comfy.text_encoders.z_image.ZImageTokenizer": ("llama_template",),
+    "comfy.text_encoders.krea2.Krea2Tokenizer": ("llama_template",),
+    "comfy.text_encoders.anima.AnimaTokenizer": (),
+    "comfy.text_encoders.wan.WanT5Tokenizer": (),
+    "comfy.text_encoders.sd3_clip.SD3Tokenizer": (),
+    "comfy.text_encoders.sd3_clip.SD3ClipModel": ("clip_g", "clip_l", "t5xxl"),
+    "comfy.text_encoders.lumina2.LuminaTokenizer": (),
+    "comfy.text_encoders.hidream.HiDreamTokenizer": (),
+    "comfy.text_encoders.spiece_tokenizer.SPieceTokenizer": ("serialize_model", "tokenizer"),
+    "comfy.text_encoders.hidream.HiDreamTEModel": ("llama", "t5xxl"),
+    "comfy.sdxl_clip.StableCascadeClipModel": (),
+}
+"""By class, the attributes and methods that are used of its objects."""
+
+OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
+    TOKENIZER: ("pad_left", "tokenize_with_weights"),
+    TOWER: ("execution_device",),
+}
+"""The same for what is done without where it is not there."""
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "sampler_sample"),
+    "comfy.ldm.modules.attention": ("attn1_patch", "attn2", "attn2_patch", "optimized_attention_override"),
+    "comfy.ldm.flux.model": ("block_type", "double", "post_input", "single"),
+    "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),
+    "comfy.samplers": ("model_conds", "transformer_options", "uuid", "uuids"),
+    "comfy.model_base": ("c_crossattn", "cross_attn", "encoder_hidden_states_llama3", "t5xxl_ids", "t5xxl_weights"),
+}
+"""By module, the keys of its dictionaries that are used."""
+
+
+class HostError(RuntimeError):
+    """This ComfyUI lacks something that the pack uses; the message names it."""
+
+
+def host_version() -> str:
+    """The version of the ComfyUI that runs, as it states it."""
+    return getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")
+
+
+def host(module: str) -> Any:
+    """A module of ComfyUI, of which the names in `MODULES` can be asked for.
+
+    Args:
+        module: Its name.
+
+    Returns:
+        A stand-in for it whose attributes are the module's.
+
+    Raises:
+        HostError: If there is no such module; when an attribute is asked for, if the module has none of that name.
+    """
+    names = MODULES[module]
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise _missing(module, f"it cannot be imported: {error}") from error
+    return _Host(module, found, names)
+
+
+class _Host:
+    """The names of a module that are in the contract."""
+
+    def __init__(self, name: str, module: Any, names: tuple[str, ...]) -> None:
+        self._name, self._module, self._names = name, module, names
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(f"{self._name}.{name} is not in hosts/comfy/contract.py")
+        try:
+            return getattr(self._module, name)
+        except AttributeError as error:
+            raise _missing(f"{self._name}.{name}") from error
+
+
+def checked_object(thing: Thing, kind: str, *names: str) -> Thing:
+    """An object of the host that has what is used of it.
+
+    Args:
+        thing: The object.
+        kind: Its class, one of `OBJECTS`.
+        names: What is used here; all that the table has if none is given.
+
+    Returns:
+        The object.
+
+    Raises:
+        HostError: If something is missing.
+    """
+    absent = [name for name in names or OBJECTS[kind] if not hasattr(thing, name)]
+    if absent:
+        raise _missing(f"{', '.join(absent)} of {kind}", f"its {type(thing).__name__} is without")
+    return thing
+
+
+def _missing(what: str, why: str = "") -> HostError:
+    reason = f" ({why})" if why else ""
+    return HostError(
+        f"Weighted CLIP does not fit this ComfyUI ({host_version()}): it has no {what}{reason}. Update whichever of "
+        "the two is older; docs/compatibility.md says which versions were tried."
+    )
