@@ -40,7 +40,7 @@ LIBRARIES = (
     "open_clip_torch",
     "gradio",
 )
-"""Whose versions are told."""
+"""Libraries whose versions are reported."""
 FOREIGN = ("transformers", "compel", "diffusers", "open_clip", "gradio", "torchvision", "PIL", "tokenizers")
 """Modules of which a host is told whether importing the pack imports them."""
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK (sharp focus"
@@ -56,11 +56,11 @@ class Row:
     python: str
     """Its version, to the minor number."""
     pins: tuple[str, ...]
-    """What pip installs."""
+    """Requirements for pip."""
     bare: tuple[str, ...] = ()
-    """What it installs then, without what that asks for."""
+    """Requirements installed afterwards without their dependencies."""
     stands_for: str = ""
-    """Whose versions these are."""
+    """Source of these versions."""
 
 
 _BOUNDS = ("numpy==1.24.0", "safetensors==0.4.2", "tokenizers==0.13.3", "Pillow==9.5.0", "ftfy==6.1.0")
@@ -92,19 +92,19 @@ CHOSEN = "not (host or weights or gpu or slow)"
 
 @dataclass
 class Record:
-    """What came of a row."""
+    """Result of a row."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    """Of Python and of the libraries that are there."""
+    """Versions of Python and of the installed libraries."""
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     """Names of tests."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """How many, by reason."""
+    """Number of skipped tests by reason."""
     checks: dict[str, Any] = field(default_factory=dict)
-    """What `probe` found."""
+    """Results of `probe`."""
     problem: str = ""
-    """Why there is nothing else here."""
+    """Reason why there is nothing else here."""
     tests: list[str] = field(default_factory=list)
     """Files and folders that were run; empty for all."""
 
@@ -134,7 +134,7 @@ def python_of(folders: Iterable[Path], version: str) -> Path | None:
 
 
 def last_error(output: str) -> str:
-    """What pip gave as its reason."""
+    """Reason given by pip."""
     errors = [line.removeprefix("ERROR:").strip() for line in output.splitlines() if line.startswith("ERROR:")]
     return errors[-1] if errors else output.strip().rpartition("\n")[2]
 
@@ -187,7 +187,7 @@ def _tested(python: Path, work: Path, name: str, chosen: list[str]) -> Record:
 
 
 def probe(name: str, work: Path) -> dict[str, Any]:
-    """What the interpreter that runs this has, what the pack imports, and what its command line does.
+    """Versions in the running interpreter, imports of the pack, and results of its command line.
 
     Args:
         name: Of the row.

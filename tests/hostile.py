@@ -1,4 +1,4 @@
-"""What Python's audit hooks see while hostile prompts, files and requests go through the pack; for test_security.py.
+"""Events seen by Python's audit hooks while the pack handles hostile prompts, files and requests; for test_security.py.
 
 A program of its own, because an audit hook cannot be taken away again. The first argument is a folder to work in; the
 events go to the output as JSON, a list of [name, arguments]. Everything runs once with harmless input before the hook

@@ -19,7 +19,7 @@ def text_of(name: str) -> str:
 
 
 def paths_in(text: str) -> list[str]:
-    """What looks like a path from the root; of one with a NAME to fill in, its folder."""
+    """Texts that look like a path from the root; for one with a NAME to fill in, its folder."""
     return [re.sub(r"NAME.*", "", found.rstrip(".")) for found in _PATH.findall(re.sub(r"\]\([^)]*\)", "]", text))]
 
 

@@ -1,4 +1,4 @@
-"""What the Comfy Registry would get: the files, their size, and that the pack works from them alone.
+"""The archive for the Comfy Registry: its files, their size, and that the pack works from them alone.
 
 comfy-cli packs what git tracks and .comfyignore does not name, by the rules of .gitignore. tools/archive.py has git
 read these rules; here they are read a third time, by code of our own.

@@ -1,4 +1,4 @@
-"""What the command line says of itself: its commands, versions, examples; one line for what is wrong; progress."""
+"""Messages of the command line: its commands, version, examples; errors in one line; progress."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parsers(parser: argparse.ArgumentParser, name: tuple[str, ...] = ()) -> Iter
 
 
 def program(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """What a command gives, as a program."""
+    """Output of a command, run as a program."""
     return subprocess.run([python, *arguments], capture_output=True, encoding="utf-8", check=False)
 
 

@@ -1,4 +1,4 @@
-"""What compatibility.py reads and writes, what an old torch cannot do, and that the development set lacks nothing."""
+"""Input and output of compatibility.py, limits of an old torch, and that the development set is complete."""
 
 import importlib
 import importlib.metadata
@@ -74,7 +74,9 @@ def test_every_row_names_what_it_wants_of_torch() -> None:
 
 
 def test_the_development_set_skips_no_comparison() -> None:
-    """Where its tools are installed, so must be all that tests compare with; or they would be skipped unseen."""
+    """If its tools are installed, so must be everything that tests compare with; otherwise they would be skipped
+    unseen.
+    """
     if not list(importlib.metadata.distributions(name="import-linter")):
         pytest.skip("these are not the libraries of requirements-dev.txt")
     for name in (*COMPARED, "gradio"):

@@ -1,4 +1,4 @@
-"""Where a host's own modules are imported: in the files that are for it, and there only inside functions."""
+"""A host's own modules are imported only in the files meant for it, and there only inside functions."""
 
 import ast
 from pathlib import Path

@@ -18,7 +18,7 @@ NAMES = ("a.png", "b.png", "c.png", "d.png")
 
 @pytest.fixture(params=["one file system", "no second names", "another file system"])
 def into(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where files go; it is not there yet."""
+    """Destination of files, not existing yet."""
     if request.param == "another file system":
         other = Path("/dev/shm")
         if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:

@@ -1,4 +1,4 @@
-"""What surrounds the nodes: texts, help pages, translations, example workflows, and the links of every page.
+"""Everything around the nodes: texts, help pages, translations, example workflows, and the links of every page.
 
 Covers: every input and output is explained; the ruler knows every prompt; locales have the keys of the nodes, and
 English their texts; the saved workflows fit the nodes; help pages have an example and a picture; no link leads nowhere;
@@ -57,16 +57,17 @@ WHOLE_CLIP = "clip-vit-large-patch14.safetensors"
 DVAE = "dall-e.safetensors"
 DALLE = "dalle.safetensors"
 CONTROLS = ("fixed", "increment", "decrement", "randomize")
-"""What the front end's widget behind a seed may say."""
+"""Possible values of the front end's widget after a seed."""
 MAX_PICTURE_BYTES = 60_000
 MAX_PICTURE_WIDTH = 360
 """Pixels. The panel that shows help pages is hardly wider."""
 MAX_THUMBNAIL_BYTES = 50_000
 """They are 400 pixels wide, and all of them go with every download from the Comfy Registry."""
 TITLE_HEIGHT = 30
-"""Of a node on the canvas, above its position."""
+"""Height of a node's title on the canvas, above its position."""
 COMPILED = set("{}|@")
-"""What the front end takes for its message syntax in display names and descriptions, and before 1.47 in tooltips."""
+"""Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
+tooltips."""
 
 pytestmark = pytest.mark.usefixtures("folders")
 
@@ -121,7 +122,7 @@ def test_every_node_and_all_that_goes_in_and_out_is_explained(node_id: str) -> N
 
 
 def english(node_id: str) -> dict[str, Any]:
-    """What the node's class says, in the form of a locale; texts that a locale cannot hold are left to the class."""
+    """Texts of the node's class in the form of a locale; those a locale cannot hold are left to the class."""
     node = NODE_CLASS_MAPPINGS[node_id]
     texts = {
         "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
@@ -289,7 +290,7 @@ def pictures(page: Path) -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """Anchors that GitHub makes from a page's headings."""
     result: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?) *$", without_code_blocks(page), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -1,4 +1,5 @@
-"""What a new scheme, syntax or node needs beside its code: places that CONTRIBUTING.md lists and no other test watches.
+"""Requirements of a new scheme, syntax or node besides its code: places listed in CONTRIBUTING.md and covered by no
+other test.
 
 Other tests find missing translations, help pages and example workflows; these find tables and lists in which a name was
 forgotten.
@@ -36,7 +37,7 @@ def page(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below a heading, up to the next."""
+    """Text below a heading, up to the next."""
     return re.split(r"^#+ ", text.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 

@@ -1,4 +1,4 @@
-"""What the Comfy Registry, the index of the WebUI and readers are told of the project: one version, one address."""
+"""Data about the project for the Comfy Registry, the WebUI's index and readers: one version, one address."""
 
 from __future__ import annotations
 

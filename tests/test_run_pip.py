@@ -165,7 +165,7 @@ def test_what_is_not_there_after_all_is_named_and_nothing_is_called_ready(projec
 
 
 def test_versions_are_asked_of_the_environment(project: Project) -> None:
-    """Where pip does nothing at all and says that all is well."""
+    """Needed because pip can do nothing at all and report success."""
     project.next_version()
     pip = next((project.folder / ".venv").rglob("site-packages/pip"))
     start = pip / "__main__.py"

@@ -19,7 +19,7 @@ CONTROLS = {
     "control_pickle": {"pickle.find_class", "open"},  # its payload opens a file to write
     "control_write": {"open"},
 }
-"""What the hook sees of actions that hostile input must not cause."""
+"""Events the hook sees for actions that hostile input must not cause."""
 
 
 def events(folder: Path, control: str = "") -> set[str]:

@@ -1,4 +1,4 @@
-"""What starting imports: no torch where a command needs none, and nothing foreign where a host loads the pack."""
+"""Imports at start: no torch if a command needs none, and nothing foreign when a host loads the pack."""
 
 import argparse
 import json
@@ -115,7 +115,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def companions() -> set[str]:
-    """What the packages that are needed import in turn."""
+    """Imports of the required packages."""
     code = f"import {', '.join(sorted(NEEDED))}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
     return {*run_python(code).stdout.split()} - NEEDED
 

@@ -1,4 +1,4 @@
-"""What commands print of hostile prompts and file names: escapes on a terminal, the very text in a file or a pipe."""
+"""Output of commands for hostile prompts and file names: escapes on a terminal, the exact text in a file or a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would go wrong on Windows, as far as another system can tell: consoles, names of files, files held open, ports.
+"""Problems on Windows that other systems can detect: consoles, file names, files held open, ports.
 
 Nothing here has run on Windows. Its consoles are stood in for by streams of their encodings, its paths by
 `PureWindowsPath`, and a file that it would refuse to replace by one that is still mapped into memory.
@@ -64,7 +64,7 @@ class Console:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding=encoding))
 
     def run(self, *arguments: str) -> str:
-        """What a command writes, which succeeds."""
+        """Output of a command, which succeeds."""
         assert main(arguments) == 0, self.err.getvalue()
         sys.stdout.flush()
         return self.out.getvalue().decode(self.encoding)
@@ -220,7 +220,7 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
 
 LISTED = ("glob", "rglob", "iterdir")
 ORDERED = ("commands", "dalle", "encoder", "output", "training", "weighting")
-"""Where the order of files decides what is computed or written."""
+"""Folders where the order of files decides what is computed or written."""
 
 
 def unordered(tree: ast.Module) -> Iterator[int]:

@@ -55,13 +55,13 @@ class Reference:
 
     @torch.no_grad()
     def features(self, pixels: Tensor, ids: Sequence[Sequence[int]] = ((49406, 49407),)) -> tuple[Tensor, Tensor]:
-        """Of images and of texts, each of length 1."""
+        """Features of images and texts, of unit length."""
         output = self._model(input_ids=torch.tensor(ids), pixel_values=pixels)
         return output.image_embeds, output.text_embeds
 
     @property
     def scale(self) -> float:
-        """What cosines are multiplied by."""
+        """Factor of cosines."""
         return self._model.logit_scale.exp().item()
 
 

@@ -66,7 +66,7 @@ TOO_MANY_ROWS = {"prefix_image": torch.zeros(1, HEIGHT, WIDTH, 3), "prefix_rows"
 
 
 def sampled(hosted: Any, text: str = CAPTION, **changed: Any) -> dict[str, Any]:
-    """What the node gives; widgets that are not named as they are placed."""
+    """Result of the node; widgets not named have their default values."""
     given = {"count": 2, "seed": 5, "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changed}
     return node("DalleSample").sample(hosted, text, **given)
 

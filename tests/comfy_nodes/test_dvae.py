@@ -53,7 +53,7 @@ def some_images(count: int, height: int = 24, width: int = 16, channels: int = 3
 
 
 def mosaic(ids: Tensor) -> Tensor:
-    """What tokens have to be decoded to, ``[b, h, w, 3]``."""
+    """Expected decoding of tokens, ``[b, h, w, 3]``."""
     return palette()[ids].repeat_interleave(4, 1).repeat_interleave(4, 2)
 
 

@@ -1,4 +1,4 @@
-"""What the ruler shows while a prompt is typed for a text encoder other than CLIP, with a fake of the host's tokenizer.
+"""The ruler while a prompt is typed for a text encoder other than CLIP, with a fake of the host's tokenizer.
 
 In a real ComfyUI it is compared with what a run shows: tests/hosts/inprocess_beyond.py.
 """

@@ -12,7 +12,7 @@ from .test_by_host import TextClip
 
 TEXT = "a (red:1.5) cat (dog:-2)"
 WEIGHTS = [1.0, 1.5, 1.0, -2.0, 1.0]
-"""Of its words and of the end."""
+"""Weights of its words and of the end."""
 
 
 class RowWeights(TextClip):

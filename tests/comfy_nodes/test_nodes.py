@@ -95,7 +95,7 @@ def test_inputs_stand_in_their_permanent_order() -> None:
 
 
 def defaults(cls) -> dict:
-    """What a node dropped into a graph has in its widgets."""
+    """Widget values of a node dropped into a graph."""
     values = {}
     for name, (kind, options) in cls.INPUT_TYPES()["required"].items():
         if isinstance(kind, list):

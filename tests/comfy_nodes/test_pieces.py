@@ -1,4 +1,4 @@
-"""Where in a text the tokens and the vectors of embeddings stand for a text encoder, on a tokenizer of words.
+"""Positions of tokens and embedding vectors in a text for a text encoder, on a tokenizer of words.
 
 In a real ComfyUI rows are compared with the host's: tests/hosts/inprocess_beyond.py.
 """

@@ -46,7 +46,7 @@ def choices() -> list[Any]:
 
 
 def given_to(name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """What the host gives to a node."""
+    """Inputs that the host passes to a node."""
     links = {
         "CLIP": FakeClip(towers=("clip_l", "clip_g") if "SDXL" in name else ("clip_l",)),
         "IMAGE": torch.zeros(1, 8, 8, 3),

@@ -1,4 +1,4 @@
-"""Which rows are a word's in text encoders that are no CLIP, on a tokenizer whose tokens are words.
+"""Rows by word in text encoders other than CLIP, on a tokenizer whose tokens are words.
 
 The host's own tokenizers are tested in tests/hosts.
 """

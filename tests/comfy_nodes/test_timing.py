@@ -1,4 +1,4 @@
-"""Where between a sampler's steps a timed prompt changes, by ComfyUI's rules and Stable Diffusion's noise levels."""
+"""Changes of a timed prompt between a sampler's steps, by ComfyUI's rules and Stable Diffusion's noise levels."""
 
 import math
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ LEVELS = levels_in_float32()
 
 
 def percent_to_sigma(percent: float) -> float:
-    """What ComfyUI makes of a percentage for Stable Diffusion; hosts.md and its documentation state the rule."""
+    """ComfyUI's conversion of a percentage for Stable Diffusion, by the rule in hosts.md and its documentation."""
     if percent <= 0:
         return 999999999.9
     if percent >= 1:

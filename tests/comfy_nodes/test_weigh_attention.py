@@ -43,7 +43,7 @@ def run(clip=None, text=PROMPT, syntax="comfy", how="bias", strength=1.0, model=
 
 
 def unweighted(clip, text):
-    """What the node for unweighted rows gives."""
+    """Result of the node for unweighted rows."""
     return node("TextEncode").encode(clip, text, **BASE | {"scheme": "unweighted"})["result"][0]
 
 

@@ -73,7 +73,7 @@ def palette_dvae() -> DVAE:
 
 
 def nearest_colors(images: torch.Tensor) -> torch.Tensor:
-    """What `palette_dvae` has to find, by other means: ``[b, 3, h, w]`` to ``[b, h / 4, w / 4]``."""
+    """Expected result of `palette_dvae`, computed differently: ``[b, 3, h, w]`` to ``[b, h / 4, w / 4]``."""
     means = nn.functional.avg_pool2d(images.double(), 4).movedim(1, -1)
     return torch.cdist(means.flatten(0, 2), palette().double()).argmin(1).view(means.shape[:3])
 

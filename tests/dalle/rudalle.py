@@ -61,7 +61,7 @@ def their_mask(kind: str, text_length: int, side: int, kernel_size: int = 11) ->
 
 
 def their_schedule(num_layers: int) -> list[str]:
-    """Which mask their transformer gives each layer."""
+    """Mask of each layer in their transformer."""
     transformer = rudalle("transformer").DalleTransformer
     names = {"row_mask": "row", "col_mask": "column", "conv_mask": "convolutional"}
     empty = transformer.__new__(transformer)
@@ -81,7 +81,8 @@ SIZES = {
     "image_tokens_per_dim": 8,
     "image_vocab_size": 13,
 }
-"""Of their model. The last of 7 layers has the convolutional mask, and with 8 columns the variants' masks differ."""
+"""Sizes of their model. The last of 7 layers has the convolutional mask, and with 8 columns the variants' masks
+differ."""
 
 
 def formula_state(num_layers: int = SIZES["num_layers"], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

@@ -53,7 +53,7 @@ def test_encoder_and_decoder_equal_those_of_openai_to_the_bit(config: DVAEConfig
 
 
 def test_what_openais_package_gave_once_comes_out_again() -> None:
-    """Where the package itself is not installed, too."""
+    """Runs even if the package itself is not installed."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     ours = DVAE(TINY)
     set_by_formula(ours.encoder)

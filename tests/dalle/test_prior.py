@@ -177,7 +177,7 @@ def test_tokens_that_do_not_fit_are_refused() -> None:
 
 
 def full_logits(prior: Prior, text: Tensor, tokens: Tensor) -> Tensor:
-    """Of the next token, without a cache."""
+    """Logits of the next token, without a cache."""
     image = torch.zeros(len(tokens), CONFIG.num_image_tokens, dtype=torch.long)
     image[:, : tokens.shape[1]] = tokens
     return prior(text.expand(len(tokens), -1), image).image[:, tokens.shape[1]]

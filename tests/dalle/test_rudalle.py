@@ -43,7 +43,7 @@ def both(prior: Prior, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expected(variant: MaskVariant, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """What their model says of the second to the last piece of the text, and of all tokens of the image."""
+    """Their model's logits of the second to the last piece of the text, and of all tokens of the image."""
     if variant == "rudalle-v2":  # the start is one position more; what the last token says is cut off
         return logits[:, 1:TEXT, :TEXTS], logits[:, TEXT:, TEXTS:]
     return logits[:, : TEXT - 1, :TEXTS], logits[:, TEXT - 1 : -1, TEXTS:]
@@ -69,7 +69,7 @@ def test_logits_equal_those_of_rudalle(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_rudalle_gave_once_comes_out_again(variant: MaskVariant) -> None:
-    """Where the package itself is not installed, too."""
+    """Runs even if the package itself is not installed."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))[variant]
     text, image = both(ours(variant, formula_state()), formula_ids())
     assert text.flatten()[::11].tolist() == pytest.approx(recorded["text"], abs=2e-5)

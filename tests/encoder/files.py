@@ -30,7 +30,7 @@ OTHER_TENSORS = {
     "model.diffusion_model.out.weight": torch.zeros(3),
     "first_stage_model.decoder.weight": torch.zeros(3),
 }
-"""What else such files have in them."""
+"""Other tensors in such files."""
 
 
 def write(path: Path, tensors: Tensors) -> Path:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from ..libraries import library
 
 SMALL_IMAGE_TOWER = {"image_size": 32, "layers": 1, "width": 64, "patch_size": 16}
-"""Of no concern for texts, but a model of open_clip has one."""
+"""Irrelevant for texts, but required by a model of open_clip."""
 
 
 class TextStates(NamedTuple):
-    """What open_clip's text tower computes."""
+    """Output of open_clip's text tower."""
 
     hidden_states: list[Tensor]
     """H_0 to H_N, each ``[b, s, d]``, none of them normed."""

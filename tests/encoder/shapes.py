@@ -38,7 +38,7 @@ VISION = VisionConfig(
 NUM_READ = 12
 """Positions that training computes: no caption is longer, and what stands behind EOS changes nothing before it."""
 NUM_PICTURES = 10
-"""Of each caption, all different."""
+"""Pictures per caption, all different."""
 NUM_STEPS = 500
 BATCH = 128
 

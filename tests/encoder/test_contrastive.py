@@ -261,7 +261,7 @@ def joint_batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def run_rank(rank: int, folder: Path) -> None:
-    """What one of the processes does: its half of the joint batch, in each way that the tests below ask for."""
+    """Work of one process: its half of the joint batch, in each way that the tests below need."""
     options: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(seconds=100)}
     store = distributed.FileStore(str(folder / "store"), RANKS)  # pyright: ignore[reportPrivateImportUsage]
     distributed.init_process_group(store=store, rank=rank, world_size=RANKS, **options)
@@ -312,7 +312,7 @@ load("test_contrastive", test).run_rank(rank, folder)
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each process found."""
+    """Results of each process."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")
     folder, this = tmp_path_factory.mktemp("ranks"), Path(__file__).resolve()

@@ -1,4 +1,4 @@
-"""Which layer each model family conditions on."""
+"""The layer each model family conditions on."""
 
 from dataclasses import replace
 

@@ -53,7 +53,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(to
 
 
 def test_a_shorter_batch_has_the_gradients_of_the_full_length() -> None:
-    """What stands behind EOS changes nothing before it, so training computes no padding."""
+    """Nothing after EOS affects what is before it, so training computes no padding."""
     model = seeded_text_model(TEXT).double()
     ids = torch.full((3, 77), 49407)
     ids[:, 0] = 49406

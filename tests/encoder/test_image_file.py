@@ -44,7 +44,7 @@ def saved(kind: str, mode: str = "RGB", **options: object) -> bytearray:
 
 
 def refusal(path: Path, data: bytes) -> str:
-    """What is said of a file, behind its name."""
+    """Message about a file, after its name."""
     path.write_bytes(data)
     with pytest.raises(ValueError) as caught:
         open_image(path)

@@ -1,4 +1,4 @@
-"""What is remembered: how much, for how long, and how it is found."""
+"""The cache of an encoder: its size, lifetime and keys."""
 
 import threading
 from collections.abc import Iterator

@@ -66,7 +66,7 @@ def test_layers_have_the_masks_that_rudalle_gives_them() -> None:
 
 
 def test_what_rudalle_gave_once_comes_out_again() -> None:
-    """Where the package itself is not installed, too."""
+    """Runs even if the package itself is not installed."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     names = {name_of(kind, sizes): our_mask(kind, *sizes) for kind in KINDS for sizes in SIZES}
     assert {name: digest(mask) for name, mask in names.items()} == recorded["masks"]

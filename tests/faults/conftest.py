@@ -1,4 +1,4 @@
-"""What several kinds of faults are tried on."""
+"""Fixtures shared by tests of several kinds of faults."""
 
 import gc
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is freed is freed at once: nothing of a failed encoding waits in a cycle."""
+    """Objects are freed immediately: nothing of a failed encoding waits in a cycle."""
     gc.collect()
     gc.disable()
     yield

@@ -52,12 +52,12 @@ class FailingAt(TorchFunctionMode):
         return result
 
     def num_alive(self) -> int:
-        """How many of the tensors that were made are still held by somebody."""
+        """Number of tensors created that are still referenced."""
         return sum(made() is not None for made in self.made)
 
 
 def num_operations(work: Callable[[], Any]) -> int:
-    """How many operations of PyTorch some work takes."""
+    """Number of PyTorch operations in some work."""
     with FailingAt() as mode:
         work()
     return mode.count

@@ -40,7 +40,7 @@ NUM_SLOW = 200
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the route takes of aiohttp and ComfyUI; its streams are asyncio's own, as aiohttp's are read alike."""
+    """The parts of aiohttp and ComfyUI that the route uses; streams are asyncio's own, as aiohttp's are read alike."""
     aiohttp, paths = ModuleType("aiohttp"), ModuleType("folder_paths")
     aiohttp.__dict__["web"] = SimpleNamespace(
         json_response=lambda data=None, status=200, text="": (status, data or json.loads(text))

@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
         {name: tensor + 0.1 for name, tensor in model.state_dict().items()}, assign=True
     ),
 }
-"""What a host or a program may do with a model between two encodings, by name."""
+"""Changes that a host or a program may make to a model between two encodings, by name."""
 
 
 @pytest.mark.parametrize("name", CHANGES)

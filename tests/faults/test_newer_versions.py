@@ -32,7 +32,7 @@ def menus_of(name: str) -> list[str]:
 
 
 def given_to(name: str) -> dict[str, Any]:
-    """What a workflow may give to a node, each menu at its default."""
+    """Inputs that a workflow may pass to a node, each menu at its default."""
     inputs = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
     towers = ("clip_l", "clip_g") if "SDXL" in name else ("clip_l",)
     links = {"CLIP": fake_comfy.FakeClip(towers=towers), "IMAGE": torch.zeros(1, 8, 8, 3)}

@@ -42,7 +42,7 @@ def restless() -> Iterator[None]:
 
 
 def at_once(work: Callable[[int], Any], number: int = NUM_THREADS) -> list[Any]:
-    """What some work gives in several threads that start together, each with its own number."""
+    """Results of some work in several threads that start together, each with its own number."""
     start, results = threading.Barrier(number), [None] * number
     errors: list[BaseException] = []
 

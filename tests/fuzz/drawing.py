@@ -41,7 +41,7 @@ class Draw:
         return as_text(self.take(len(self._data)))
 
     def value(self) -> Any:
-        """What JSON can hold, and numbers that it should not."""
+        """Values that JSON can hold, and numbers that it should not."""
         kind = self.number(11)
         if kind == 0:
             return [self.value() for _ in range(self.number(3))]

@@ -19,7 +19,7 @@ from ..encoder.files import hugging_face, openclip, transformers_5
 from .drawing import Draw
 
 BITS = {"F32": 32, "F16": 16, "BF16": 16, "F64": 64, "I64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6}
-"""Of a number; of other types 8."""
+"""Bits per number; 8 for other types."""
 DTYPES = (*BITS, "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F99", "")
 SIZES = (0, 1, 2, 3, 64, 65, 77, 128, 1001, 8193, 49408, 64_000_000, 2**31, 2**63, 2**64, -1)
 LENGTHS = (0, 1, 7, 100_000_001, 2**31, 2**63, 2**64 - 1)

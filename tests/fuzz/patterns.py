@@ -27,9 +27,9 @@ OPTIONAL = frozenset(("gradio", "aiohttp", "accelerate"))
 """Modules that need one of these are read where it is installed."""
 
 CHARACTERS = "a1 \\()[]<>:|'\",.+-=_*/\t\n\r\f2AZzéе猫\u0301\x00\ud800"
-"""What a repeat is fed with: of those that a pattern never tells apart one, as far as the repeat takes it."""
+"""Input of a repeat: one character of each set that a pattern never distinguishes, if the repeat accepts it."""
 ENDS = ("", "\x00", "\n", "a", "猫")
-"""What may keep a match from ending well."""
+"""Endings that may keep a match from succeeding."""
 
 
 class Use(NamedTuple):

@@ -1,4 +1,4 @@
-"""How the processor time of a call grows with its text: unlike steps of the interpreter, it has that of `re` in it."""
+"""Growth of a call's processor time with its text: unlike steps of the interpreter, it includes that of `re`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeText = Callable[[int], str]
 
 
 def most_growth(short: int, long: int) -> float:
-    """How much longer a longer text may take: threefold for twice as much, where four would be quadratic."""
+    """Largest allowed growth for a longer text: threefold for twice the length, where four would be quadratic."""
     times = long / short
     return max(1.5 * times, times ** log2(3))
 
@@ -43,7 +43,7 @@ def seconds(call: Call, text: str) -> float:
 
 
 def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) -> str:
-    """Where the time of a call grows more than `most_growth` for its text; empty if it never does.
+    """Lengths where the time of a call grows by more than `most_growth`; empty if there are none.
 
     Sizes ascend, so that what is quadratic or worse is found before it takes long. What looks so is measured again, a
     short and a long text in turn: a processor that is slower for a while is so for both.

@@ -72,7 +72,7 @@ PARSERS: dict[str, Reader] = {
     "embedding name": _name,
     "tokenizer": TOKENIZE,
 }
-"""What everything else begins with, and is quick."""
+"""Parsers, which run first in everything else, and are quick."""
 
 READERS: dict[str, Reader] = {
     **{f"read {syntax}": _options(syntax=syntax, normalization="length+mean") for syntax in SYNTAXES},

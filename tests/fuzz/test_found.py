@@ -1,4 +1,4 @@
-"""What fuzzing and reading the code with a fuzzer's eyes have found: one test for each, by the input that showed it."""
+"""Bugs found by fuzzing and by reading the code with a fuzzer's eyes: one test each, with the input that showed it."""
 
 import json
 import os

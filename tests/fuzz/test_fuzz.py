@@ -8,7 +8,7 @@ from .dictionary import SURROGATES, TEXTS, WORDS, seeds
 from .targets import TARGETS
 
 EXAMPLES = {"lab": 25, "checkpoint": 30, "whole_clip": 30, "reading": 60, "route": 60, "command": 60, "timed": 80}
-"""Of the targets that take longer than others."""
+"""Examples for targets that take longer than others."""
 
 LIKELY = st.lists(
     st.one_of(

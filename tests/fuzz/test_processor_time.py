@@ -62,7 +62,7 @@ def _shaped(shape: Callable[[int], str], size: int) -> str:
 
 @cache
 def texts() -> dict[str, MakeText]:
-    """What readers are fed with, most telling first."""
+    """Input of the readers, most telling first."""
     found: dict[str, MakeText] = {repr(unit): Pumped("", unit, "").text for unit in UNITS} | VARIED
     found |= {name: partial(_shaped, shape) for name, shape in SHAPES.items()}
     found |= {repr(tuple(one)): one.text for use in _patterns() for one in pumped(use.pattern)}

@@ -185,7 +185,7 @@ def reading(data: bytes) -> None:
 
 
 def conversion(data: bytes) -> None:
-    """What a conversion gives can be read, and is the same where nothing is said to be lost."""
+    """The result of a conversion can be read, and is the same if nothing is reported as lost."""
     draw = Draw(data)
     source, target = draw.pick(list(SYNTAXES)), draw.pick(TARGETS)
     text = draw.rest()

@@ -85,7 +85,7 @@ class Page:
         raise AssertionError(f"never true: {script}\n{self.state()}\n{self.driver.get_log('browser')[-10:]}")
 
     def state(self) -> Any:
-        """What is to be known of the page when waiting was in vain."""
+        """State of the page for the message after a timeout."""
         return ""
 
     def open(self) -> None:

@@ -33,7 +33,7 @@ from weighted_clip.parity.host_python import own_environment, run_in_host
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
 PACK_FOLDER = "ComfyUI weighted-clip"
-"""What our folder is called in custom_nodes: neither an identifier nor a plain word."""
+"""Name of our folder in custom_nodes: neither an identifier nor a plain word."""
 PROBE_FOLDERS = {"comfy_probe": "weighted_clip_probe", "comfy_probe_faults": "weighted_clip_probe_faults"}
 """Node packs for tests, and what they are called in custom_nodes."""
 CACHE_FOLDER = ".weighted_clip_cache"
@@ -140,7 +140,7 @@ class Result:
     """A workflow that ran."""
 
     outputs: Mapping[str, Any]
-    """What each node sent to the front end, by its id."""
+    """Output of each node to the front end, by its id."""
     cached: frozenset[str]
     """Ids of nodes that ComfyUI did not run because it remembered their outputs."""
 
@@ -156,7 +156,7 @@ class Conditioning:
 
     @property
     def hidden(self) -> torch.Tensor:
-        """Of the first entry."""
+        """Hidden states of the first entry."""
         return self.tensors["0.hidden"]
 
     def __eq__(self, other: object) -> bool:
@@ -191,9 +191,9 @@ class ComfyServer:
     log: Path
     process: subprocess.Popen[bytes]
     count: int = field(default=0)
-    """How many files the probe was asked for."""
+    """Number of files requested from the probe."""
     info: dict[str, Any] = field(default_factory=dict)
-    """What the server says of node classes."""
+    """The server's information about node classes."""
 
     def request(self, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """GET, or POST if there is data, bytes or what is sent as JSON: the status and the body, also of an error."""
@@ -266,7 +266,7 @@ class ComfyServer:
         return graph.add("WeightedCLIPTestSaveConditioning", conditioning=conditioning, file=f"probe-{self.count}")
 
     def conditioning(self, result: Result, probe: Node) -> Conditioning:
-        """What a probe saved."""
+        """Conditioning saved by a probe."""
         (path,) = result.outputs[probe.id]["conditioning"]
         with safe_open(path, "pt") as file:
             names = file.keys()  # it is no dictionary

@@ -1,4 +1,4 @@
-"""What a ComfyUI tells its page while it works, over a WebSocket: progress and previews. Standard library alone.
+"""Messages of a working ComfyUI to its page over a WebSocket: progress and previews. Standard library only.
 
 Source: RFC 6455; messages of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -24,7 +24,7 @@ _KEY = "MDEyMzQ1Njc4OWFiY2RlZg=="
 
 @dataclass
 class Messages:
-    """What came so far."""
+    """Messages so far."""
 
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Types of the messages in words, with their data."""

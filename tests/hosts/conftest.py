@@ -113,7 +113,7 @@ def server(fresh_server: tuple[ComfyServer, StockOutputs]) -> ComfyServer:
 
 @pytest.fixture(scope="session")
 def stock_before(fresh_server: tuple[ComfyServer, StockOutputs]) -> StockOutputs:
-    """What stock nodes gave before any node of ours ran."""
+    """Results of stock nodes before any node of ours ran."""
     return fresh_server[1]
 
 

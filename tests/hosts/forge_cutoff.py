@@ -1,4 +1,4 @@
-"""What the extension sd-webui-cutoff makes of prompts on Forge's own text engine, beside our binding as Cutoff.
+"""Results of the extension sd-webui-cutoff on Forge's own text engine, compared with our binding as Cutoff.
 
 Run by test_forge_cutoff.py in Forge's own Python, with its checkout as working directory:
 
@@ -34,7 +34,7 @@ LDM = {
         *("SpatialTransformer", "BasicTransformerBlock", "CrossAttention", "MemoryEfficientCrossAttention"),
     ),
 }
-"""What the extension imports of A1111's U-Net, which it does not touch."""
+"""Imports of the extension from A1111's U-Net, which it does not use."""
 COLORS = ("light blue", "red", "blue", "supercalifragilistic", "Red", "off-white")
 THINGS = (
     "cat",
@@ -121,7 +121,7 @@ class Embedder(torch.nn.Module):
         self.id_start, self.id_end, self.tokenize = engine.id_start, engine.id_end, engine.tokenize
 
     def forward(self, texts: list[str]) -> torch.Tensor:
-        """What the host makes of texts."""
+        """The host's result for texts."""
         return self.engine(texts)
 
 
@@ -148,7 +148,7 @@ def make_engine() -> Any:
 def compared(
     engine: Any, extension: Any, text: str, *, strong: bool, strength: float, scheme: str, emphasis: str = "Original"
 ) -> tuple[float, float] | str:
-    """How far ours is from Cutoff, and Cutoff from the plain encoding; or why ours refuses the prompt."""
+    """Difference of ours from Cutoff, and of Cutoff from the plain encoding; or why ours refuses the prompt."""
     from modules import shared
 
     shared.opts.data["emphasis"] = emphasis
@@ -176,7 +176,7 @@ def is_in(word: str, text: str) -> bool:
 def with_cutoff(
     engine: Any, extension: Any, text: str, words: list[str], *, strong: bool, strength: float
 ) -> torch.Tensor:
-    """What the extension makes of a text: its script, and then the host's call of the text encoder."""
+    """The extension's result for a text: its script, and then the host's call of the text encoder."""
     embedder = Embedder(engine)
     model = SimpleNamespace(model=SimpleNamespace(diffusion_model=0), first_stage_model=0, cond_stage_model=embedder)
     p = SimpleNamespace(
@@ -191,7 +191,7 @@ def with_cutoff(
 
 
 def with_ours(engine: Any, text: str, words: list[str], *, strong: bool, strength: float, scheme: str) -> torch.Tensor:
-    """What we make of it in the WebUI."""
+    """Our result in the WebUI."""
     names = ("hosts.webui.engines", "hosts.webui.swap", "weighting.encode")
     engines, swap, encode = (importlib.import_module(f"{PACKAGE}.{name}") for name in names)
     model = SimpleNamespace(text_processing_engine=engine)

@@ -1,4 +1,4 @@
-"""What Forge's own U-Net class makes of rows in pairs, beside signs written out in its cross attention.
+"""Rows in pairs in Forge's own U-Net class, compared with explicit signs in its cross attention.
 
 Run by test_forge_negpip.py in Forge's own Python, with its checkout as working directory:
 

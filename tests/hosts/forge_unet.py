@@ -1,4 +1,4 @@
-"""What Forge's own U-Net class makes of rows that the scheme ``repeat`` repeats, beside a bias in its cross attention.
+"""Rows repeated by the scheme ``repeat`` in Forge's own U-Net class, compared with a bias in its cross attention.
 
 Run by test_forge_unet.py in Forge's own Python, with its checkout as working directory:
 
@@ -36,7 +36,7 @@ def load_package(root: Path) -> None:
 
 
 def encodings() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Of each text the rows without weights, the repeated rows, and the weights, by our own encoder."""
+    """Rows of each text without weights, the repeated rows, and the weights, by our own encoder."""
     names = ("encoder.config", "encoder.files.checkpoint", "weighting.encoders")
     config, checkpoint, door = (importlib.import_module(f"{PACKAGE}.{name}") for name in names)
     model = checkpoint.seeded_text_model(config.TextConfig(hidden_dim=WIDTH, num_heads=2, num_layers=2, mlp_dim=256))

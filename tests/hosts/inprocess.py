@@ -1,4 +1,4 @@
-"""What scripts of checks share that run in ComfyUI's own Python: small text encoders, our nodes, and comparing.
+"""Helpers of check scripts that run in ComfyUI's own Python: small text encoders, our nodes, and comparisons.
 
     python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json
 
@@ -29,12 +29,12 @@ PACK = Path(sys.argv[1])
 TEXTS = ("", "a (red:1.3) cat on a (mat:0.4), oil painting", "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 18)
 OURS = "WeightedCLIPTextEncode"
 WIDTHS = {"l": 128, "g": 192, "h": 192}
-"""Of the small towers; their heads are 64 wide, as in all CLIP towers."""
+"""Widths of the small towers; their heads are 64 wide, as in all CLIP towers."""
 T5_SIZES = {"num_layers": 2, "d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 128}
 T5_SIZES_OF_SD3 = {**T5_SIZES, "num_layers": 1, "d_model": 4096, "vocab_size": 8192}
 """Stable Diffusion 3 joins its encoders at a width of 4096. The words of `TEXTS` are among T5's first 8192."""
 comparisons = 0
-"""How many times `difference` was asked, in the check that runs."""
+"""Number of calls of `difference` in the current check."""
 
 
 def make_clip(
@@ -135,7 +135,7 @@ def stock(clip: Any, text: str) -> Any:
 
 
 def run_ours(node: str, **inputs: Any) -> dict[str, Any]:
-    """What a node of ours gives; widgets that are not named have their defaults."""
+    """Result of one of our nodes; widgets not named have their defaults."""
     import nodes
 
     node_class = nodes.NODE_CLASS_MAPPINGS[node]

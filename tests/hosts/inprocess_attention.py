@@ -25,7 +25,7 @@ LATENT = (14, 22)
 Weights = dict[int, float]
 """Weight of each row that has one, as told by hand from the words of a text: BOS is row 0."""
 WEIGHTS: Weights = {2: 1.7, 6: 0.4, 8: -0.6, 9: -0.6, 11: 0.0}
-"""Of `TEXT`, a word a row."""
+"""Weights of `TEXT`, one word per row."""
 
 
 # ---- models
@@ -120,7 +120,7 @@ def written_out(family: str, how: str, *texts: tuple[Any, Weights]) -> Any:
 
 
 def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int = 3) -> torch.Tensor:
-    """What the node KSampler draws."""
+    """Output of the node KSampler."""
     import nodes
 
     latent = {"samples": torch.zeros(batch, 4, *LATENT)}
@@ -154,7 +154,7 @@ def weighed(clip: Any, text: str = TEXT, **inputs: Any) -> Any:
 
 
 def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor, name: str = "") -> float:
-    """How far ours is from the reference, which is far from what is drawn without weights."""
+    """Distance of ours from the reference, which is far from the result without weights."""
     import inprocess
 
     inprocess.comparisons += 1
@@ -406,7 +406,7 @@ def check_what_would_lose_the_weights_is_refused_in_words() -> None:
 
 
 def logged(action: Callable[[], Any]) -> list[str]:
-    """What our modules log meanwhile."""
+    """Log messages of our modules within the context."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ LATENT = (14, 22)
 """As in inprocess_attention.py: 7 by 11 patches."""
 CHANNELS = 16
 WORDS = {"red": 1.7, "mat": 0.4, "oil": -0.6, "painting": -0.6, "snow": 0.0}
-"""Of `TEXT`; each is one piece in the vocabularies of T5 and Qwen."""
+"""Words of `TEXT`; each is one piece in the vocabularies of T5 and Qwen."""
 FAMILIES = ("Flux", "Chroma", "Qwen-Image", "Z-Image")
 FILLED = ", and" * 32
 """Makes a text of Z-Image 65 to 96 tokens long, which it pads to 96, as it does the 77 patches of an image: the layers
@@ -131,7 +131,7 @@ def sampled(
     steps: int = 2,
     size: tuple[int, int] = LATENT,
 ) -> torch.Tensor:
-    """What the node KSampler draws."""
+    """Output of the node KSampler."""
     import nodes
 
     frames = () if model.model.latent_format.latent_dimensions == 2 else (1,)

@@ -32,14 +32,14 @@ from inprocess_families import (
 )
 
 OF_EVERY_HOST = ("SD 3", "SD 3.5", "SD 3 without T5", "HiDream")
-"""Of Stable Diffusion 3.5 some blocks of Medium have an attention of the image alone as well."""
+"""Families of every host. Some blocks of Stable Diffusion 3.5 Medium have an attention of the image alone as well."""
 FAMILIES = (*OF_EVERY_HOST, "Lumina 2", "Flux 2 Klein", "Flux 2")
 NEGATIVE = "a photo of a dog"
 """Its pieces are among the first of T5, of which small encoders have no more."""
 CORPUS = [PLAIN, NEGATIVE, "a dog", "a painting of a red dog in the snow on the mat"] * 4
-"""What the small vocabularies are learnt from; all words of `WORDS` are in it."""
+"""Training texts of the small vocabularies, with all words of `WORDS`."""
 LAYERS = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 128}
-"""Of the small language models."""
+"""Sizes of the small language models."""
 
 
 def families() -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def read_llama(*_: Any, **__: Any) -> Any:
 
 
 def small_sizes() -> dict[str, Any]:
-    """What the host takes for the sizes of text encoders."""
+    """Sizes in the form that the host expects for text encoders."""
     sizes: dict[str, Any] = {
         f"clip_{tower}_model_config": {
             "num_hidden_layers": 4,
@@ -295,7 +295,7 @@ def make_model(family: str) -> Any:
 
 
 def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int = 2) -> torch.Tensor:
-    """What the node KSampler draws."""
+    """Output of the node KSampler."""
     import nodes
 
     latent = {"samples": torch.zeros(batch, model.model.latent_format.latent_channels, *LATENT)}
@@ -508,7 +508,7 @@ def check_encoders_that_are_not_loaded_leave_no_gap() -> None:
 
 
 def check_every_byte_of_a_character_is_weighed() -> None:
-    """Of characters that SentencePiece has no piece for it names a place for the last byte alone."""
+    """SentencePiece gives a position only for the last byte of a character that it has no piece for."""
     clip = make_text_encoder("Lumina 2")
     report = run_ours(NODE, clip=clip, text="a (猫:2) d\u00f6g, (\U0001f600:0.5)")["result"][1]
     # <s>, a, the space, three bytes; the space, d, two bytes, g, the comma, the space, four bytes

@@ -289,7 +289,7 @@ def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:
 
 
 def told(action: Callable[[], Any]) -> dict[str, str]:
-    """What the nodes on the page are told meanwhile, by node."""
+    """Messages to the nodes on the page within the context, by node."""
     found: dict[str, str] = {}
 
     def send(event: str, data: dict[str, str], client: str) -> None:

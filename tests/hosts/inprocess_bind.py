@@ -23,7 +23,7 @@ SCHEMES = ("comfy", "unweighted", "a1111_no_norm", "masked_blend", "compel", "do
 
 
 def bound(clip: Any, text: str, phrases: str, **choices: Any) -> Any:
-    """What the node gives."""
+    """Result of the node."""
     return run_ours(BIND, clip=clip, text=text, phrases=phrases, **choices)["result"][0]
 
 
@@ -45,7 +45,7 @@ def check_a_phrase_knows_nothing_of_another() -> float:
 
 
 def check_these_words_of_a_phrase_are_all_that_is_hidden() -> float:
-    """Of the first phrase the dog knows the cat, whatever its colour."""
+    """In the first phrase the dog sees the cat, whatever its colour."""
     largest = 0.0
     for family in FAMILIES:
         clip = make_clip(family)

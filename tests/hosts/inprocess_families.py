@@ -1,4 +1,4 @@
-"""What the checks of Weigh Attention ask of every family of models, and attention written out.
+"""Checks of Weigh Attention for every family of models, and attention written out.
 
 For scripts that test_comfyui_inprocess.py runs in ComfyUI's own Python; see inprocess.py.
 """
@@ -29,7 +29,7 @@ class Toys(NamedTuple):
     written_out: Callable[..., AbstractContextManager[None]]
     """All attention of a MODEL written out, by ``how``, with weights for the rows of encodings."""
     sampled: Callable[..., torch.Tensor]
-    """What the node KSampler draws with a MODEL, a positive and a negative prompt."""
+    """Output of the node KSampler with a MODEL, a positive and a negative prompt."""
     negative: str = NEGATIVE
 
 

@@ -21,16 +21,16 @@ import torch
 from inprocess import OURS, PACK, identity, load_pack, main
 
 HEAVY = {"transformers", "gradio", "compel", "diffusers", "matplotlib", "scipy", "pandas", "torchvision"}
-"""What our pack must not load. What the host has loaded itself does not count."""
+"""Modules our pack must not load. Those loaded by the host itself do not count."""
 HOST = (
     *("nodes", "comfy.hooks", "comfy.sd", "comfy.text_encoders.sd2_clip", "execution", "server"),
     "comfy_config.config_parser",
 )
-"""What a server has loaded before packs; the last reads their pyproject.toml."""
+"""Modules that a server has loaded before packs; the last reads their pyproject.toml."""
 
 
 class Loaded(NamedTuple):
-    """What loading our pack did."""
+    """Effects of loading our pack."""
 
     changed: set[str]
     """Attributes of the host's modules and classes, and of other packages', that are not what they were."""
@@ -39,14 +39,14 @@ class Loaded(NamedTuple):
     files: set[Path]
     """Files and folders that are new, gone or written to."""
     lines: list[str]
-    """What was logged by us or of us."""
+    """Log lines by us or about us."""
     modules: set[str]
     """Packages that were not loaded before, but for ours."""
     is_random_state_kept: bool
 
 
 def snapshot() -> dict[str, Any]:
-    """What other modules could lose to a patch: each attribute of the host's modules and of the classes in them."""
+    """Attributes that a patch could change: those of the host's modules and of the classes in them."""
     host = ("comfy", "comfy_extras", "comfy_execution", "nodes", "folder_paths", "execution", "server", "node_helpers")
     others = ("torch", "torch.nn", "torch.nn.functional", "transformers", "safetensors.torch", "json", "logging")
     seen: dict[str, Any] = {"sys.path": list(sys.path), "sys.meta_path": list(sys.meta_path)}

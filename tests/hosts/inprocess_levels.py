@@ -28,7 +28,7 @@ PROMPT = "a [cat:dog:0.4] on a [mat|sofa|bed]"
 
 
 def text_of(step: int, steps: int) -> str:
-    """What `PROMPT` is at a step."""
+    """`PROMPT` at a step."""
     return f"a {'cat' if step <= int(0.4 * steps) else 'dog'} on a {('mat', 'sofa', 'bed')[(step - 1) % 3]}"
 
 

@@ -165,7 +165,7 @@ def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() ->
 
 
 def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
-    """What the command `stretch` writes, by the host's own loader."""
+    """Output of the command `stretch`, read by the host's own loader."""
     import comfy.sd
     import folder_paths
 

@@ -49,7 +49,7 @@ def load(file: str, clip_skip: int = 1) -> Any:
 
 
 def conditioning(clip: Any, node: str = OURS, **inputs: Any) -> Any:
-    """What a node of ours gives on either CLIP."""
+    """Result of one of our nodes on either CLIP."""
     return run_ours(node, clip=clip, **inputs)["result"][0]
 
 

@@ -52,7 +52,7 @@ def theirs(model: Any, clip: Any) -> tuple[Any, Any]:
 
 
 def by_theirs(family: str, text: str, negative: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is drawn with their node and the host's own encode node, and without their node."""
+    """Samples with their node and the host's own encode node, and without their node."""
     clip, model = make_clip(family), make_model(family)
     patched_model, patched_clip = theirs(model, clip)
     expected = sampled(patched_model, stock(patched_clip, text), stock(patched_clip, negative))

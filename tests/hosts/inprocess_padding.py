@@ -20,7 +20,7 @@ SDXL_OURS = "WeightedCLIPSDXLEncode"
 
 
 def rows_of_text(clip: Any, *texts: str) -> torch.Tensor:
-    """Which rows of a full conditioning are no padding in any of the texts, by the host's own tokenizer."""
+    """Rows of a full conditioning that are padding in none of the texts, by the host's own tokenizer."""
     kept: list[bool] = []
     chunks = [clip.tokenize(text)["l"] for text in texts]
     for row in range(max(map(len, chunks))):
@@ -59,7 +59,7 @@ def predicted(model: Any, conditioning: Any) -> torch.Tensor:
 
 
 def sampled(model: Any, positive: Any, negative: Any) -> tuple[torch.Tensor, int]:
-    """What the node KSampler draws in four steps, and how many passes through the U-Net that took."""
+    """Output of the node KSampler in four steps, and the number of passes through the U-Net."""
     import nodes
 
     passes = 0

@@ -25,7 +25,7 @@ def remembering(clip: Any, mebibytes: int = 64) -> Any:
 
 
 def calls_of(clip: Any) -> list[int]:
-    """How many chunks the host's own model is given from now on, call by call."""
+    """Number of chunks passed to the host's own model from now on, call by call."""
     calls: list[int] = []
     towers = [module for module in clip.cond_stage_model.modules() if hasattr(module, "text_model")]
     towers[0].register_forward_pre_hook(

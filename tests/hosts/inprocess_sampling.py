@@ -1,4 +1,4 @@
-"""What the checks of timed prompts share: a small Stable Diffusion 1, and a spy on its denoiser.
+"""Helpers of the checks of timed prompts: a small Stable Diffusion 1, and a spy on its denoiser.
 
 For scripts that test_comfyui_inprocess.py runs in ComfyUI's own Python; see inprocess.py.
 """
@@ -19,13 +19,13 @@ TextAt = Callable[[int, int], str]
 
 
 class Call(NamedTuple):
-    """What the denoiser was asked in one call."""
+    """Input of the denoiser in one call."""
 
     sigma: float
     positives: tuple[torch.Tensor, ...]
     """Cross-attention tensor of each positive entry that took part."""
     guided: torch.Tensor
-    """What guidance made of its answers: the image expected."""
+    """Result of guidance from its answers: the expected image."""
     unguided: torch.Tensor
     """Its answer for the negative prompt."""
     positive: torch.Tensor
@@ -63,7 +63,7 @@ def make_model() -> Any:
 
 
 def sigmas_of(model: Any, scheduler: str, steps: int, denoise: float = 1.0) -> torch.Tensor:
-    """What the node BasicScheduler gives."""
+    """Output of the node BasicScheduler."""
     from comfy_extras.nodes_custom_sampler import BasicScheduler
 
     # in 0.3.64 it is no class method yet
@@ -124,7 +124,7 @@ class Encodings:
 
 
 def text_at(entries: Sequence[Sequence[Any]], call: int, counter: str) -> str:
-    """Which text a call of the denoiser uses.
+    """Text used by a call of the denoiser.
 
     Args:
         entries: ``[last step, text]``, steps counted from 1, as in the case files.

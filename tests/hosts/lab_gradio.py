@@ -83,7 +83,7 @@ def serve(port: int) -> None:
 
 
 def call_handlers() -> dict[str, Any]:
-    """What each handler of the page gives, by name."""
+    """Result of each handler of the page, by name."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.weighting.encode import EncodeOptions
 

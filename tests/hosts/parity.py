@@ -14,9 +14,9 @@ class Row:
     """One line of the page."""
 
     required: str
-    """What the test asks for."""
+    """Requirement of the test."""
     cases: int = 0
-    """How many comparisons it covers."""
+    """Number of comparisons it covers."""
     largest: float = 0.0
     """Largest absolute difference of any of them."""
     smallest: float = float("inf")
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass
 class Figures:
-    """What was measured in each host."""
+    """Measurements in each host."""
 
     about: dict[str, str] = field(default_factory=dict)
     """Versions and revisions, in words."""

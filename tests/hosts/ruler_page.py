@@ -49,7 +49,7 @@ class RulerPage(Page):
         self.run(COUNT_REQUESTS)
 
     def state(self) -> Any:
-        """What the rulers show."""
+        """State of the rulers."""
         return f"rulers: {self.shown()}"
 
     def set(self, setting: str, value: Any) -> None:
@@ -99,7 +99,7 @@ class RulerPage(Page):
         self.run("await app.queuePrompt(0)")
 
     def shown(self) -> list[dict[str, Any]]:
-        """What each ruler shows."""
+        """Text shown by each ruler."""
         return self.run(READ)
 
     def wait_for(self, *, ruler: int = 0, **wanted: Any) -> dict[str, Any]:

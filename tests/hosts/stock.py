@@ -1,4 +1,4 @@
-"""What ComfyUI's own nodes give, which our pack must not change."""
+"""Results of ComfyUI's own nodes, which our pack must not change."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ WAYS = {
     "out of a subgraph": f"{MULTILINE} link(source, reader); wrap(source);",
     "out of one, into another": f"{MULTILINE} link(source, reader); wrap(source); wrap(reader);",
 }
-"""How a text comes to the node: scripts that end with it linked."""
+"""Ways in which a text reaches the node: scripts that end with it linked."""
 READ_PROMPT = """
 const { output } = await app.graphToPrompt();
 let text = Object.values(output).find((node) => node.class_type === 'WeightedCLIPInspect').inputs.text;

@@ -1,4 +1,4 @@
-"""What people search for finds the right nodes, by the search of a real ComfyUI's page."""
+"""Common search terms find the right nodes, by the search of a real ComfyUI's page."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def stock_and_ours(
 
 
 def encode(server: ComfyServer, class_type: str, text: str = TEXT, *, clip: Any = None, **choices: Any) -> Conditioning:
-    """What a node makes of a text, on the checkpoint's CLIP."""
+    """Result of a node for a text, on the checkpoint's CLIP."""
     graph = Graph()
     _, checkpoint_clip, _ = add_checkpoint(graph)
     if class_type != "CLIPTextEncode":

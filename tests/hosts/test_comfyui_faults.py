@@ -27,7 +27,7 @@ NODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def encode_all(server: ComfyServer, number: int) -> list[Conditioning]:
-    """What each node makes of the text now; with another number ComfyUI remembers none of it."""
+    """Current result of each node for the text; with another number ComfyUI caches none of it."""
     graph = Graph()
     _, clip, _ = add_checkpoint(graph, number=number)
     nodes = [
@@ -60,7 +60,7 @@ def assert_same(figures: Figures, subject: str, measured: list[Conditioning], ex
 
 @pytest.fixture(scope="module")
 def before(server: ComfyServer) -> list[Conditioning]:
-    """What each node made of the text at first."""
+    """First result of each node for the text."""
     return encode_all(server, number=10)
 
 

@@ -179,7 +179,7 @@ SUBJECTS = {
     "check_cutoff_takes_rows_from_texts_with_underscores": "Bind Phrases as Cutoff, small: rows, with texts with _",
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
-"""What a check compares, in the words of docs/evidence/parity.md."""
+"""Subjects of comparison of each check, in the words of docs/evidence/parity.md."""
 LIMITS = {check: 1e-5 for check in SUBJECTS if re.search("native|masked_keys|a_bias", check)} | {
     "check_weighed_attention_equals_one_written_out": 1e-5,
     "check_weighed_joint_attention_equals_one_written_out": 1e-5,
@@ -230,7 +230,7 @@ ON_FLUX = ("check_rows_of_embeddings_are_counted_and_weighed",)
 
 @pytest.fixture(scope="module")
 def outcomes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, dict[str, Any]]]:
-    """What each check of a script found; a script is run once."""
+    """Results of each check of a script; a script is run once."""
     found: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def outcome(script: Path) -> dict[str, dict[str, Any]]:

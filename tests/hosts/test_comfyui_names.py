@@ -1,4 +1,4 @@
-"""What a prompt names in a real ComfyUI: LoRA tags and embeddings of A1111, beside the stock nodes that load them."""
+"""Names in prompts in a real ComfyUI: A1111's LoRA tags and embeddings, compared with stock nodes that load them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def more_embeddings(models: Path) -> None:
 
 
 def conditionings(server: ComfyServer, graph: Graph, *nodes: Any) -> list[Conditioning]:
-    """What some nodes made."""
+    """Results of some nodes."""
     probes = [server.probe(graph, node) for node in nodes]
     result = server.run(graph)
     return [server.conditioning(result, probe) for probe in probes]

@@ -26,7 +26,7 @@ SUBJECTS = {
     "check_weigh_attention_by_negpip_draws_what_theirs_draws": "Weigh Attention at negpip on SD1 and SDXL",
     "check_anima_draws_what_theirs_draws": "Weigh Attention at negpip on Anima",
 }
-"""What is compared with CLIP NegPip, in the words of docs/evidence/parity.md."""
+"""Subjects of comparison with CLIP NegPip, in the words of docs/evidence/parity.md."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def found(
     other_pack: Callable[[str, Figures], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, dict[str, Any]]:
-    """What each check found."""
+    """Results of each check."""
     if not (host.folder / "comfy" / "ldm" / "anima").is_dir():
         pytest.skip(f"{PACK} wants a newer ComfyUI")
     theirs = other_pack(PACK, figures)

@@ -34,8 +34,8 @@ TEXT = "a red cat on a mat"
 KEEP = 3
 COUNT = 8
 SIDE = 56
-"""Of the tiny model's images, in pixels: those of this size are not resized, so that scores compare to the last digit
-that the node writes."""
+"""Side of the tiny model's images, in pixels: those of this size are not resized, so that scores agree to the last
+digit shown by the node."""
 CLOSE = 6e-5
 """Scores are written with four digits."""
 SHAPES = "clip_vision/learned-shapes.safetensors"
@@ -303,7 +303,7 @@ def learned(server: ComfyServer) -> str:
 
 @pytest.mark.slow
 def test_a_model_that_has_learned_finds_the_picture_of_a_text(server: ComfyServer, learned: str) -> None:
-    """Of eight pictures that it never saw, those that their captions name; with the image resized on the way."""
+    """Finds, among eight pictures that it never saw, those named by their captions; the image is resized on the way."""
     from ..encoder.shapes import picture_of, split
 
     shapes = split()[1][:COUNT]

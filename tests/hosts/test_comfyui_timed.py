@@ -48,7 +48,7 @@ def add_timed_picture(server: ComfyServer, graph: Graph, text: str, counter: str
 
 
 def conditioning(server: ComfyServer, text: str, **inputs: Any) -> Conditioning:
-    """What the node makes of a text."""
+    """Result of the node for a text."""
     graph = Graph()
     _, clip, _ = add_checkpoint(graph)
     probe = server.probe(graph, server.add_ours(graph, A1111, clip=clip, text=text, **inputs))
@@ -69,7 +69,7 @@ LATER = {f"[{CAT}:{DOG}:1]": f"[{CAT}:{DOG}:2]"}
 
 @pytest.fixture(scope="module")
 def pictures(server: ComfyServer) -> dict[tuple[str, str], np.ndarray]:
-    """What each text gives, by text and counter."""
+    """Picture for each text and counter."""
     wanted = [(text, WRITTEN) for text in (*CHANGING, *UNCHANGING, *LATER, *LATER.values())]
     wanted += [(text, WEBUI) for text in LATER]
     graph = Graph()

@@ -65,7 +65,7 @@ class Other(scripts.Script):
 
 @pytest.fixture(scope="session")
 def bare(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Generation]:
-    """What the WebUI makes of every request without our extension, and of the first one again at the end."""
+    """Results of every request in the WebUI without our extension, with the first one repeated at the end."""
     with running_webui(webui_host, webui_models, tmp_path_factory.mktemp("bare") / "data", with_ours=False) as server:
         with pytest.raises(APIError, match="'weighted clip' not found"):
             server.txt2img(TEXT, script=OFF)

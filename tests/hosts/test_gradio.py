@@ -53,14 +53,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a process that leaves its temporary files in a folder of ours."""
+    """Environment of a process that leaves its temporary files in one of our folders."""
     offline = {"GRADIO_ANALYTICS_ENABLED": "False", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return {**own_environment(), **offline, "no_proxy": "127.0.0.1,localhost", "TMPDIR": str(folder)}
 
 
 @pytest.fixture(scope="module")
 def results(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the handlers gave there."""
+    """Results of the handlers there."""
     folder = tmp_path_factory.mktemp("gradio")
     arguments = [SCRIPT, ROOT, folder / "results.json"]
     done = run_in_host(python, arguments, folder=folder, environment=environment(folder), seconds=SECONDS)

@@ -35,12 +35,12 @@ TEXTS = (
 )
 """Without weights, which hosts give different meanings."""
 MOVED = 0.1
-"""What training moves hidden states by at least, as a share of their length, so that an ignored file is noticed."""
+"""Minimum change of hidden states by training, as a share of their length, so that an ignored file is noticed."""
 
 
 @pytest.fixture(scope="session")
 def trained(webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    """What two runs of the command wrote; for all hosts the same."""
+    """Output of two runs of the command, the same for all hosts."""
     library("accelerate")
     library("peft")
     folder = tmp_path_factory.mktemp("trained")
@@ -49,7 +49,7 @@ def trained(webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def moved(before: torch.Tensor, after: torch.Tensor) -> float:
-    """How far hidden states have moved, as a share of their length."""
+    """Change of hidden states, as a share of their length."""
     return float((after - before).norm() / before.norm())
 
 
@@ -94,7 +94,7 @@ ENCODERS = {
     "LoRA": Encoder(load_lora, MERGED, "Trained LoRA in Load LoRA"),
 }
 COMPLAINTS = ("clip missing", "lora key not loaded", "NOT LOADED", "NOT MERGED", "ERROR")
-"""What ComfyUI's log says of a file that does not fit. Keys that it does not know it passes over in silence."""
+"""Text in ComfyUI's log about a file that does not fit. It ignores unknown keys silently."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def files(server: ComfyServer, trained: Trained) -> Files:
 
 
 def weights_in_comfyui(server: ComfyServer, encoder: Encoder, name: str) -> dict[str, torch.Tensor]:
-    """What the node Save CLIP writes: the weights that were loaded, with the updates of a LoRA added to them."""
+    """Output of the node Save CLIP: the loaded weights, with the updates of a LoRA added."""
     told = len(server.log_text())
     graph = Graph()
     graph.add("CLIPSave", clip=encoder.clip(graph), filename_prefix=name)
@@ -192,7 +192,7 @@ def test_comfyui_encodes_and_draws_with_what_was_trained(
 
 
 class Made(NamedTuple):
-    """What Forge made of one of `TEXTS`."""
+    """Forge's result for one of `TEXTS`."""
 
     hidden: torch.Tensor
     picture: np.ndarray
@@ -218,7 +218,7 @@ def forge(
 
 @pytest.fixture(scope="module")
 def made(forge: WebUIServer) -> Mapping[str, list[Made]]:
-    """Of all texts, by the checkpoint alone, and with what was trained."""
+    """Results for all texts, with the checkpoint alone, and with the trained files."""
 
     def make(file: str | None, suffix: str = "") -> list[Made]:
         forge.request("/sdapi/v1/options", {"forge_additional_modules": [] if file is None else [file]})

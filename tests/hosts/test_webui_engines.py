@@ -22,7 +22,7 @@ SECONDS = 300
 
 @pytest.fixture(scope="session")
 def outcomes(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each check found: nothing, or a traceback."""
+    """Result of each check: nothing, or a traceback."""
     if webui_host.kind != "A1111":
         pytest.skip("Forge has one class of engine for all models, which test_forge.py runs")
     base = tmp_path_factory.mktemp("engines") / "data"

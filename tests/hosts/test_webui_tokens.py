@@ -24,7 +24,7 @@ CAUSES: dict[str, Callable[[str], bool]] = {
     # its contractions are looked for in any case, and in any case ſ is an s: "'ſt" is the word "'s" to it, and then "t"
     "a long s behind an apostrophe": lambda prompt: "'ſ" in ftfy.fix_text(prompt),
 }
-"""Why prompts may differ, each with what it takes in a prompt."""
+"""Allowed causes of differences, each with a test of the prompt."""
 MOST = 0.001
 """Part of the prompts that may differ for one cause."""
 ODD = (

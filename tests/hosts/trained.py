@@ -1,4 +1,4 @@
-"""What ``train`` makes of the text encoder of the hosts' checkpoint: one trained in full, and one with a LoRA.
+"""The text encoder of the hosts' checkpoint trained by ``train``: once in full, and once with a LoRA.
 
 Both are runs of the command on a whole CLIP of full size, whose text encoder is that of make_checkpoint.py, so that the
 LoRA belongs to that checkpoint. The rates are such that two steps move the hidden states a good way.

@@ -186,7 +186,7 @@ def draw(module: torch.nn.Module) -> None:
 
 
 def stock(model: Any, texts: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """What the host makes of texts."""
+    """The host's result for texts."""
     from modules.prompt_parser import SdConditioning
 
     cond = model.get_learned_conditioning(SdConditioning(texts, width=64, height=64))
@@ -195,7 +195,7 @@ def stock(model: Any, texts: tuple[str, ...]) -> dict[str, torch.Tensor]:
 
 
 def weighted(model: Any, texts: tuple[str, ...], **choices: Any) -> dict[str, torch.Tensor]:
-    """What we make of them."""
+    """Our result for texts."""
     engines = ours("hosts.webui.engines").engines_of(model)
     options = ours("weighting.encode").EncodeOptions(**{"syntax": "a1111", "quirks": True, **choices})
     with ours("hosts.webui.swap").swapped(engines, options):

@@ -32,13 +32,13 @@ from weighted_clip.parity.host_python import own_environment, run_in_host
 from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder
 
 EXTENSION_FOLDER = "weighted-clip"
-"""What our folder is called in extensions."""
+"""Name of our folder in extensions."""
 PROBE_FOLDER = "forge_probe"
 TITLE = "weighted clip"
 """Our script in the API: its title in lower case."""
 PROBE_TITLE = "weighted clip probe"
 LORA_TAG = Path(LORA).stem
-"""What a prompt calls the LoRA of make_checkpoint.py."""
+"""Name in prompts of the LoRA of make_checkpoint.py."""
 KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section")
 """Built-in extensions that take part in what is tested; all others are switched off."""
 FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "embeddings": "embeddings"}
@@ -59,7 +59,7 @@ ON_THE_CPU = {
     "Forge Classic": ("--always-cpu", "--all-in-fp32"),
     "A1111": ("--use-cpu", "all", "--no-half", "--precision", "full", "--do-not-download-clip"),
 }
-"""What makes each compute on the CPU in float32."""
+"""Arguments that make each compute on the CPU in float32."""
 
 
 class APIError(AssertionError):
@@ -74,7 +74,7 @@ class APIError(AssertionError):
 
 @dataclass(frozen=True)
 class Step:
-    """What a sampling step was given."""
+    """Input of a sampling step."""
 
     cond: torch.Tensor
     """``[parts of the prompt, positions, dim]``."""
@@ -83,19 +83,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the probe saw of a generation."""
+    """Observations of the probe about a generation."""
 
     steps: tuple[Step, ...]
     schedules: Mapping[str, tuple[tuple[int, torch.Tensor], ...]]
     """Last step and conditioning, in turn; by ``pass.image.part`` or ``pass.image.negative``, all counted from 0."""
     comments: str
-    """What the page shows below the picture."""
+    """Text shown by the page below the picture."""
     samples: torch.Tensor | None
-    """What was sampled: the latents of all pictures; None behind hires. fix."""
+    """Samples: the latents of all pictures; None after hires. fix."""
 
     @property
     def conds(self) -> tuple[torch.Tensor, ...]:
-        """What the first part of the first picture's prompt became, in turn."""
+        """Conditioning of the first part of the first picture's prompt, in turn."""
         return tuple(cond for _, cond in self.schedules["0.0.0"])
 
     @property
@@ -106,7 +106,7 @@ class Seen:
 
     @property
     def uncond(self) -> torch.Tensor:
-        """What the negative prompt of the first picture became."""
+        """Conditioning of the first picture's negative prompt."""
         ((_, uncond),) = self.schedules["0.0.negative"]
         return uncond
 
@@ -139,13 +139,13 @@ class WebUIServer:
     log: Path
     process: subprocess.Popen[bytes]
     start_seconds: float = 0
-    """How long it took to start."""
+    """Time it took to start."""
     count: int = 0
-    """How many files the probe was asked for."""
+    """Number of files requested from the probe."""
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://127.0.0.1:{self.port}"
 
     def request(self, path: str, data: Any = None) -> Any:
@@ -282,7 +282,7 @@ def running_webui(
 
 
 def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
-    """What a program of ours found in Forge's own Python, without a server; it is given our pack and a file to write.
+    """Result of one of our programs in Forge's own Python, without a server; it gets our pack and an output file.
 
     Args:
         host: The Forge.

@@ -1,4 +1,4 @@
-"""What a process takes while it works on: memory at points of the run, and whether it grows."""
+"""Resources of a running process: memory at points of the run, and whether it grows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Point(NamedTuple):
     """A process at one point of a run."""
 
     step: int
-    """How much was done by then."""
+    """Number of steps done."""
     value: float
-    """What is watched."""
+    """Observed value."""
 
 
 class Growth(NamedTuple):
-    """How something grew between the steady parts of a run."""
+    """Growth between the steady parts of a run."""
 
     early: float
     """Median over its second fifth; the first one is warming up."""
     late: float
     """Median over its last fifth."""
     slope: float
-    """Of the straight line nearest to all points but those of the first fifth, for each step."""
+    """Slope per step of the straight line nearest to all points except those of the first fifth."""
 
     @property
     def total(self) -> float:
@@ -38,7 +38,7 @@ class Growth(NamedTuple):
 
 
 def resident_bytes(process_id: int | str = "self") -> int:
-    """What a process has in physical memory now, but for pages of files, which the system takes and gives at will."""
+    """Resident memory of a process, without file pages, which the system takes and gives at will."""
     for line in (PROC / str(process_id) / "status").read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "RssAnon":
@@ -47,7 +47,7 @@ def resident_bytes(process_id: int | str = "self") -> int:
 
 
 def growth(points: Sequence[Point]) -> Growth:
-    """How the values grew; at least five points, evenly spread.
+    """Growth of the values; needs at least five evenly spread points.
 
     >>> growth([Point(step, 7.0 + 2 * step) for step in range(10)])
     Growth(early=12.0, late=24.0, slope=2.0)

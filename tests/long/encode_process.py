@@ -90,7 +90,7 @@ class Watched:
         self.highest = max(self.highest, sum(memory.num_bytes for memory in self.memories.values()))
 
     def check_bytes(self) -> None:
-        """What a memory counts is what its entries keep alive."""
+        """The bytes counted by a cache are those its entries keep alive."""
         for name, memory in self.memories.items():
             tensors = [tensor for entry in list(memory._entries.values()) for tensor in entry]
             alive = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors if tensor.numel()}
@@ -114,7 +114,7 @@ def encode_drawn(drawn: Drawn, encoder: TextEncoder) -> dict[str, np.ndarray]:
 
 
 def point(step: int, watched: Watched) -> dict[str, int]:
-    """What there is now, once all that can go has gone."""
+    """Current state, after everything that can be freed is freed."""
     gc.collect()
     resident = 0
     if sys.platform == "linux":

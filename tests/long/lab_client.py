@@ -81,7 +81,7 @@ class Client:
         self._session = uuid.uuid4().hex[:11]
 
     def ask(self, name: str, *values: Any) -> list[Any]:
-        """What a handler answers that does not wait in the queue; states of the session are given as None."""
+        """Answer of a handler that does not wait in the queue; session states are passed as None."""
         answer = self._lab.request("POST", f"/gradio_api/run/{name}", self._event(name, values))
         return json.loads(answer)["data"]
 

@@ -73,7 +73,7 @@ def about(**versions: str) -> str:
 
 
 def course_table(unit: str, courses: Mapping[str, Sequence[Point]], scales: Mapping[str, float]) -> str:
-    """What was watched, at ten points of the run.
+    """Observed values at ten points of the run.
 
     Args:
         unit: What steps are, such as ``encodings``.
@@ -90,7 +90,7 @@ def course_table(unit: str, courses: Mapping[str, Sequence[Point]], scales: Mapp
 
 
 def resident_growth(points: Sequence[Point], unit: str) -> str:
-    """How memory grew, in a sentence."""
+    """Growth of memory, in a sentence."""
     grown = growth(points)
     return (
         f"Memory: {grown.early / MEBIBYTE:,.0f} MiB in the second fifth, {grown.late / MEBIBYTE:,.0f} MiB in the last: "
@@ -99,5 +99,5 @@ def resident_growth(points: Sequence[Point], unit: str) -> str:
 
 
 def counted_growth(name: str, grown: Growth) -> str:
-    """How a number grew, in a sentence."""
+    """Growth of a number, in a sentence."""
     return f"{name}: {grown.early:,.0f} in the second fifth, {grown.late:,.0f} in the last."

@@ -23,7 +23,7 @@ WORDS = (  # noqa: SIM905
 RECENT = 40
 """Prompts that may come again while they are still remembered."""
 STEPS = 8
-"""Of a sampler, for prompts that change with the steps."""
+"""Steps of a sampler, for prompts that change with the steps."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Queued:
     graph: Graph
     end: End
     kind: str
-    """What it is, for the count."""
+    """Kind, for the count."""
     message: str = ""
     """Part of what the host says of a failure."""
     probes: list[Node] = field(default_factory=list)
@@ -153,7 +153,7 @@ def _read_only(server: ComfyServer, draw: random.Random) -> Queued:
 
 
 def _faulty(server: ComfyServer, draw: random.Random) -> Queued:
-    """What a user may do wrong, and an error in the host's encoder."""
+    """Possible mistakes of a user, and an error in the host's encoder."""
     graph = Graph()
     _, clip, _ = add_checkpoint(graph)
     faults: dict[str, Callable[[], tuple[End, str, Node]]] = {

@@ -30,7 +30,7 @@ TIMES = 10
 """A scheme that multiplies by a ratio of two small means brings rounding out, ours and PyTorch's: so many times as far
 from the numbers in float64 as PyTorch's own pass in float32 is for its worst prompt ours may be for its worst."""
 WAYS = ("fresh", "plain", "exact")
-"""What the long-lived process is compared with."""
+"""Encodings that the long-lived process is compared with."""
 MAX_OBJECTS = 300
 """That Python may have more of in the end; one left behind by each encoding would be thousands."""
 MAX_MEBIBYTES = 16
@@ -71,16 +71,16 @@ def encoded(job: Job, way: str, folder: Path) -> dict[str, Any]:
 
 
 class Difference(NamedTuple):
-    """Of a prompt's encodings made in several ways: the largest of all numbers."""
+    """Differences between encodings of a prompt made in several ways: the largest over all numbers."""
 
     number: int
-    """Of the prompt."""
+    """Number of the prompt."""
     from_fresh: float
-    """Of the process that has lived long, from one with nothing remembered."""
+    """Difference of the long-lived process from one with an empty cache."""
     from_exact: float
-    """Of the same, from the encoder that neither shares nor remembers, in float64."""
+    """Difference of the same from the encoder in float64 that neither shares nor caches."""
     of_plain: float
-    """Of that encoder in float32, from itself in float64."""
+    """Difference of that encoder in float32 from itself in float64."""
 
 
 def differences(folder: Path) -> list[Difference]:
@@ -98,7 +98,7 @@ def _away(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 def _told(found: list[Difference]) -> str:
-    """What came of the comparison, as a list."""
+    """Results of the comparison, as a list."""
     num_equal = sum(one.from_fresh == 0 for one in found)
     worst = max(found, key=lambda one: one.from_exact)
     usual = median(one.from_exact for one in found), median(one.of_plain for one in found)

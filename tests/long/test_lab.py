@@ -32,7 +32,7 @@ OPTIONS = (
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step", "bind", "bind_rest"),
     *("bind_strength", "bind_hide", "bind_words"),
 )
-"""What handlers take behind the prompt, in their order."""
+"""Arguments of handlers after the prompt, in order."""
 SEED = 3
 CLOSE = 1e-5
 CLOSE_OF_RATIOS = 1e-4
@@ -43,11 +43,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Input:
-    """What a user of the page has typed and chosen."""
+    """Input typed and chosen by a user of the page."""
 
     text: str
     values: tuple[Any, ...]
-    """Of `OPTIONS`."""
+    """Values of `OPTIONS`."""
     target: str
     schemes: tuple[str, str]
 
@@ -57,7 +57,7 @@ class Input:
         return self.text, *self.values
 
     def typed(self) -> list[str]:
-        """What stands in the box on the way to the whole prompt."""
+        """Contents of the box while the whole prompt is typed."""
         return [self.text[: len(self.text) * part // 4] for part in (1, 2, 3, 4)]
 
 
@@ -78,16 +78,16 @@ def draw_inputs(count: int) -> list[Input]:
 
 @dataclass
 class Record:
-    """What all users together have seen."""
+    """Observations of all users together."""
 
     lab: Lab
     every: int
     """After so many answers memory is looked at."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Of each answer, by what was asked."""
+    """Seconds for each answer, by kind of request."""
     resident: list[Point] = field(default_factory=list)
     differences: list[float] = field(default_factory=list)
-    """Of each exported file from the first of that input."""
+    """Difference of each exported file from the first of that input."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _count: int = 0
 
@@ -111,7 +111,7 @@ class Answers:
     plain: dict[str, Any]
     """By what was asked; the same whenever it is asked."""
     file: bytes
-    """What was exported."""
+    """The exported file."""
 
 
 def study(client: Client, given: Input, record: Record) -> Answers:
@@ -213,7 +213,7 @@ def together(work: Callable[[int], None], count: int) -> None:
 
 @dataclass(frozen=True)
 class Visits:
-    """What is done."""
+    """The visits made."""
 
     clients: int
     rounds: int

@@ -1,4 +1,4 @@
-"""What the runs are judged by, and the page they write."""
+"""Criteria for the runs, and the page they write."""
 
 import mmap
 from pathlib import Path

@@ -28,9 +28,9 @@ COUNT = 500
 BATCH = 10
 """Queued at once; then memory is looked at."""
 AGAIN = 30
-"""Of the first workflows, that are queued once more in the end."""
+"""Number of first workflows that are queued again at the end."""
 CLOSE = 1e-4
-"""Of what is remembered and encoded again in other batches, and then multiplied by a ratio of means."""
+"""Tolerance for results that are cached and encoded again in other batches, and then multiplied by a ratio of means."""
 MAX_MEBIBYTES = 64
 """That the server may have grown by; one encoding left behind by each workflow would be 115."""
 SECONDS = 120
@@ -47,7 +47,7 @@ class Evening:
 
     server: ComfyServer
     num_sleeps: int = 0
-    """How often a layer had slept when the last interrupted workflow ended."""
+    """Number of times a layer had slept when the last interrupted workflow ended."""
 
     def run(self, batch: Sequence[Queued]) -> list[list[Conditioning]]:
         """Queue workflows together, and see that each ends as it shall: what their probes saved."""
@@ -97,7 +97,7 @@ class Evening:
         assert self.server.request("/interrupt", b"")[0] == 200
 
     def sleeps(self) -> int:
-        """How often a layer has slept so far."""
+        """Number of times a layer has slept so far."""
         return self.server.log.read_text(encoding="utf-8", errors="replace").count(ASLEEP)
 
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 FONT = "NotoColorEmoji.ttf"
-"""Of Google's Noto, under the SIL Open Font License; Debian has it as fonts-noto-color-emoji."""
+"""Font of Google's Noto, under the SIL Open Font License; Debian has it as fonts-noto-color-emoji."""
 SIDE = 144
-"""Of a picture, in pixels; the font's own are 136 wide and 128 high."""
+"""Side of a picture, in pixels; the font's own are 136 wide and 128 high."""
 _SIZE = 109
 """The one size that the font has."""
 

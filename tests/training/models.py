@@ -50,7 +50,7 @@ def accelerator():
 
 
 def gradients(model: Towers, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
-    """Of a batch in parts, on one of perhaps several processes."""
+    """Gradients of a batch in parts, on one of possibly several processes."""
     groups_of(model, Rates())
     model.zero_grad()
     ours = accelerator()

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run, as its own reader finds it."""
+"""TensorBoard's view of a run, read by its own reader."""
 
 from __future__ import annotations
 

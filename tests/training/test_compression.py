@@ -23,7 +23,7 @@ Gradients = dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes has found."""
+    """Results of two processes."""
     folder = tmp_path_factory.mktemp("compression")
     done = launched(2, PROCESS, folder)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What is written at another strength than it was trained: the weights from before and a share of their change."""
+"""Weights written at another strength than trained: the initial weights plus a share of their change."""
 
 from __future__ import annotations
 

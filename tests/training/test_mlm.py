@@ -49,7 +49,7 @@ def long_captions(count: int) -> Tensor:
 
 
 def shares(before: Tensor, after: Tensor, is_mask: Tensor, labels: Tensor) -> list[float]:
-    """Of all tokens those that are chosen; of these the masked, the replaced and the kept ones."""
+    """Shares: chosen of all tokens; masked, replaced and kept of the chosen ones."""
     chosen = labels != IGNORED
     assert labels[chosen].equal(before[chosen])
     assert after[~chosen].equal(before[~chosen])

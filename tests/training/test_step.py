@@ -120,7 +120,7 @@ def test_parts_of_a_scale_that_is_frozen() -> None:
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    """What each of several processes found."""
+    """Results of each of several processes."""
     folder = tmp_path_factory.mktemp("ranks")
     done = launched(request.param, PROCESS, folder)
     assert done.returncode == 0, done.stderr

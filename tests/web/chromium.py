@@ -87,7 +87,7 @@ class _Pipe:
 
     def __init__(self, source: int, target: int) -> None:
         self.events: list[dict[str, Any]] = []
-        """What the browser told without being asked."""
+        """Unsolicited messages of the browser."""
         self._source = source
         self._target = target
         self._left = b""

@@ -138,7 +138,7 @@ class LabPage:
             time.sleep(0.05)
 
     def count_line(self) -> str:
-        """What stands below the chips."""
+        """Line below the chips."""
         return self.tab.run("return document.querySelector('.wcr-bar')?.innerText ?? ''")
 
     def wait_until_read(self, text: str, seconds: float = SECONDS) -> None:
@@ -151,11 +151,11 @@ class LabPage:
         )
 
     def text(self, name: str) -> str:
-        """What is to be read in a component."""
+        """Visible text of a component."""
         return self.tab.run(f"return {SHOWN_TEXT}", name)
 
     def value(self, name: str) -> str:
-        """What is in a text box."""
+        """Content of a text box."""
         return self.tab.run(
             "return document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`)?.value ?? ''", name
         )

@@ -1,4 +1,6 @@
-"""What the stand-alone lab refuses, as an ASGI application of its own. test_lab_page.py asks the real server."""
+"""Requests refused by the stand-alone lab, tested as a separate ASGI application. test_lab_page.py asks the real
+server.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ EVIL = "https://evil.example"
 
 
 def answered(method: str, *, kind: str = "http", path: str = "/", **headers: str) -> tuple[list[Any], list[Any]]:
-    """What comes of a request: what reached the application, and all messages to the client."""
+    """Result of a request: the input of the application, and all messages to the client."""
     reached: list[Any] = []
     sent: list[Any] = []
 

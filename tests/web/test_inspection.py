@@ -25,7 +25,7 @@ NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 
 
 def asked(text: object, node: object = "WeightedCLIPTextEncode", **values: object) -> dict:
-    """What the page asks."""
+    """The page's request."""
     return {"node": node, "text": text, "values": values}
 
 

@@ -25,7 +25,7 @@ def prompt(text: str, options: EncodeOptions = A1111) -> ReadPrompt:
 
 
 def heights(markup: str, kind: str) -> list[int]:
-    """Of the bars of a kind, in percent, by token."""
+    """Heights of the bars of a kind, in percent, by token."""
     found = re.findall(rf"<span class='weighted-clip-{kind}'>(.*?)</span>", markup)
     return [int(bar[1]) if (bar := re.search("height: ([0-9]+)%", one)) else 0 for one in found]
 

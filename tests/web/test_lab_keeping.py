@@ -1,4 +1,4 @@
-"""What the stand-alone lab keeps in the browser for the next time: by reload, by a link, and never on the server."""
+"""State kept in the browser by the stand-alone lab: across reloads, in a link, and never on the server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lab(tmp_path: Path) -> Iterator[LabPage]:
 
 
 def kept(lab: LabPage) -> dict[str, Any]:
-    """What the page's address holds."""
+    """State in the page's address."""
     return json.loads(unquote(lab.tab.run("return location.hash.slice(1)")) or "{}")
 
 

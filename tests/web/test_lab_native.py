@@ -235,7 +235,7 @@ def test_nothing_is_fetched_without_being_asked_for(hub) -> None:
 
 
 def in_cache(folder: Path, revision: str) -> Path:
-    """Where Hugging Face's cache has the file of a revision."""
+    """Path of a file of a revision in Hugging Face's cache."""
     return make(folder / "models--openai--clip-vit-large-patch14" / "snapshots" / revision / "model.safetensors")
 
 
@@ -282,7 +282,7 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 
 
 class Served(list):
-    """What the command would have served."""
+    """Arguments that the command would have served the lab with."""
 
     def __call__(self, source, listening, *, open_browser: bool, dvae: object, dalle: object) -> None:
         assert dvae is dalle is None  # none was asked for

@@ -267,7 +267,7 @@ def test_exported_file_says_what_it_is(handlers: Handlers) -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a lab with random weights of full size, as the command starts it."""
+    """Address of a lab with random weights of full size, as started by the command."""
     if sys.platform == "win32":
         pytest.skip("it is ended by a signal that Windows does not have")
     command = [sys.executable, "-P", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0"]

@@ -19,7 +19,7 @@ def row(*found: RowChange | None, name: str = "comfy", message: str = "") -> Sch
 
 
 def is_color(image: Image.Image, color: style.Color) -> np.ndarray:
-    """Which pixels have a colour, ``[height, width]``."""
+    """Pixels of a colour, ``[height, width]``."""
     return (np.asarray(image) == color).all(-1)
 
 

@@ -46,7 +46,7 @@ def figures(markup: str) -> dict[str, np.ndarray]:
 
 
 def mosaic(ids: torch.Tensor, times: int) -> np.ndarray:
-    """What tokens decode to, every pixel repeated."""
+    """Decoding of tokens, with every pixel repeated."""
     return palette()[ids[0]].repeat_interleave(4 * times, 0).repeat_interleave(4 * times, 1).numpy()
 
 

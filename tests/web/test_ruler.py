@@ -83,7 +83,7 @@ def views_of(text: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """What the page draws, by name."""
+    """Drawings of the page, by name."""
     vectors = views_of("an embedding:easy cat")
     (chip,) = (one for one in vectors[0]["chunks"][0]["chips"] if one["ids"] == ["easy[0]"])
     chip |= {"ids": [f"easy[{i}]" for i in range(3)], "note": "×3"}
@@ -128,7 +128,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     running: list[str]
     """Texts that wait for their answer."""
     num_running: list[int]
-    """How many did, each time."""
+    """Number that ran, each time."""
 
     def translate_path(self, path: str) -> str:
         if path.startswith("/comfyui/"):
@@ -164,7 +164,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What the page wrote down."""
+    """Results written by the page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser ({', '.join(BROWSERS)}): apt-get install chromium")
@@ -202,7 +202,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 
 def changes() -> list[tuple[str, int, int, str, dict[str, float]]]:
-    """What `reweighted` of weights.js is called with."""
+    """Arguments for `reweighted` of weights.js."""
     weighed = [(text, word, syntax) for text, word, wanted in WEIGHED for syntax in wanted]
     places = [(text, text.index(word), syntax) for text, word, syntax in (*weighed, *UNWEIGHED)]
     places.append(("a <lora:ink:0.8:te=1> cat", 5, "a1111"))
@@ -225,7 +225,7 @@ def as_json(data: Any) -> str:
 
 @pytest.fixture(scope="module", params=THEMES)
 def drawn(request: pytest.FixtureRequest, served: dict[str, Any]) -> dict[str, Any]:
-    """What was drawn in one theme, by case."""
+    """Drawings in one theme, by case."""
     return served["cases"][request.param]
 
 

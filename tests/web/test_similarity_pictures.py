@@ -160,7 +160,7 @@ def test_thumbnails_stand_above_their_columns() -> None:
 
 
 def _box(picture: Image.Image, color: style.Color) -> tuple[int, int, int, int]:
-    """What the pixels of a colour span."""
+    """Bounding box of the pixels of a colour."""
     is_color = (np.asarray(picture) == color).all(-1)
     box = Image.fromarray((is_color * 255).astype(np.uint8)).getbbox()
     assert box is not None

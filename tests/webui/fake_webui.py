@@ -74,7 +74,7 @@ class Database:
 
 
 class Engine:
-    """What the two hosts' engines have in common."""
+    """Common parts of the two hosts' engines."""
 
     chunk_length, id_start, id_end, id_pad, comma_token = 75, BOS, EOS, EOS, 267
 
@@ -262,7 +262,7 @@ class Generation:
         return caches[0][1]
 
     def sample(self, noise: Tensor, only: int | None = None) -> Tensor:
-        """What a U-Net makes of prompt and negative prompt, together or of one of them."""
+        """A U-Net's result for prompt and negative prompt, together or for one of them."""
         conds = [self.c[0], self.uc[0]] if only is None else [(self.c[0], self.uc[0])[only]]
         return self.model.unet(noise, context=torch.cat(conds))
 

@@ -58,7 +58,7 @@ def axis(plot: ModuleType, title: str) -> AxisOption:
 
 
 def cells(plot: ModuleType, p: fake.Generation, title: str, values: list[str]) -> list[fake.Generation]:
-    """What the host makes of one axis: a copy of the generation for each value."""
+    """The host's cells for one axis: a copy of the generation for each value."""
     one = axis(plot, title)
     assert one.confirm is not None
     one.confirm(p, values)

@@ -47,7 +47,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def written_out(unet: UNet, x: Tensor, rows: Tensor, signs: Tensor) -> Tensor:
-    """What is drawn if the values of rows are multiplied by signs."""
+    """Expected result if the values of rows are multiplied by signs."""
     cross, own = unet.block["attn2"], unet.block["attn1"]
     return attended(cross.to_q(x), cross.to_k(rows), cross.to_v(rows) * signs[:, None]) + own(x, x)
 

@@ -15,7 +15,7 @@ CUT = "a (cat on a mat"
 
 
 def info_of(generation: fake.Generation) -> dict[str, Any]:
-    """What the API's ``info`` holds in the end."""
+    """Final content of the API's ``info``."""
     processed = SimpleNamespace(extra_generation_params=generation.extra_generation_params)
     report(generation, processed)
     return processed.extra_generation_params

@@ -1,4 +1,4 @@
-"""What weights do in attention, against a softmax written out in float64."""
+"""Effect of weights in attention, compared with a softmax written out in float64."""
 
 import math
 
@@ -14,7 +14,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def read(effects: list[RowEffect]) -> torch.Tensor:
-    """What queries read where rows have these effects, through PyTorch's own softmax."""
+    """Attention output of queries for rows with these effects, through PyTorch's own softmax."""
     bias = torch.tensor([effect.bias for effect in effects], dtype=torch.float64)
     factor = torch.tensor([effect.factor for effect in effects], dtype=torch.float64)
     shares = torch.softmax(random(QUERIES, ROWS) + bias, dim=-1)

@@ -29,7 +29,7 @@ def encoded(text: str = TEXT, encoder=None, **options) -> EncodedPrompt:
 
 
 def theirs(hidden: list[int], text: str = TEXT) -> torch.Tensor:
-    """What transformers makes of the text with some positions hidden from all others, ``[77, dim]``."""
+    """transformers' result for the text with some positions hidden from all others, ``[77, dim]``."""
     ids = list(read_prompt(text, EncodeOptions(), default_tokenizer()).chunks[0].ids)
     mask = torch.ones(1, 77, dtype=torch.long)
     mask[0, hidden] = 0

@@ -31,7 +31,7 @@ def test_words_outside_of_phrases_are_seen() -> None:
 
 
 def test_a_word_hidden_in_one_phrase_changes_no_other_row_of_another() -> None:
-    """What the first phrase says besides is seen, and what is hidden is not: green for red changes nothing."""
+    """Other words of the first phrase are seen, and hidden ones are not: green for red changes nothing."""
     texts = ("a red cat and a blue dog", "a green cat and a blue dog", "a red bird and a blue dog")
     red, green, bird = (
         encoded(text, bind=f"{text[2:].split(' and')[0]}\nblue dog", bind_hide="these words", bind_words=word).hidden[0]
@@ -45,7 +45,7 @@ GIRL = "a cute girl, pink hair, red shoes"
 
 
 def rows_of(text: str) -> torch.Tensor:
-    """What transformers makes of a text, ``[77, dim]``."""
+    """transformers' result for a text, ``[77, dim]``."""
     ids = list(read_prompt(text, EncodeOptions(syntax="none"), default_tokenizer()).chunks[0].ids)
     return transformers_text_model(MODEL)(torch.tensor([ids])).last_hidden_state[0]
 

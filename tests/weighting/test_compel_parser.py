@@ -29,7 +29,7 @@ def parser() -> Iterator[Any]:
 
 
 def by_compel(parser: Any, text: str) -> dict[str, Any]:
-    """What it makes of a prompt, in the form of the case file.
+    """Its result for a prompt, in the form of the case file.
 
     Raises:
         Exception: What it raises.
@@ -150,7 +150,7 @@ def quotations(draw: st.DrawFn, depth: int) -> str:
 
 @st.composite
 def targets(draw: st.DrawFn, depth: int) -> str:
-    """What an operator can act on."""
+    """Possible targets of an operator."""
     kind = draw(st.sampled_from(["word", "brackets", "quotes"] if depth else ["word"]))
     if kind == "word":
         return draw(st.sampled_from(WORDS))

@@ -24,7 +24,7 @@ from ..libraries import library
 from ..toy import toy_encode
 
 LIKE_IT = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
-"""What the pipelines' way of reading is called here."""
+"""The pipelines' way of reading, in our options."""
 TOWERS = {
     "sd": {"clip_l": Reader(default_tokenizer())},
     "sdxl": {"clip_l": Reader(default_tokenizer()), "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0))},

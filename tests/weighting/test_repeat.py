@@ -39,7 +39,7 @@ def codes(encoded: EncodedPrompt) -> list[str]:
 
 
 def counts_by_hand(weights: list[str], steps: int) -> list[int]:
-    """How often rows stand, in exact fractions of the weights as typed; the last number is that of weight 1."""
+    """Repetitions of rows, in exact fractions of the weights as typed; the last number is that of weight 1."""
     half = Fraction(1, 2)
     counts = [max(1, floor(Fraction(w) * steps + half)) if Fraction(w) > 0 else 0 for w in [*weights, "1"]]
     divisor = gcd(*counts)

@@ -149,7 +149,7 @@ def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
 
 
 SIGNS = 'ab ()[]\\:.,1-+"=\n'
-"""Of all syntaxes; random texts are made of them."""
+"""Signs of all syntaxes; random texts are made of them."""
 
 bracket_soup = st.lists(
     st.sampled_from(

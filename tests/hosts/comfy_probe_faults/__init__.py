@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 ASLEEP = "WeightedCLIPTestFaultyClip sleeps"
-"""What the server's log then says."""
+"""Line in the server's log at that time."""
 
 
 class WeightedCLIPTestFaultyClip:
