@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "PIL")
-"""What is imported of the packages in requirements.txt. That another module is missing is our own error."""
+"""Imports of the packages in requirements.txt. A missing other module is our own error."""
 
 
 ROOT = Path(__file__).resolve().parent

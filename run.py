@@ -52,7 +52,7 @@ STAMP = VENV / "weighted-clip.json"
 LEFT_OUT = {"test": "tests", "check": "tests", "bench": "benchmarks", "parity": "parity/command.py"}
 """Commands, and what each needs that the archive of the Comfy Registry leaves out."""
 TRAINING_PARTS = (["train-vae"], ["train"], ["demo"])
-"""Of the command ``dalle``: what needs the training set."""
+"""Parts of the command ``dalle`` that need the training set."""
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 PYTHON = "%d.%d" % sys.version_info[:2]
 TORCH_INDEX = {"cpu": "https://download.pytorch.org/whl/cpu", "cuda": "https://download.pytorch.org/whl/cu130"}
@@ -140,7 +140,7 @@ def commands() -> dict[str, str]:
 
 
 def help_text() -> str:
-    """What ``--help`` shows."""
+    """Text of ``--help``."""
     lines = [f"    {name:<24} {told}" for name, told in commands().items()]
     return (__doc__ or "").strip().replace("{commands}", "\n".join(lines))
 
