@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import json
 import logging
@@ -10,6 +11,7 @@ import re
 import sys
 import threading
 import unicodedata
+from collections import OrderedDict
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -37,7 +39,25 @@ OF_OTHERS = (
         logging,
     ),
     *(logging.getLogger("x"), re, re.compile("x"), re.match("x", "x"), sys, threading, unicodedata, Path("x")),
-    *({}, [], "", (), set(), b"", 0, 0.0, slice(0), type, cache(int), partial(int), Exception(), SimpleNamespace),
+    *(
+        OrderedDict,
+        hashlib,
+        hashlib.sha256(),
+        {},
+        [],
+        "",
+        (),
+        set(),
+        b"",
+        0,
+        0.0,
+        slice(0),
+        type,
+        cache(int),
+        partial(int),
+        Exception(),
+        SimpleNamespace,
+    ),
 )
 """Things whose attributes are not ComfyUI's."""
 OF_OTHERS_BY_NAME = {

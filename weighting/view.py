@@ -151,7 +151,7 @@ def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
     source, options = read.prompt.source, read.options
     has_tags = is_timed or syntax_of(options.syntax).has_tags
     taken = {*bare(source, has_comments=options.is_cleaned, has_tags=has_tags).spans}
-    taken |= {issue.span for issue in read.issues if issue.code in _TAG_ISSUES}  # compel's withLora()
+    taken |= {issue.span for issue in read.issues if issue.code in TAG_ISSUES}  # compel's withLora()
     return "".join(source[slice(*span)] for span in unmarked(len(source), sorted(taken)))
 
 

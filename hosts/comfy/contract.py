@@ -31,7 +31,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "folder_paths": (
         *("get_filename_list", "get_folder_paths", "get_full_path", "get_full_path_or_raise", "get_temp_directory"),
     ),
-    "nodes": ("LoraLoader",),
+    "comfy_execution.utils": ("get_executing_context",),
+    "nodes": ("LoraLoader", "NODE_CLASS_MAPPINGS"),
 }
 """By module, what `host` gives of it. Nothing else of ComfyUI is imported, and nothing when the pack is."""
 
@@ -65,7 +66,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
-    "server.PromptServer": ("client_id", "instance", "routes", "send_sync"),
+    "server.PromptServer": ("add_on_prompt_handler", "client_id", "instance", "routes", "send_sync"),
     # Weigh Attention: what each network is asked for
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
     "comfy.ldm.flux.model.Flux": (),
@@ -107,6 +108,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
     TOKENIZER: ("pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
+    "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
 }
 """The same for what is done without where it is not there."""
 

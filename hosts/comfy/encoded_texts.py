@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from .contract import host
+
 KEY = "weighted_clip"
 """Entry of EXTRA_PNGINFO, and so the keyword of a PNG."""
 MAX_REMEMBERED = 1000
@@ -128,9 +130,7 @@ def note_texts(extra_pnginfo: Any, texts: dict[str, str]) -> None:
     """
     if not isinstance(extra_pnginfo, dict):
         return
-    from comfy_execution.utils import get_executing_context
-
-    context = get_executing_context()
+    context = host("comfy_execution.utils").get_executing_context()
     if context is None:
         return
     kept = extra_pnginfo.get(KEY)
@@ -180,9 +180,7 @@ def _hash_of(
 
 def _counts_id(kind: Any) -> bool:
     """Whether the outputs of a class of nodes depend on the id of the node."""
-    import nodes
-
-    node = nodes.NODE_CLASS_MAPPINGS.get(kind)
+    node = host("nodes").NODE_CLASS_MAPPINGS.get(kind)
     return bool(getattr(node, "NOT_IDEMPOTENT", False)) or "UNIQUE_ID" in _hidden(node)
 
 
