@@ -9,9 +9,7 @@ r"""Division of a caption: its pieces as readable lines.
 
 from __future__ import annotations
 
-from functools import cache
-
-from ..encoder.tokenizer import END_OF_WORD, byte_symbols
+from ..encoder.tokenizer import END_OF_WORD, bytes_of
 from .pieces import Pieces
 
 
@@ -34,25 +32,8 @@ def piece_lines(pieces: Pieces, caption: str) -> list[str]:
     return lines
 
 
-def bytes_of(symbol: str) -> bytes:
-    """UTF-8 bytes of a symbol of `Pieces`, possibly only part of a character.
-
-    >>> bytes_of("crÃ¨me</w>").decode()
-    'crème'
-    """
-    return bytes(map(_bytes().__getitem__, symbol.removesuffix(END_OF_WORD)))
-
-
 def _text(part: bytes) -> str | bytes:
     try:
         return part.decode()
     except UnicodeDecodeError:  # part of a character
         return part
-
-
-@cache
-def _bytes() -> dict[str, int]:
-    """Map from each printable character to the byte it represents."""
-    symbols = byte_symbols()
-    others = iter(sorted(set(range(256)) - set(map(ord, symbols))))
-    return {symbol: ord(symbol) if ord(symbol) < 256 else next(others) for symbol in symbols}

@@ -84,7 +84,8 @@ def attention_weights(
     if not 1 <= layer <= len(blocks):
         raise ValueError(f"layer {layer} is out of range: this encoder has layers 1 to {len(blocks)}")
     check_ids(ids, model.config)
-    allowed = allowed_keys(*ids.shape, mask, is_causal=is_causal).to(ids.device).unsqueeze(1)  # [b, 1, s, s]
+    batch, length = ids.shape
+    allowed = allowed_keys(batch, length, mask, is_causal=is_causal).to(ids.device).unsqueeze(1)  # [b, 1, s, s]
     rotate = model.rotation(torch.arange(ids.shape[1]))
     hidden: Tensor = model.embeddings(ids, vectors)
     for block in blocks[: layer - 1]:

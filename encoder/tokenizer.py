@@ -150,3 +150,20 @@ def byte_symbols() -> list[str]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
+
+
+def bytes_of(symbol: str) -> bytes:
+    """What a vocabulary entry stands for, in UTF-8; that may be a part of a character.
+
+    >>> bytes_of("crÃ¨me</w>").decode()
+    'crème'
+    """
+    return bytes(map(_bytes().__getitem__, symbol.removesuffix(END_OF_WORD)))
+
+
+@cache
+def _bytes() -> dict[str, int]:
+    """The byte that each printable character stands for."""
+    symbols = byte_symbols()
+    others = iter(sorted(set(range(256)) - set(map(ord, symbols))))
+    return {symbol: ord(symbol) if ord(symbol) < 256 else next(others) for symbol in symbols}

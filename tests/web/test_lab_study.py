@@ -1,5 +1,6 @@
 """The lab without its page: tables, masks, comparisons and files, against numbers made in other ways."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.masks import chunk_masks, further_masks, mask_pictures
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
-from weighted_clip.web.lab.study import HEADERS, chunk_of, read, token_rows
+from weighted_clip.web.lab.study import HEADERS, chunk_of, ids_text, read, token_rows, totals
 from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions
 from weighted_clip.weighting.options import HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
@@ -75,15 +76,26 @@ def test_tokens_stand_in_a_table(model: NativeLabModel) -> None:
     assert table.num_more == 0
     fox = [token_id for token_id, _, _ in default_tokenizer()("🦊")]
     assert table.rows == [
-        [1, 1, 320, "a", 1.0, 1, ""],
-        [1, 2, 2368, "cat", 1.25, 2, ""],
-        *([2, place, token_id, "🦊", 0.909091, 3, ""] for place, token_id in enumerate(fox, 1)),
+        [1, 1, 320, "a", 1.0, 1, "", ""],
+        [1, 2, 2368, "cat", 1.25, 2, "", ""],
+        [2, 1, fox[0], "🦊", 0.909091, 3, "", "f0 9f a6: bytes 1 to 3 of 4 of 🦊"],
+        [2, 2, fox[1], "🦊", 0.909091, 3, "", "8a: byte 4 of 4 of 🦊"],
     ]
+
+
+def test_totals_and_ids_are_those_of_the_tokenizer(model: NativeLabModel) -> None:
+    one, two = read(model, "a red cat", A1111), read(model, "a (cat:1.25) BREAK a 🦊", A1111)
+    assert totals(one) == "3 tokens of 9 characters in 1 chunk: 3 of 75"
+    assert totals(two) == "5 tokens of 22 characters in 2 chunks: 2, 3 of 75"
+    ids = [token_id for token_id, _, _ in default_tokenizer()("a red cat")]
+    assert json.loads(ids_text(one)) == ids == [320, 736, 2368]
+    assert json.loads(ids_text(two)) == [[320, 2368], [token_id for token_id, _, _ in default_tokenizer()("a 🦊")]]
+    assert ids_text(read(model, "", A1111)) == "[]"
 
 
 def test_the_table_says_from_whom_words_are_hidden(model: NativeLabModel) -> None:
     options = EncodeOptions(hide="cat", hidden_from="padding rows only")
-    assert [row[-1] for row in token_rows(read(model, "a cat", options), 9).rows] == ["", "padding rows only"]
+    assert [row[6] for row in token_rows(read(model, "a cat", options), 9).rows] == ["", "padding rows only"]
 
 
 @given(text=st.text(max_size=60), syntax=st.sampled_from(["a1111", "comfy", "compel", "none"]), limit=st.integers(0, 8))

@@ -6,17 +6,20 @@ files.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
+from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.reading import told_here
 from ...weighting.syntax.a1111 import TIMED_READER
+from ...weighting.token_bytes import token_bytes
 from ...weighting.towers import read_for_towers
-from ...weighting.view import id_of, text_of
+from ...weighting.view import counted, id_of, text_of
 from .model import LabError, LabModel
 
-HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from")
+HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")
 """Columns of the table of tokens."""
 
 
@@ -26,7 +29,7 @@ class TokenTable(NamedTuple):
     rows: list[list[str | int | float]]
     """Rows with the columns of `HEADERS`: chunk and position from 1; the id, or an embedding's vector as in
     ``name[0]``; the text as typed; the final weight; the number of its word; the tokens it is hidden from, empty for
-    none."""
+    none; its bytes, if a character takes several tokens."""
     num_more: int
     """Number of further tokens."""
 
@@ -47,6 +50,8 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
 def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
     """Tokens of a prompt as a table with a maximum number of rows."""
     rows: list[list[str | int | float]] = []
+    tokens = [token for chunk in read.chunks for token in chunk.content]
+    parts = iter(token_bytes(tokens, default_tokenizer().symbol))
     words: dict[int, int] = {}  # those without tokens do not count
     for number, chunk in enumerate(read.chunks, 1):
         for position, token in enumerate(chunk.content, 1):
@@ -54,8 +59,24 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
             hidden_from = read.options.hidden_from if token.is_hidden else ""
             word = words.setdefault(token.word, len(words) + 1)
             text = text_of(token, read.prompt.source)
-            rows.append([number, position, id_of(token.id), text, weight, word, hidden_from])
+            part = next(parts)
+            told = "" if part is None else str(part)
+            rows.append([number, position, id_of(token.id), text, weight, word, hidden_from, told])
     return TokenTable(rows[:limit], max(0, len(rows) - limit))
+
+
+def totals(read: ReadPrompt) -> str:
+    """How many tokens, characters and chunks a prompt has, in words."""
+    counts = [chunk.num_content for chunk in read.chunks]
+    characters = len(read.prompt.source)
+    told = f"{counted(sum(counts), 'token')} of {counted(characters, 'character')} in {counted(len(counts), 'chunk')}"
+    return f"{told}: {', '.join(map(str, counts))} of {read.layout.capacity}"
+
+
+def ids_text(read: ReadPrompt) -> str:
+    """The ids of a prompt's tokens as JSON: a list for each chunk, without BOS, EOS and padding; of one, that list."""
+    ids = [[id_of(token.id) for token in chunk.content] for chunk in read.chunks]
+    return json.dumps(ids if len(ids) > 1 else ids[0], ensure_ascii=False)
 
 
 def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:

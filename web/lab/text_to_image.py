@@ -14,11 +14,10 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ...dalle.captions import bytes_of
 from ...dalle.dalle import DALLE
 from ...dalle.pieces import Pieces
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
-from ...encoder.tokenizer import END_OF_WORD
+from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
 from .images import enlarged, pixels_of
