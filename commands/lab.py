@@ -12,7 +12,7 @@ from .console import show
 from .loading import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
 if TYPE_CHECKING:
-    from ..web.lab.model import LabModel
+    from ..web.lab.shelf import Shelf
 
 
 def add_command(commands: Any) -> None:
@@ -55,7 +55,8 @@ def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     from ..web.lab.model import LabError
     from ..web.lab.server import serve
 
-    model = model_of(arguments)
+    shelf = shelf_of(arguments)
+    model = shelf.source()
     dvae = None if arguments.dvae is None else load_dvae(arguments.dvae, device=device_of(arguments))
     dalle = None if arguments.dalle is None else load_dalle(arguments.dalle, device=device_of(arguments))
     if dvae is None and dalle is not None:
@@ -65,38 +66,44 @@ def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     else:
         show(f"Weights: {model.title}")
     try:
-        serve(lambda: model, listening, open_browser=arguments.browser, dvae=dvae, dalle=dalle)
+        serve(shelf.source, listening, open_browser=arguments.browser, dvae=dvae, dalle=dalle, shelf=shelf)
     except LabError as error:
         raise ValueError(str(error)) from error
     return 0
 
 
-def model_of(arguments: argparse.Namespace) -> LabModel:
-    """The model chosen by the arguments: a file, one from a folder or Hugging Face's cache, or else random weights.
+def shelf_of(arguments: argparse.Namespace) -> Shelf:
+    """The model chosen by the arguments, and others of its folder to choose from.
+
+    It is a file, one from a folder or Hugging Face's cache, or else random weights.
 
     Args:
         arguments: Arguments of the command.
 
     Returns:
-        The model, not loaded yet.
+        The models, none of them loaded yet.
 
     Raises:
         ValueError: If it is not available.
     """
     from ..web.lab import places
     from ..web.lab.native import Settings, file_model, random_model
+    from ..web.lab.shelf import Shelf
 
     if arguments.model is not None and arguments.models is None:
         raise ValueError(f"--model {arguments.model}: say where it is with --models DIR, or use --weights FILE")
     embeddings = embedding_folders(arguments)
-    path = arguments.weights
+    path, files = arguments.weights, {}
     if arguments.models is not None:
         models = places.model_folder(arguments.models)
         path = places.chosen_file(models, arguments.model)
-        embeddings = embeddings or models.embeddings
+        embeddings, files = embeddings or models.embeddings, models.files
         for file_name, file in models.files.items():
             show(f"{'*' if file == path else ' '} {file_name}")
     elif path is None:
         path = places.hub_file(download=arguments.download)
     settings = Settings(embeddings, arguments.clip_skip, dtype_named(arguments.dtype), device_of(arguments))
-    return random_model(settings) if path is None else file_model(path, settings)
+    if path is None:
+        return Shelf(random_model(settings), "random weights", settings, files)
+    name = next((name for name, file in files.items() if file == path), path.name)
+    return Shelf(file_model(path, settings), name, settings, files)

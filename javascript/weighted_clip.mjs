@@ -19,6 +19,8 @@ const MAX_ASKED = 3;
 
 /** By the id of the strip, its ruler and the data that it shows. */
 const rulers = new Map();
+/** What says of which texts it was made. */
+const MADE = "[data-weighted-clip-inputs]";
 let timer = 0;
 let asked = { texts: "", times: 0 };
 let isWaiting = false;
@@ -60,6 +62,31 @@ function start() {
     document.addEventListener(type, ({ target }) => target.closest?.("[id^=weighted_clip_]") && check());
   }
   document.addEventListener("keydown", leaveMenu, true);
+  document.addEventListener("click", copy);
+}
+
+/** Copy what a button holds, and say so beside it. */
+async function copy({ target }) {
+  const button = target.closest?.("#weighted_clip_page [data-weighted-clip-copy]");
+  if (!button) return;
+  const told = button.parentElement.querySelector("[role=status]");
+  told.textContent = "";
+  const isCopied = await copyText(button.dataset.weightedClipCopy);
+  told.textContent = isCopied ? "Copied." : "The browser did not let it be copied.";
+}
+
+/** Whether a text is in the clipboard now. Browsers have `navigator.clipboard` on this computer or by https alone. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const box = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+    box.select();
+    const isCopied = document.execCommand("copy");
+    box.remove();
+    return isCopied;
+  }
 }
 
 /** gradio takes Tab in a menu for typing: it would filter the list by what is chosen and leave it open behind. */
@@ -82,7 +109,7 @@ function check() {
   clearTimeout(timer);
   timer = setTimeout(() => {
     markChanged();
-    const old = [...document.querySelectorAll("[data-weighted-clip-inputs]")].find(isOld);
+    const old = [...document.querySelectorAll(MADE)].find(isOld);
     if (!old) {
       asked = { texts: "", times: 0 };
       return;
@@ -123,7 +150,11 @@ const textsOf = (element) => {
   return JSON.stringify(inputs.map(([id, text]) => fieldOf(id)?.value ?? text));
 };
 
-new MutationObserver(() => {
+const isMade = (node) => node.querySelector?.(MADE) || node.matches?.(MADE);
+
+new MutationObserver((changes) => {
+  // an answer may come after that to a later question
+  if (changes.some(({ addedNodes }) => [...addedNodes].some(isMade))) check();
   if (isWaiting) return;
   isWaiting = true;
   queueMicrotask(() => {

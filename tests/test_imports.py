@@ -35,7 +35,19 @@ ALLOWED = {
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {
     "gradio": tuple(
-        f"web/lab/{name}.py" for name in ("page", "image_tabs", "components", "handlers", "accordion", "keeping")
+        f"web/lab/{name}.py"
+        for name in (
+            "page",
+            "image_tabs",
+            "components",
+            "handlers",
+            "accordion",
+            "keeping",
+            "attention",
+            "attention_tab",
+            "beside_tab",
+            "own_tabs",
+        )
     ),
     "accelerate": ("training/*.py",),  # for types
 }

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,16 @@ class LabPage:
         else:
             self.tab.press_backspace()
 
+    def fill_new(self, name: str, text: str) -> None:
+        """As `fill`, in a new tab; again where gradio, which fills it twice, forgets what was typed."""
+        settled = 0
+        while settled < 5:
+            if self.value(name) != text:
+                self.fill(name, text)
+                settled = 0
+            time.sleep(0.1)
+            settled = settled + 1 if self.value(name) == text else 0
+
     def choose(self, name: str, value: str) -> None:
         """Choose in a menu."""
         end = time.monotonic() + SECONDS
@@ -84,6 +94,16 @@ class LabPage:
             )
             self.tab.run("document.activeElement.blur()")
             time.sleep(0.2)
+
+    def give_files(self, name: str, paths: Sequence[Path]) -> None:
+        """Choose files, and wait until the page lists them all."""
+        box = f"#weighted_clip_{name} input[type=file]"
+        self.tab.wait("return !!document.querySelector(args[0])", box)
+        root = self.tab.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.tab.call("DOM.querySelector", nodeId=root, selector=box)["nodeId"]
+        self.tab.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
+        for path in paths:
+            self.wait_for_text(name, path.stem)
 
     def check(self, name: str, *values: str) -> None:
         """Click the boxes of these names in a group; again where gradio, which fills a new tab twice, forgets it."""

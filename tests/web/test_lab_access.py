@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 from .chromium import running_chromium
-from .lab_in_browser import LabPage, running_lab
+from .conftest import save_pictures
+from .lab_in_browser import LabPage
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, photorealistic [, (sharp:30)"
 RUN = (
     "const {violations} = await axe.run(document, {resultTypes: ['violations']});"
@@ -27,20 +24,11 @@ RUN = (
 PHONE = 390
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("lab")
-    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "small.safetensors")
-    with running_lab(folder, "--weights", "small.safetensors") as found:
-        yield found
-
-
 @pytest.fixture
-def lab(tmp_path: Path, address: str) -> Iterator[LabPage]:
+def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
     with running_chromium(tmp_path) as tab:
         page = LabPage(tab)
-        page.open(address)
+        page.open(small_lab)
         yield page
         assert tab.complaints() == []
 
@@ -53,7 +41,7 @@ def parts(lab: LabPage) -> list[str]:
     )
 
 
-def fill_all(lab: LabPage) -> None:
+def fill_all(lab: LabPage, folder: Path) -> None:
     """Let everything be there that can be there."""
     lab.fill("prompt", PROMPT)
     lab.wait_until_read(PROMPT)
@@ -63,21 +51,42 @@ def fill_all(lab: LabPage) -> None:
     lab.open_part("Export")
     lab.click("export")
     lab.wait_for_text("export_report", "Encoded with")
+    lab.open_part("Attention")
+    lab.wait_for_text("attention", "sharp attends")
+    lab.open_part("Two prompts")
+    lab.fill_new("other", "a red dog")
+    lab.wait_for_text("panes", "only in the other")
+    lab.click("compare_pooled")
+    lab.wait_for_text("pooled", "clip_l")
+    lab.open_part("Pictures")
+    lab.give_files("pictures", save_pictures(folder))
+    lab.fill_new("other_texts", "a dog\na very long text about a cat, a bowl and all that is around them")
+    lab.click("rank")
+    lab.wait_for_text("ranked", "3 pictures")
+    lab.open_part("Text to image")
+    lab.fill_new("caption", "a small red ring")
+    lab.wait_for_text("pieces", "4 of at most 12 pieces")
+    lab.click("draw")
+    lab.wait_for_pictures("drawn", 8)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_tab(lab: LabPage, theme: str) -> None:
+def test_axe_finds_nothing_on_any_tab(lab: LabPage, tmp_path: Path, theme: str) -> None:
     found = importlib.util.find_spec("axe_playwright_python")
     if found is None or found.origin is None:
         pytest.skip("axe-playwright-python is not installed: python run.py test installs it")
     script = Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
     lab.tab.prefer(theme)
     lab.tab.run("document.body.classList.toggle('dark', args[0] === 'dark')", theme)
-    fill_all(lab)
+    fill_all(lab, tmp_path)
     lab.tab.run(script)
-    lab.tab.run("document.querySelector('#weighted_clip_more button').click()")
+    for name in ("more", "other_weights"):
+        lab.tab.run("document.querySelector(`#weighted_clip_${args[0]} button`).click()", name)
     names = parts(lab)
-    assert names[:5] == ["Tokens", "Masks", "Compare schemes", "Convert", "Export"]
+    assert names == [
+        *("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule"),
+        *("Two prompts", "Attention", "Pictures", "Image tokens", "Text to image"),
+    ]
     for name in names:
         lab.open_part(name)
         time.sleep(0.6)  # colours fade in
@@ -108,9 +117,9 @@ def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage) -> None:
     assert lab.tab.run(lists) == []
 
 
-def test_a_phone_shows_all_of_it(lab: LabPage) -> None:
+def test_a_phone_shows_all_of_it(lab: LabPage, tmp_path: Path) -> None:
     lab.tab.call("Emulation.setDeviceMetricsOverride", width=PHONE, height=800, deviceScaleFactor=1, mobile=True)
-    fill_all(lab)
+    fill_all(lab, tmp_path)
     for name in parts(lab):
         lab.open_part(name)
         time.sleep(0.3)

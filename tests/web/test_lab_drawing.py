@@ -18,8 +18,7 @@ from PIL import Image
 from weighted_clip.commands import main
 from weighted_clip.dalle.dalle import DALLE, save_dalle
 from weighted_clip.dalle.files import save_dvae
-from weighted_clip.dalle.pieces import Pieces, clip_pieces, learned_pieces
-from weighted_clip.dalle.prior import Prior
+from weighted_clip.dalle.pieces import Pieces, clip_pieces
 from weighted_clip.dalle.prior_config import PriorConfig
 from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -27,35 +26,15 @@ from weighted_clip.web.lab import places, server, text_to_image
 from weighted_clip.web.lab.images import SHOWN_SIDE
 from weighted_clip.web.lab.text_to_image import MAX_SEED, TextToImageLab, words_in_pieces
 
-from ..dalle.models import TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded
+from ..dalle.models import TINY_SMALL, nearest_colors, palette, pictures, seeded
 from .chromium import running_chromium
+from .conftest import CAPTION, PRIOR, dalle_of
 from .lab_in_browser import LabPage, running_lab
 
-ROWS, COLUMNS = 3, 4
+ROWS, COLUMNS = PRIOR.rows, PRIOR.columns
 LENGTH = ROWS * COLUMNS
 GREY = 128 / 255
 TIMES = SHOWN_SIDE // (4 * COLUMNS)
-CAPTION = "a small red ring"
-PRIOR = PriorConfig(
-    text_vocab_size=540,
-    text_length=12,
-    rows=ROWS,
-    columns=COLUMNS,
-    image_vocab_size=125,
-    hidden_dim=16,
-    num_heads=2,
-    num_layers=3,
-    mlp_dim=32,
-    kernel_size=3,
-)
-
-
-def dalle_of(prior: PriorConfig) -> DALLE:
-    """Random, but for its dVAE, whose tokens are colours; and its pieces, which know the words of one caption."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Prior(prior).eval().requires_grad_(False)
-    return DALLE(model, palette_dvae(), learned_pieces([CAPTION] * 2, prior.text_vocab_size))
 
 
 @pytest.fixture(scope="module")

@@ -9,24 +9,11 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
 
 from .chromium import running_chromium
-from .lab_in_browser import LabPage, running_lab
+from .lab_in_browser import LabPage
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 TEXT = "a (red:1.2) “fox” & 50 % of a 🦊"
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("lab")
-    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "small.safetensors")
-    with running_lab(folder, "--weights", "small.safetensors") as found:
-        yield found
 
 
 @pytest.fixture
@@ -41,8 +28,8 @@ def kept(lab: LabPage) -> dict[str, Any]:
     return json.loads(unquote(lab.tab.run("return location.hash.slice(1)")) or "{}")
 
 
-def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, address: str) -> None:
-    lab.open(address)
+def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: str) -> None:
+    lab.open(small_lab)
     lab.fill("prompt", TEXT)
     lab.choose("scheme", "masked_blend")
     lab.choose("padding", "mask")
@@ -50,7 +37,7 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, address: str
     lab.check("schemes", "comfy", "perp")
     lab.tab.wait("return location.hash.includes('perp') && location.hash.includes('masked_blend')")
     assert kept(lab)["prompt"] == TEXT
-    for again in (address, lab.tab.run("return location.href")):  # by the storage, by the address
+    for again in (small_lab, lab.tab.run("return location.href")):  # by the storage, by the address
         lab.tab.open("about:blank")
         lab.open(again)
         lab.wait_for_value("prompt", TEXT)
@@ -67,8 +54,8 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, address: str
     assert not [one for one in lab.tab.requests() if "#" in one or "fox" in unquote(one)]
 
 
-def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, address: str) -> None:
-    lab.open(address)
+def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, small_lab: str) -> None:
+    lab.open(small_lab)
     lab.fill("prompt", TEXT)
     lab.choose("syntax", "comfy")
     lab.wait_until_read(TEXT)
@@ -95,8 +82,8 @@ def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, address: str)
         quote('{"prompt": "half \\ud800"}'),
     ],
 )
-def test_an_address_that_is_none_of_ours_changes_nothing(lab: LabPage, address: str, fragment: str) -> None:
-    lab.open(f"{address}#{fragment}")
+def test_an_address_that_is_none_of_ours_changes_nothing(lab: LabPage, small_lab: str, fragment: str) -> None:
+    lab.open(f"{small_lab}#{fragment}")
     lab.wait_for_value("prompt", "a (red:1.4) cat and a (dog:0.5) in a bowl")
     assert lab.value("scheme") == lab.value("syntax") == "a1111"
     assert len(lab.chips()) == 9

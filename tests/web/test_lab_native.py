@@ -17,6 +17,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab import native, places, ports, server
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, file_model, random_model
+from weighted_clip.web.lab.shelf import Shelf
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.towers import layout_of
 
@@ -284,8 +285,9 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 class Served(list):
     """Arguments that the command would have served the lab with."""
 
-    def __call__(self, source, listening, *, open_browser: bool, dvae: object, dalle: object) -> None:
+    def __call__(self, source, listening, *, open_browser: bool, dvae: object, dalle: object, shelf: Shelf) -> None:
         assert dvae is dalle is None  # none was asked for
+        assert shelf.source() is source()
         self.append((source(), listening.getsockname()[1], open_browser))
 
 
@@ -347,7 +349,7 @@ def test_only_one_place_for_weights_can_be_named(served: Served, capsys) -> None
 
 
 def test_what_the_server_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def serve(source, listening, *, open_browser, dvae, dalle) -> None:
+    def serve(source, listening, **others) -> None:
         raise LabError("gradio is not installed")
 
     monkeypatch.setattr(server, "serve", serve)

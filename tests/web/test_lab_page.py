@@ -105,7 +105,10 @@ def test_every_listener_can_be_called_with_what_the_page_starts_with(model: Any)
         for one in results:
             assert len(one if isinstance(one, tuple) else (one,)) == len(listener.outputs), listener.fn
         names.add(listener.fn.__name__)
-    assert names == {"read", "details", "open_tab", "compare", "cancel", "export", "_used", "schedule", "open_schedule"}
+    assert names == {
+        *("read", "details", "open_tab", "compare", "cancel", "export", "_used", "schedule", "open_schedule"),
+        *("show_beside", "show", "pooled"),
+    }
 
 
 def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:

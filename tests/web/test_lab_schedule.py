@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import save_file
 from weighted_clip.commands import main
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.web.inspection import MAX_VIEWS
 from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from .chromium import running_chromium
-from .lab_in_browser import LabPage, running_lab
+from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
@@ -110,22 +108,16 @@ def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, ca
     assert "A1111 Prompt node" not in told
 
 
-def test_the_tab_draws_and_follows(tmp_path: Path) -> None:
-    tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "small.safetensors")
-    (tmp_path / "browser").mkdir()
-    with (
-        running_lab(tmp_path, "--weights", "small.safetensors") as address,
-        running_chromium(tmp_path / "browser") as tab,
-    ):
+def test_the_tab_draws_and_follows(tmp_path: Path, small_lab: str) -> None:
+    with running_chromium(tmp_path) as tab:
         page = LabPage(tab)
-        page.open(address)
+        page.open(small_lab)
         page.fill("prompt", "a [cat:dog:0.5]")
         page.open_part("Schedule")
         text = "return document.querySelector('#weighted_clip_tab_schedule .weighted-clip-ruler')?.innerText ?? ''"
         tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 12–20')")
         assert "steps 1–11" in tab.run(text)
-        page.fill("steps", "10")
+        page.fill_new("steps", "10")
         tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 7–10')")
         page.choose("counter", "as written")
         tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 6–10')")

@@ -16,8 +16,8 @@ from typing import Any
 
 MAX_BYTES = 1024 * 1024
 """Maximum body of a request: the page's longest contains a prompt of 64 KiB a few times."""
-MAX_UPLOAD_BYTES = 32 * MAX_BYTES
-"""Maximum upload, which is a picture to tokenize."""
+MAX_UPLOAD_BYTES = 4096 * MAX_BYTES
+"""Maximum upload: weights, up to the 3.97 GiB of a checkpoint of Stable Diffusion 1.x in float32; pictures are less."""
 UPLOADS = ("/gradio_api/upload", "/gradio_api/upload/")
 """gradio's upload routes."""
 

@@ -88,15 +88,17 @@ class Handlers:
     """
 
     def __init__(self, source: ModelSource, base: EncodeOptions, run: Run = run_here) -> None:
-        self._source = source
+        self.source = source
+        """Gives the model."""
         self._base = base
-        self._run = run
+        self.run = run
+        """Runs what needs the model's weights."""
         self._lock = threading.Lock()
 
     def read(self, text: str, *values: Any) -> tuple[str, str, str, Any]:
         """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
         model, model_line = self._model()
-        inputs = _inputs(text, values)
+        inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
         note = "" if scheme is None else markup.message(f"{scheme.summary} ({scheme.equals})", is_problem=False)
         others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
@@ -122,16 +124,16 @@ class Handlers:
         except EXPLAINED as error:
             content = markup.message(str(error))
             shown["converted"] = "" if tab == "Convert" else shown["converted"]
-        shown[place] = markup.current(content, _inputs(text, values))
+        shown[place] = markup.current(content, inputs_of(text, values))
         return tuple(shown.values())
 
     def schedule(self, tab: str, steps: float, counter: str, text: str, *values: Any) -> Any:
         """Each text that a prompt in A1111's syntax has at some step, with its steps, if that tab is open."""
         if tab != "Schedule":
             return gr.update()
-        inputs = _inputs(text, values)
+        inputs = inputs_of(text, values)
         try:
-            options = replace(self._options(text, values), syntax="a1111")
+            options = replace(self.options(text, values), syntax="a1111")
             count = whole_number("steps", steps, 1, MAX_STEPS)
             if counter not in COUNTERS:
                 raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
@@ -169,11 +171,11 @@ class Handlers:
         found: list[Comparison] = []
         yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
-            model, options = self._source(), self._options(text, values)
+            model, options = self.source(), self.options(text, values)
             read = study.read(model, text, options)
             steps = compare(model, text, options, names, check)
             while len(found) < total and not job["is_cancelled"]:
-                found.append(self._run(next, steps))
+                found.append(self.run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""
                 yield *running, _progress(len(found), total, told), _chart(found, read, text, values)
         except Cancelled:
@@ -193,11 +195,11 @@ class Handlers:
     def export(self, text: str, *values: Any) -> tuple[Any, str]:
         """Encode a prompt into a file: the file, and what is in it."""
         try:
-            model, options = self._source(), self._options(text, values)
+            model, options = self.source(), self.options(text, values)
             with self._lock:  # from Python 3.12 on, those who ask at once would each make one, and all but one would go
                 folder = self._folder.name
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
-            self._run(export, model, text, options, path)
+            self.run(export, model, text, options, path)
         except Exception as error:  # the page is the only place where the user could see it
             return None, markup.message(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
@@ -212,13 +214,13 @@ class Handlers:
     def _model(self) -> tuple[LabModel | None, str]:
         """The model, or None, and the line that says so."""
         try:
-            model = self._source()
+            model = self.source()
         except EXPLAINED as error:
             note = f"{error} Until then prompts are read as CLIP-L reads them, without embeddings."
             return None, markup.model_line("", "", note)
         return model, markup.model_line(model.title, model.warning)
 
-    def _options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
+    def options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """The options, once the texts are known to be something that can be read."""
         choices: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
         for name, value in (("prompt", text), *choices.items()):
@@ -231,8 +233,12 @@ class Handlers:
         return replace(self._base, **choices)
 
     def _read(self, model: LabModel | None, text: str, values: Sequence[Any]) -> ReadPrompt:
-        options = self._options(text, values)
+        options = self.options(text, values)
         return self._reader(model, options)(text)
+
+    def reader(self, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
+        """Reads prompts for the model, or as CLIP-L does where there is none."""
+        return self._reader(self._model()[0], options)
 
     def _reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         if model is None:
@@ -240,7 +246,7 @@ class Handlers:
         return lambda text: study.read(model, text, options)
 
     def _converted(self, target: str, text: str, values: Sequence[Any]) -> tuple[str, str]:
-        options = self._options(text, values)
+        options = self.options(text, values)
         is_cleaned = options.cleaning == "as Forge"
         converted = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         if converted.issues:
@@ -249,7 +255,7 @@ class Handlers:
         return converted.text, markup.message(told, is_problem=False)
 
 
-def _inputs(text: str, values: Sequence[Any]) -> dict[str, str]:
+def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
     """The texts, by the id of their box."""
     given = dict(zip(OPTIONS, values, strict=True))
     boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind", BIND_WORDS_ID: "bind_words"}
@@ -261,7 +267,13 @@ def _token_table(read: ReadPrompt) -> str:
     note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
     if not rows:
         return markup.message("No tokens: the prompt is empty.", is_problem=False)
-    return markup.table([name.capitalize() for name in study.HEADERS], (map(_cell, row) for row in rows), note)
+    header = [name.capitalize() for name in study.HEADERS]
+    lines = [list(map(_cell, row)) for row in rows]
+    if not any(line[-1] for line in lines):  # most prompts are of whole characters
+        header, lines = header[:-1], [line[:-1] for line in lines]
+    table = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in (header, *lines))
+    copies = {"Copy ids": study.ids_text(read), "Copy table": table}
+    return markup.copies(study.totals(read), copies) + markup.table(header, lines, note)
 
 
 def _cell(value: str | int | float) -> str:

@@ -37,7 +37,7 @@ def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> Non
 def _allowed(part: Any) -> Any:
     """What a component can hold, as the script has it."""
     if isinstance(part, gr.Slider):
-        return "share"
+        return {"from": part.minimum, "to": part.maximum, "step": part.step}
     if isinstance(part, gr.Textbox):
         return "text"
     choices = [value for _, value in part.choices]

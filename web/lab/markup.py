@@ -87,6 +87,16 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") 
     )
 
 
+def copies(told: str, texts: Mapping[str, str]) -> str:
+    """A line of text, and buttons that copy others, by what stands on them; the script does it."""
+    buttons = "".join(
+        f"<button type='button' class='weighted-clip-copy' data-weighted-clip-copy='{escape(text)}'>{escape(name)}"
+        "</button>"
+        for name, text in texts.items()
+    )
+    return f"<p class='weighted-clip-copies'><span>{escape(told)}</span>{buttons}<span role='status'></span></p>"
+
+
 def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
     """Drawings side by side, each with its title (also drawn in it) and caption; wide ones at full size, others at 0.7.
 

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from ...encoder.attention_weights import attention_weights
 from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
 from ...encoder.files.checkpoint import load_text_models, seeded_text_model
 from ...encoder.files.refusals import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
+from ...encoder.full_clip import FullClip, load_full_clip
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Check, Encoders
+from ...weighting.masks import mask_tensor
+from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, in_folders, native_readers
 from .model import LabError
 
@@ -56,8 +61,11 @@ class NativeLabModel:
         settings: Settings,
         *,
         warning: str = "",
+        path: Path | None = None,
     ) -> None:
         """Take what is known of its towers without loading them: ``load`` does that, on the device of the settings.
+
+        ``path`` is the file, where pictures are to be compared with texts by its other half.
 
         Raises:
             ValueError: If the clip skip is out of range.
@@ -66,8 +74,11 @@ class NativeLabModel:
             check_clip_skip(settings.clip_skip, config.num_layers)
         self.title = title if settings.clip_skip == 1 else f"{title}, clip skip {settings.clip_skip}"
         self.warning = warning
+        self._configs = configs
         self._load = load
         self._settings = settings
+        self._path = path
+        self._full: FullClip | None = None
         self._lock = threading.Lock()
         self._encoders: Mapping[str, TextEncoder] | None = None
         self._readers = native_readers(configs, in_folders(settings.embeddings))
@@ -79,6 +90,44 @@ class NativeLabModel:
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
         """As in `LabModel`; the first call loads the weights, and raises `LabError` if they cannot be loaded."""
         return Encoders(self._readers, self._loaded()).prepare([text], options).run(check)[0].prompts
+
+    def sizes(self) -> Mapping[str, TextConfig]:
+        """Sizes of each text tower, by name."""
+        return self._configs
+
+    def attention(self, tower: str, ask: Ask, layer: int) -> Tensor:
+        """The weights ``[heads, positions, positions]`` of a layer, counted from 1, of one encoding of a tower.
+
+        Raises:
+            LabError: If the weights cannot be loaded.
+            ValueError: If there is no such layer.
+        """
+        encoder = self._loaded()[tower]
+        device = encoder.model.final_layer_norm.weight.device
+        plain, vectors = encoder.split([ask.ids])
+        ids = torch.tensor(plain, device=device)
+        mask = mask_tensor([ask.visible], len(ask.ids))
+        found = attention_weights(encoder.model, ids, mask, layer=layer, vectors=vectors, is_causal=ask.is_causal)
+        return found[0]
+
+    def full(self) -> FullClip:
+        """Both halves, to compare pictures with texts; the first call loads them.
+
+        Raises:
+            LabError: If the weights are random, or have no image half, or cannot be loaded.
+        """
+        if self._path is None:
+            raise LabError(
+                "Random weights would rank pictures at random. Start the lab with a whole CLIP, such as the "
+                "model.safetensors of openai/clip-vit-large-patch14: lab --download, or --weights FILE"
+            )
+        with self._lock:
+            if self._full is None:
+                try:
+                    self._full = load_full_clip(self._path, dtype=self._settings.dtype, device=self._settings.device)
+                except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: memory
+                    raise LabError(f"Pictures cannot be compared: {error}") from error
+            return self._full
 
     def _loaded(self) -> Mapping[str, TextEncoder]:
         with self._lock:
@@ -111,7 +160,7 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
         with refusals.remembered(path):
             return load_text_models(path, dtype=settings.dtype, device=settings.device)[0]
 
-    return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings)
+    return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings, path=path)
 
 
 def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:

@@ -17,6 +17,10 @@ from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
+from .attention import AttentionHandlers
+from .attention_tab import ATTENTION_TAB, AttentionTab
+from .beside import BesideHandlers
+from .beside_tab import BESIDE_TAB, BesideTab
 from .components import element_id, html, live
 from .handlers import (
     BIND_ID,
@@ -35,6 +39,9 @@ from .image_tokens import TokenLab
 from .keeping import keep
 from .markup import NOT_YET
 from .model import ModelSource
+from .own_tabs import PICTURES_TAB, PicturesTab, WeightsPart
+from .ranking import RankingLab
+from .shelf import Shelf
 from .text_to_image import TextToImageLab
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
@@ -55,7 +62,8 @@ def build_page(
     options: EncodeOptions | None = None,
     image_tokens: TokenLab | None = None,
     text_to_image: TextToImageLab | None = None,
-    keeps: bool = False,
+    is_alone: bool = False,
+    shelf: Shelf | None = None,
 ) -> gr.Blocks:
     """Build the page.
 
@@ -67,7 +75,9 @@ def build_page(
             scheme ``a1111``.
         image_tokens: What the tab for images as tokens does; without it there is no such tab.
         text_to_image: The same for the tab that draws images of a caption.
-        keeps: Whether the browser keeps prompt and options for the next time; for gradio 6 and a page of our own.
+        is_alone: Whether it is a page of our own, by gradio 6: the browser then keeps prompt and options for the next
+            time, and there is a tab that needs our own encoder.
+        shelf: What weights are chosen from, for a page of our own; with the tab that ranks pictures.
 
     Returns:
         The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
@@ -75,11 +85,11 @@ def build_page(
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        parts = _Page(handlers, prompt, base, image_tokens, text_to_image, keeps=keeps)
+        parts = _Page(handlers, prompt, base, image_tokens, text_to_image, is_alone=is_alone, shelf=shelf)
         live(page.load, parts.reading)  # the model may be another one by then
-        if keeps:
+        if is_alone:
             kept = {"prompt": parts.prompt, **parts.options, "schemes": parts.schemes, "target": parts.target}
-            keep(page, kept, parts.link, parts.linked)
+            keep(page, {**kept, **parts.more}, parts.link, parts.linked)
     return page
 
 
@@ -94,7 +104,8 @@ class _Page:
         image_tokens: TokenLab | None,
         text_to_image: TextToImageLab | None,
         *,
-        keeps: bool = False,
+        is_alone: bool = False,
+        shelf: Shelf | None = None,
     ) -> None:
         self.handlers = handlers
         values = [getattr(base, name) for name in OPTIONS]
@@ -102,12 +113,13 @@ class _Page:
         table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
 
         self.model = html("model", "Model", model)
+        self.weights = None if shelf is None else WeightsPart(shelf)
         self.prompt = gr.Textbox(
             value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
         )
         self.strip = html("strip", "Tokens of the prompt", strip)
         self.options = self._options(base, note)
-        if keeps:
+        if is_alone:
             self.link = gr.Button("Copy link", elem_id=element_id("link"), size="sm")
             self.linked = html("linked", "What was copied")
         self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
@@ -119,6 +131,20 @@ class _Page:
                 with gr.Tab(name, elem_id=element_id(f"tab_{name.split()[0].lower()}")) as tab:
                     fill()
                 self.tabs.append((name, tab))
+            with gr.Tab(BESIDE_TAB, elem_id=element_id("tab_two")) as tab:
+                self.beside = BesideTab(BesideHandlers(handlers))
+            self.tabs.append((BESIDE_TAB, tab))
+            self.attention, self.more = None, {"other": self.beside.other}
+            if is_alone:
+                with gr.Tab(ATTENTION_TAB, elem_id=element_id("tab_attention")) as tab:
+                    self.attention = AttentionTab(AttentionHandlers(handlers))
+                self.tabs.append((ATTENTION_TAB, tab))
+                self.more |= self.attention.parts
+            self.pictures = None
+            if shelf is not None:
+                with gr.Tab(PICTURES_TAB, elem_id=element_id("tab_pictures")):
+                    self.pictures = PicturesTab(RankingLab(shelf.source))
+                self.more |= {"other_texts": self.pictures.others, "softmax": self.pictures.softmax}
             if image_tokens is not None:
                 with gr.Tab(TOKENS_TAB, elem_id=element_id("tab_image")):
                     image_tokens_tab(image_tokens)
@@ -256,8 +282,18 @@ class _Page:
         def open_schedule(*values: Any) -> Any:
             return handlers.schedule(TABS[-1], *values)
 
-        _, last = self.tabs[-1]
-        live(last.select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
+        tabs = dict(self.tabs)
+        live(tabs[TABS[-1]].select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
+        inputs = [self.prompt, *options]
+        events = [*(part.change for part in inputs), self.refresh.click]
+        self.beside.connect(tabs[BESIDE_TAB], self.tab, inputs, events)
+        if self.attention is not None:
+            self.attention.connect(tabs[ATTENTION_TAB], self.tab, inputs, events)
+
+        if self.weights is not None:
+            self.weights.connect(element_id("refresh"))
+        if self.pictures is not None:
+            self.pictures.connect(self.prompt, self.options["syntax"])
 
         compared = self.start.click(
             handlers.compare,

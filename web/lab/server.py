@@ -23,6 +23,7 @@ from ...dalle.dvae import DVAE
 from .guard import Guard
 from .model import LabError, ModelSource
 from .ports import HOST
+from .shelf import Shelf
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler", "web/lab/scripts")
@@ -35,6 +36,7 @@ def serve(
     open_browser: bool,
     dvae: DVAE | None = None,
     dalle: DALLE | None = None,
+    shelf: Shelf | None = None,
 ) -> None:
     """Serve the lab until Ctrl-C. One line with its address goes to the output.
 
@@ -44,6 +46,7 @@ def serve(
         open_browser: Whether to show it in the user's browser.
         dvae: For images as tokens, if there is one.
         dalle: For images of a caption, if there is one.
+        shelf: What other weights can be chosen from, if they can be.
 
     Raises:
         LabError: If gradio is not installed.
@@ -53,7 +56,7 @@ def serve(
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
-        server = _server(_app(source, dvae, dalle))
+        server = _server(_app(source, dvae, dalle, shelf))
         address = f"http://{HOST}:{listening.getsockname()[1]}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
@@ -64,7 +67,7 @@ def serve(
         server.run(sockets=[listening])
 
 
-def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None) -> Any:
+def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None) -> Any:
     """The page, and the files that its strip is drawn with."""
     try:
         import gradio as gr
@@ -91,11 +94,12 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None) -> Any:
     app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))
     head = (
         '<script src="/weighted-clip/web/lab/scripts/keeping.js"></script>'
+        '<script src="/weighted-clip/web/lab/scripts/attention.js" defer></script>'
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
         '<link rel="stylesheet" href="/weighted-clip/style.css">'
     )
     drawing = None if dalle is None else TextToImageLab(dalle)
-    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, keeps=True).queue()
+    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, is_alone=True, shelf=shelf).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and what stands on buttons is too pale to be read

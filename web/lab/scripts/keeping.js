@@ -38,9 +38,15 @@ globalThis.weightedClipKeeping = (() => {
   /** Whether a component can have a value. */
   function isAllowed(value, allowed) {
     if (allowed === "text") return typeof value === "string" && value.isWellFormed?.() !== false;
-    if (allowed === "share") return typeof value === "number" && value >= 0 && value <= 1;
     if (Array.isArray(allowed)) return allowed.includes(value);
+    if ("step" in allowed) return isStep(value, allowed);
     return Array.isArray(value) && value.every((one) => allowed.several.includes(one));
+  }
+
+  /** Whether a slider can stand there. */
+  function isStep(value, { from, to, step }) {
+    if (typeof value !== "number" || !(value >= from && value <= to)) return false;
+    return step < 1 || Number.isInteger(value);
   }
 
   return {

@@ -1,0 +1,76 @@
+"""A small lab that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from weighted_clip.dalle.dalle import DALLE, save_dalle
+from weighted_clip.dalle.pieces import learned_pieces
+from weighted_clip.dalle.prior import Prior
+from weighted_clip.dalle.prior_config import PriorConfig
+from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+
+from ..dalle.models import palette_dvae
+from .lab_in_browser import running_lab
+
+SMALL = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=32)
+VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
+CAPTION = "a small red ring"
+PRIOR = PriorConfig(
+    text_vocab_size=540,
+    text_length=12,
+    rows=3,
+    columns=4,
+    image_vocab_size=125,
+    hidden_dim=16,
+    num_heads=2,
+    num_layers=3,
+    mlp_dim=32,
+    kernel_size=3,
+)
+
+
+def dalle_of(prior: PriorConfig) -> DALLE:
+    """Random, but for its dVAE, whose tokens are colours; and its pieces, which know the words of one caption."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Prior(prior).eval().requires_grad_(False)
+    return DALLE(model, palette_dvae(), learned_pieces([CAPTION] * 2, prior.text_vocab_size))
+
+
+def save_clip(path: Path, text: TextConfig = SMALL, *, is_whole: bool = True) -> Path:
+    """A seeded CLIP under Hugging Face's names, with its image half or without."""
+    tensors = {"logit_scale": torch.tensor(4.0)} if is_whole else {}
+    for name, tensor in seeded_text_model(text).state_dict().items():
+        tensors[name if "projection" in name else f"text_model.{name}"] = tensor
+    for name, tensor in seeded_vision_model(VISION).state_dict().items() if is_whole else ():
+        renamed = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
+        tensors[name if name.startswith("visual_projection") else f"vision_model.{renamed}"] = tensor
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    return path
+
+
+def save_pictures(folder: Path) -> list[Path]:
+    """Three pictures, the first wider than the others."""
+    paths = [folder / f"{color}.png" for color in ("red", "green", "blue")]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (60 - 10 * number, 30), path.stem).save(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a lab with a small CLIP, another to choose and a small DALL·E, and so with all of its tabs."""
+    folder = tmp_path_factory.mktemp("lab")
+    save_clip(folder / "clip" / "small.safetensors")
+    save_clip(folder / "clip" / "text.safetensors", is_whole=False)
+    save_dalle(dalle_of(PRIOR), folder / "dalle.safetensors")
+    with running_lab(folder, "--models", ".", "--model", "small", "--dalle", "dalle.safetensors") as found:
+        yield found

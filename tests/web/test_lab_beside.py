@@ -1,0 +1,168 @@
+"""The lab's tab for two prompts: tokens that they share, and the similarity of their pooled vectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.parity.transformers_reference import transformers_text_model
+from weighted_clip.web.lab.model import LabError
+from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
+from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+
+from ..libraries import library
+from .chromium import running_chromium
+from .lab_in_browser import LabPage
+
+pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+
+from weighted_clip.web.lab.beside import MAX_TOKENS, BesideHandlers, compared
+from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=4, num_layers=3, mlp_dim=128)
+BASE = EncodeOptions(syntax="a1111", scheme="a1111")
+VALUES = [getattr(BASE, name) for name in OPTIONS]
+
+
+@pytest.fixture(scope="module")
+def model() -> NativeLabModel:
+    return random_model(Settings(), config=CONFIG)
+
+
+@pytest.fixture
+def handlers(model: NativeLabModel) -> BesideHandlers:
+    return BesideHandlers(Handlers(lambda: model, BASE))
+
+
+def of(one: str, other: str, syntax: str = "a1111") -> list[list[tuple[str, str]]]:
+    reads = (read_prompt(text, EncodeOptions(syntax=syntax), default_tokenizer()) for text in (one, other))
+    return [[(token.text, token.kind) for token in some] for some in compared(*reads)]
+
+
+def test_tokens_are_laid_beside_each_other() -> None:
+    first, second = of("a (red:1.4) cat in a bowl", "a red dog in a hat, (bowl:1)")
+    assert first == [
+        *(("a", "same"), ("red", "weight"), ("cat", "own"), ("in", "same"), ("a", "same"), ("bowl", "same"))
+    ]
+    assert [text for text, kind in second if kind == "own"] == ["dog", "hat", ","]
+    assert ("red", "weight") in second
+
+
+@given(*[st.lists(st.sampled_from(["a", "red", "(cat:1.2)", "🦊", "BREAK", "dog,"]), max_size=12)] * 2)
+def test_what_is_in_both_is_the_same_in_both_and_all_else_is_left(one: list[str], other: list[str]) -> None:
+    texts = " ".join(one), " ".join(other)
+    found = of(*texts)
+    shared = [[text for text, kind in some if kind != "own"] for some in found]
+    assert shared[0] == shared[1]
+    for text, some in zip(texts, found, strict=True):
+        plain = re.sub(r"\(cat:1.2\)", "cat", text).replace("BREAK", "")
+        assert len(some) == len(default_tokenizer()(plain))
+    assert all(kind == "same" for some in of(texts[0], texts[0]) for _, kind in some)
+
+
+def test_the_tab_counts_and_escapes(handlers: BesideHandlers) -> None:
+    markup = unescape(handlers.show("a red <b>", "a (red:1.4) cat", *VALUES))
+    assert "2 tokens in both, 1 only in the prompt, 3 only in the other, 1 with another weight." in markup
+    assert "The prompt: 3 tokens" in markup
+    assert "The other: 5 tokens" in markup
+    assert "<b>" not in handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)
+    assert "Type another prompt" in handlers.show(" ", "a cat", *VALUES)
+    assert "lone surrogate" in handlers.show("a \ud800", "a cat", *VALUES)
+    assert f"the first {MAX_TOKENS:,} are compared" in handlers.show("cat " * 3000, "a cat", *VALUES)
+
+
+def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideHandlers) -> None:
+    library("transformers", "4.46")
+    reference = transformers_text_model(seeded_text_model(CONFIG), "eager")
+    pooled = []
+    for text in ("a red cat", "two dogs"):
+        ids = [CONFIG.bos_id, *(token.id for token in default_tokenizer()(text))]
+        with torch.no_grad():
+            output = reference(torch.tensor([ids + [CONFIG.eos_id] * (77 - len(ids))]))
+        pooled.append(output.pooler_output[0].double())
+    expected = torch.nn.functional.cosine_similarity(*pooled, dim=0)
+    markup = handlers.pooled("two dogs", "a (red:1.4) cat", *VALUES)
+    found = re.search(r"<td>clip_l</td><td>([-0-9.]+)</td><td>([0-9.]+)°</td>", markup)
+    assert found
+    assert abs(float(found[1]) - expected.item()) < 6e-5
+    assert abs(float(found[2]) - torch.rad2deg(expected.acos()).item()) < 0.06
+    assert expected < 0.999
+    same = handlers.pooled("a red cat", "a (red:1.4) cat", *VALUES)
+    assert "<td>1.0000</td><td>0.0°</td>" in same, "weights do not count"
+
+
+def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLabModel) -> None:
+    calls: list[str] = []
+
+    def run(function: Any, *arguments: Any) -> Any:
+        calls.append(function.__name__)
+        return function(*arguments)
+
+    handlers = BesideHandlers(Handlers(lambda: model, BASE, run))
+    handlers.show("a dog", "a cat", *VALUES)
+    assert calls == []
+    handlers.pooled("a dog", "a cat", *VALUES)
+    assert calls == ["pooled_cosines"]
+
+    def none() -> Any:
+        raise LabError("No model is loaded yet.")
+
+    handlers = BesideHandlers(Handlers(none, BASE))
+    assert "No model is loaded yet." in handlers.pooled("a dog", "a cat", *VALUES)
+    assert "1 token in both" in handlers.show("a dog", "a cat", *VALUES)
+
+
+# --- in a browser
+
+
+@pytest.fixture
+def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
+    with running_chromium(tmp_path) as tab:
+        page = LabPage(tab)
+        page.open(small_lab)
+        yield page
+        assert tab.complaints() == []
+
+
+def test_two_prompts_are_kept_compared_and_grow_old(lab: LabPage, small_lab: str) -> None:
+    lab.open_part("Two prompts")
+    lab.fill_new("other", "a red cat in a hat")
+    lab.wait_for_text("panes", "5 tokens in both, 4 only in the prompt, 1 only in the other, 1 with another weight.")
+    lab.click("compare_pooled")
+    lab.wait_for_text("pooled", "clip_l")
+    lab.fill("prompt", "a cat in a hat")
+    lab.wait_for_text("panes", "5 tokens in both, 0 only in the prompt, 1 only in the other.")
+    lab.tab.wait("return !!document.querySelector('#weighted_clip_pooled .weighted-clip-stale')")
+    lab.tab.wait('return /"a red cat in a hat"/.test(decodeURIComponent(location.hash))')
+    lab.tab.wait('return /"a cat in a hat"/.test(decodeURIComponent(location.hash))')
+    lab.tab.open("about:blank")
+    lab.open(small_lab)
+    lab.open_part("Two prompts")
+    lab.wait_for_value("other", "a red cat in a hat")
+    lab.wait_for_text("panes", "1 only in the other.")
+
+
+def test_ids_and_table_are_copied(lab: LabPage) -> None:
+    lab.fill("prompt", "a 🦊")
+    lab.wait_for_text("tokens", "byte 4 of 4 of 🦊")
+    assert "3 tokens of 3 characters in 1 chunk: 3 of 75" in lab.text("tokens")
+    lab.tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    press = "document.querySelectorAll('#weighted_clip_tokens .weighted-clip-copy')[args[0]].click()"
+    lab.tab.run(press, 0)
+    lab.wait_for_text("tokens", "Copied.")
+    assert lab.tab.run("return navigator.clipboard.readText()") == "[320, 6040, 488]"
+    lab.tab.run(press, 1)
+    lab.tab.wait("return (await navigator.clipboard.readText()).includes('\\t')")
+    lines = lab.tab.run("return navigator.clipboard.readText()").splitlines()
+    assert lines[0].split("\t")[:3] == ["Chunk", "Position", "Id"]
+    assert lines[3].split("\t")[2:4] == ["488", "🦊"]

@@ -1,0 +1,134 @@
+"""The lab's tab for two prompts: which tokens they share, and how alike their pooled vectors are.
+
+Values of the page's components in, new values out, as in ``handlers.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from html import escape
+from typing import Any, NamedTuple
+
+from ...encoder.contrastive import similarity
+from ...weighting.chunks import Token
+from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.view import counted, id_of, text_of, weight_text
+from . import markup
+from .components import element_id
+from .handlers import BIND_STRENGTH_ID, OPTIONS, PROMPT_ID, Handlers, inputs_of
+from .model import LabModel
+from .values import EXPLAINED, explained
+
+OTHER_ID = "weighted_clip_other"
+MAX_TOKENS = 2000
+"""Of longer prompts the first tokens are compared."""
+NOTE = "Coloured: tokens that the other prompt does not have there. Dashed: the same token with another weight."
+POOLED_NOTE = (
+    "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read beside the "
+    "words. Weights do not count in it."
+)
+
+
+class Shared(NamedTuple):
+    """One token of a prompt beside another prompt."""
+
+    text: str
+    weight: float
+    kind: str
+    """``same``, ``weight`` where only its weight differs, or ``own``."""
+
+
+class BesideHandlers:
+    """The handlers of the tab.
+
+    Args:
+        handlers: Those of the page, which read its components.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def show(self, other: str, text: str, *values: Any) -> str:
+        """The tokens of both prompts."""
+        inputs = {**inputs_of(text, values), OTHER_ID: other}
+        try:
+            options = self._handlers.options(text, values)
+            self._handlers.options(other, values)
+            read = self._handlers.reader(options)
+            content = _panes(*compared(read(text), read(other)), bool(other.strip()))
+        except EXPLAINED as error:
+            content = markup.message(str(error))
+        return markup.current(content, inputs)
+
+    def pooled(self, other: str, text: str, *values: Any) -> str:
+        """How alike the pooled vectors are, for each text encoder."""
+        try:
+            model, options = self._handlers.source(), self._handlers.options(text, values)
+            self._handlers.options(other, values)
+            found = self._handlers.run(pooled_cosines, model, text, other, options)
+        except Exception as error:  # the page is the only place where the user could see it
+            return markup.message(explained(error))
+        rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]
+        table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
+        given = {element_id(name): str(value) for name, value in zip(OPTIONS, values, strict=True)}
+        given[BIND_STRENGTH_ID] = f"{values[OPTIONS.index('bind_strength')]:g}"
+        return markup.kept(table, {PROMPT_ID: text, OTHER_ID: other, **given})
+
+
+def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
+    """The first tokens of two prompts, each with what it is beside the other prompt."""
+    first, second = _tokens(one), _tokens(other)
+    ids = [[id_of(token.id) for token in tokens] for tokens in (first, second)]
+    kinds = [["own"] * len(first), ["own"] * len(second)]
+    for start, place, size in SequenceMatcher(None, *ids, autojunk=False).get_matching_blocks():
+        for i, j in zip(range(start, start + size), range(place, place + size), strict=True):
+            kinds[0][i] = kinds[1][j] = "same" if first[i].weight == second[j].weight else "weight"
+    return tuple(  # pyright: ignore[reportReturnType] - there are two
+        [
+            Shared(text_of(token, read.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
+            for token, kind in zip(tokens, some, strict=True)
+        ]
+        for read, tokens, some in zip((one, other), (first, second), kinds, strict=True)
+    )
+
+
+def pooled_cosines(model: LabModel, text: str, other: str, options: EncodeOptions) -> dict[str, tuple[float, float]]:
+    """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder.
+
+    Raises:
+        EncoderError: If a prompt cannot be encoded.
+        ValueError: If an option is out of range.
+    """
+    one, two = model.encode(text, options), model.encode(other, options)
+    cosines = {name: similarity(one[name].pooled.double(), two[name].pooled.double()).item() for name in one}
+    return {name: (value, math.degrees(math.acos(max(-1.0, min(1.0, value))))) for name, value in cosines.items()}
+
+
+def _tokens(read: ReadPrompt) -> list[Token]:
+    return [token for chunk in read.chunks for token in chunk.content][:MAX_TOKENS]
+
+
+def _panes(one: Sequence[Shared], other: Sequence[Shared], is_given: bool) -> str:
+    if not is_given:
+        return markup.message("Type another prompt to see which tokens differ.", is_problem=False)
+    kinds = [token.kind for token in one]
+    only, theirs = kinds.count("own"), sum(token.kind == "own" for token in other)
+    told = f"{counted(len(kinds) - only, 'token')} in both, {only} only in the prompt, {theirs} only in the other"
+    told += f", {kinds.count('weight')} with another weight" if "weight" in kinds else ""
+    cut = f" Of each, the first {MAX_TOKENS:,} are compared." if max(len(one), len(other)) == MAX_TOKENS else ""
+    panes = _pane("The prompt", one) + _pane("The other", other)
+    return f"{markup.message(f'{told}.{cut}', is_problem=False)}<div class='weighted-clip-panes'>{panes}</div>" + (
+        markup.message(NOTE, is_problem=False)
+    )
+
+
+def _pane(name: str, tokens: Sequence[Shared]) -> str:
+    chips = "".join(
+        f"<li class='weighted-clip-{kind}'>{escape(' '.join(text.split()) or text)}"
+        f"{f' <i>{weight_text(weight)}</i>' if weight != 1 else ''}</li>"
+        for text, weight, kind in tokens
+    )
+    title = f"{name}: {counted(len(tokens), 'token')}"
+    return f"<section><h2>{title}</h2><ol aria-label='{title}'>{chips}</ol></section>"

@@ -1,0 +1,160 @@
+"""The lab's tab for pictures: which fit the prompt best, and all of them beside some texts.
+
+Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from PIL import Image
+
+from ...encoder.contrastive import Over, probabilities, similarity
+from ...encoder.full_clip import FullClip
+from ...encoder.image_file import open_image
+from ...encoder.reranking import best, image_features
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.features import text_features
+from ...weighting.syntax import SYNTAXES
+from ...weighting.towers import layout_of
+from ...weighting.view import counted
+from ..pictures.similarity import scale_of
+from . import markup
+from .model import LabError
+from .values import checked_text, explained
+
+MAX_PICTURES = 48
+MAX_TEXTS = 8
+"""With the prompt."""
+MAX_CHARACTERS = 20_000
+"""Of all texts."""
+THUMBNAIL = 200
+"""Pixels of the longer side of a picture as it is shown."""
+SOFTMAX: dict[str, Over] = {"cosines": "none", "over texts": "texts", "over pictures": "images"}
+NOTES: dict[str, str] = {
+    "cosines": "Cosines, from -1 to 1: only the order in a column means something, not the size.",
+    "over texts": "How probable each text is for a picture, among these texts; rows add up to 100 %.",
+    "over pictures": "How probable each picture is for a text, among these pictures; columns add up to 100 %.",
+}
+
+
+class FullModel(Protocol):
+    """A model that may have an image half."""
+
+    def full(self) -> FullClip:
+        """Both halves; raises `LabError` where it has one alone."""
+        ...
+
+
+class RankingLab:
+    """The handlers of the tab.
+
+    Args:
+        source: Gives the model.
+    """
+
+    def __init__(self, source: Callable[[], FullModel]) -> None:
+        self._source = source
+
+    def rank(self, files: Sequence[str] | None, others: str, softmax: str, prompt: str, syntax: str) -> str:
+        """The pictures, those first that fit the prompt best, and a matrix of pictures and texts.
+
+        Args:
+            files: Paths of the pictures.
+            others: More texts, one a line.
+            softmax: One of `SOFTMAX`.
+            prompt: The first text.
+            syntax: How weights are written in texts, for them to be left out.
+        """
+        try:
+            if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
+                raise LabError(f"choose among {', '.join(SOFTMAX)}, and a syntax; got {softmax!r:.40}, {syntax!r:.40}")
+            return self._ranked([Path(file) for file in files or ()], _texts(prompt, others), softmax, syntax)
+        except Exception as error:  # the page is the only place where the user could see it
+            return markup.message(explained(error))
+
+    def _ranked(self, paths: list[Path], texts: list[str], softmax: str, syntax: str) -> str:
+        if not paths:
+            raise LabError("Choose pictures first, or drop some.")
+        if len(paths) > MAX_PICTURES:
+            raise LabError(f"these are {len(paths)} pictures; at most {MAX_PICTURES} are ranked at a time")
+        clip = self._source().full()
+        layout = layout_of(clip.text.config)
+        read = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+        images, problems = _opened(paths)
+        if not images:
+            return markup.problems(problems)
+        features = image_features(clip, [image for _, image in images])
+        scale = 1.0 if softmax == "cosines" else 1 / clip.logit_scale
+        scores = similarity(torch.stack([one.vector for one in read]), features)
+        values: list[list[float]] = probabilities(scores / scale, SOFTMAX[softmax]).tolist()
+        order = best(scores[0], len(images))
+        for number, one in enumerate(read):
+            problems += [f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in one.read.issues]
+        sheet: list[tuple[str, str, Image.Image]] = []
+        for rank, index in enumerate(order, 1):
+            name, image = images[index]
+            sheet.append((f"{rank}. {name}", f"{rank}. {scores[0, index]:.4f} {name}", _small(image)))
+        told = f"{counted(len(images), 'picture')}, the one first that fits the prompt best."
+        return (
+            markup.message(told, is_problem=False)
+            + markup.problems(problems)
+            + markup.photos(sheet, is_sheet=True)
+            + _matrix(values, texts, [images[index][0] for index in order], order, SOFTMAX[softmax])
+            + markup.message(NOTES[softmax], is_problem=False)
+        )
+
+
+def _texts(prompt: str, others: str) -> list[str]:
+    """The prompt, and each other line."""
+    if len(checked_text("prompt", prompt)) + len(checked_text("other texts", others)) > MAX_CHARACTERS:
+        raise LabError(f"the texts are longer than {MAX_CHARACTERS:,} characters: shorten them")
+    texts = [prompt, *(line.strip() for line in others.splitlines() if line.strip())]
+    if len(texts) > MAX_TEXTS:
+        raise LabError(f"these are {len(texts) - 1} other texts; at most {MAX_TEXTS - 1} are compared")
+    return texts
+
+
+def _opened(paths: Sequence[Path]) -> tuple[list[tuple[str, Image.Image]], list[str]]:
+    """The pictures with their names, and what is wrong with those that cannot be read."""
+    images: list[tuple[str, Image.Image]] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            images.append((path.name, open_image(path)))
+        except ValueError as error:
+            problems.append(str(error).replace(str(path), path.name))
+    return images, problems
+
+
+def _small(image: Image.Image) -> Image.Image:
+    small = image.convert("RGB")
+    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    return small
+
+
+def _matrix(
+    values: Sequence[Sequence[float]], texts: Sequence[str], names: Sequence[str], order: Sequence[int], over: Over
+) -> str:
+    """A row for each picture, a column for each text; the larger a value, the stronger its colour."""
+    scale = scale_of(values, over)
+    head = "".join(f"<th scope='col'>{escape(text[:80] + ('…' if len(text) > 80 else ''))}</th>" for text in texts)
+    body = "".join(
+        f"<tr><th scope='row'>{escape(name)}</th>"
+        + "".join(
+            f"<td style='--weighted-clip-share: {100 * min(1.0, max(0.0, share)):.0f}%'>{scale.text(row[index])}</td>"
+            for row in values
+            for share in [(row[index] - scale.low) / (scale.high - scale.low)]
+        )
+        + "</tr>"
+        for name, index in zip(names, order, strict=True)
+    )
+    return (
+        "<div class='weighted-clip-scroll' tabindex='0' role='region' aria-label='Pictures and texts'>"
+        f"<table class='weighted-clip-table weighted-clip-values'><thead><tr><td></td>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
