@@ -322,7 +322,7 @@ def test_a_tag_of_a_lora_is_a_chip_struck_through_that_has_its_problem(drawn: di
     case = drawn["lora"]
     assert [item["text"] for item in items_of(case)] == ["a", "<lora:ink:0.8>", "cat"]
     tag = chip_of(case, "<lora:ink:0.8>")
-    assert tag["line"] == "underline line-through"
+    assert (tag["line"], tag["lineStyle"], tag["wave"]) == ("line-through", "solid", "underline wavy")
     assert case["problems"] == [tag["problem"]]
     assert not chip_of(case, "cat")["problem"]
     assert case["count"] == "2 / 75"
@@ -337,7 +337,7 @@ def test_problems(drawn: dict[str, Any]) -> None:
     assert [item["text"] for item in marked] == ["best"]
     assert marked[0]["problem"] == message
     assert marked[0]["described"] == [message]
-    assert (marked[0]["line"], marked[0]["lineStyle"], marked[0]["tabIndex"]) == ("underline", "wavy", 0)
+    assert (marked[0]["line"], marked[0]["wave"], marked[0]["tabIndex"]) == ("none", "underline wavy", 0)
     assert all(item["tabIndex"] == -1 for item in items_of(case) if item["kind"] == "chip" and not item["problem"])
     tooltips = case["tooltips"]
     assert (tooltips["hover"], tooltips["focus"], tooltips["left"], tooltips["escaped"]) == (message, message, "", "")

@@ -15,6 +15,12 @@ const rect = (element) => {
   const { left, top, right, bottom } = element.getBoundingClientRect();
   return [left, top, right, bottom];
 };
+/** The line below the text of a problem, and its style. */
+const waveOf = (text) => {
+  if (!text.firstElementChild) return "";
+  const { textDecorationLine, textDecorationStyle } = getComputedStyle(text.firstElementChild);
+  return `${textDecorationLine} ${textDecorationStyle}`;
+};
 
 addStyle();
 const cases = read("cases");
@@ -100,6 +106,7 @@ function describeItem(element) {
     color: style.color,
     line: getComputedStyle(text).textDecorationLine,
     lineStyle: getComputedStyle(text).textDecorationStyle,
+    wave: waveOf(text),
     border: style.borderTopStyle,
     tabIndex: element.tabIndex,
     problem: element.dataset.problem ?? "",

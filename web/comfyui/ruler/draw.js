@@ -204,7 +204,9 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   const color = chip.hidden ? readable(background, theme.muted, theme.text) : readable(background, theme.text);
   const isTag = !chip.ids.length && !chip.hidden;
   if (!isTag) Object.assign(element.style, { background: css(background), color: css(color) });
-  const text = element.appendChild(make("span", "wcr-text", chip.text));
+  const text = element.appendChild(make("span", "wcr-text"));
+  // within it, so that a line through the text is not wavy too
+  text.append(chip.problems.length ? make("span", "wcr-waved", chip.text) : chip.text);
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
   if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
   if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });

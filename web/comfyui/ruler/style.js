@@ -48,10 +48,9 @@ const STYLE = `
 .wcr-hidden { border-color: var(--wcr-line); }
 .wcr-problem-here { cursor: help; }
 .wcr-editable { cursor: pointer; }
-.wcr-problem-here .wcr-text {
+.wcr-waved {
   text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;
 }
-.wcr-problem-here.wcr-hidden .wcr-text { text-decoration: underline line-through wavy 1px var(--wcr-chip-wave); }
 .weighted-clip-ruler :focus-visible { outline: 2px solid var(--wcr-accent); outline-offset: 1px; }
 .wcr-border {
   display: inline-flex; gap: 6px; padding: 0 5px 0 7px; margin-inline: 3px 1px; line-height: 19px; white-space: nowrap;
