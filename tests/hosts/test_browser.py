@@ -237,6 +237,17 @@ def test_a_workflow_that_is_saved_and_loaded(page: RulerPage) -> None:
     page.wait_for(count="6 / 75", problems=[])
 
 
+def test_a_node_of_another_workflow_under_the_same_id_has_its_own_ruler(page: RulerPage) -> None:
+    page.load_inspect("a red cat")
+    page.wait_for(chips=["a", "red", "cat"])
+    inputs = {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax"}
+    page.load({"class_type": "WeightedCLIPTextEncode", "inputs": {**inputs, "text": "a dog"}})
+    page.wait_for(chips=["a", "dog"])
+    page.set_widget("text", "a blue dog")
+    page.wait_for(chips=["a", "blue", "dog"])
+    assert page.shown()[0]["height"] > 0
+
+
 def test_the_widget_is_not_saved(page: RulerPage) -> None:
     page.load_inspect(UNCLOSED)
     page.queue()

@@ -4,7 +4,7 @@
 const isBox = (widget) => widget.type === "customtext";
 
 /** Whether a canvas shows the graph of a node: ids repeat between a workflow and its subgraphs. */
-const isShown = ({ graph }) => Boolean(graph?.list_of_graphcanvas?.length);
+export const isShown = ({ graph }) => Boolean(graph?.list_of_graphcanvas?.length);
 
 /**
  * @typedef {object} Box A prompt box.

@@ -1,11 +1,14 @@
 /** The widget that holds a ruler on a node. Without a value, so that nothing of it is saved or sent. */
 
+import { isShown } from "./boxes.js";
 import { say } from "./language.js";
 import { NodeHeight } from "./node_height.js";
 import { before } from "./wrap.js";
 
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
+/** Milliseconds between two looks at whether the ruler is where it belongs. */
+const PLACE_TIME = 200;
 
 /**
  * Add the widget below all others; it has no height until there is something to show.
@@ -53,9 +56,20 @@ export function addRulerWidget(node, drawing, canvas) {
     event.preventDefault();
     canvas().dispatchEvent(new WheelEvent(event.type, event));
   });
+  // Nodes 2.0 keeps what it has drawn for a node when another workflow, or a subgraph, has one of the same id
+  const place = () => {
+    if (element.isConnected || !isShown(node)) return;
+    document.querySelector(`[data-node-id="${node.id}"] .weighted-clip-ruler`)?.replaceWith(element);
+  };
+  let timer = 0;
   const start = () => {
     observer.observe(box);
     nodeHeight.added();
+    timer = setInterval(place, PLACE_TIME);
   };
-  return { start, stop: () => observer.disconnect() };
+  const stop = () => {
+    observer.disconnect();
+    clearInterval(timer);
+  };
+  return { start, stop };
 }
