@@ -7,8 +7,10 @@
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { areaOf } from "./ruler/boxes.js";
+import { addCompletion } from "./ruler/completion.js";
 import { setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
+import { namesOf } from "./ruler/names.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -30,6 +32,10 @@ const LINKED_TIME = 200;
 const LOCALE = "Comfy.Locale";
 /** Off: nothing is asked and there are no chips; the problems still come after a run. */
 const SETTING = "WeightedCLIP.TokenRuler";
+/** Off: no names of embeddings and LoRAs are offered. */
+const NAMES_SETTING = "WeightedCLIP.Names";
+/** The syntax of nodes that have no menu for it; of others ComfyUI's. */
+const SYNTAXES = { WeightedCLIPA1111Encode: "a1111", WeightedCLIPLoadPromptLoras: "a1111" };
 
 /** The rules for our classes of nodes, by name. */
 const rules = new Map();
@@ -37,8 +43,12 @@ const rules = new Map();
 /** The rulers of all nodes, by node. */
 const rulers = new Map();
 
-/** The setting, which tells of a change before it has the new value. */
+/** The settings, which tell of a change before they have the new value. */
 let isOn = true;
+let hasNames = true;
+
+/** The names that the server knows, once they were asked for. */
+let names = null;
 
 const host = { isOn: () => isOn, ask, convert, changed };
 
@@ -84,17 +94,52 @@ function nodeOf(id) {
   return graph?.getNodeById(last);
 }
 
-/** The box that an element is, if rulers read it, and all of them in one syntax. */
-function boxOf(area) {
+/** Those who read a prompt box, if an element is one: the box, and each node with its ruler. */
+function readersOf(area) {
   const found = [];
   for (const [node, ruler] of rulers) {
     for (const name of rules.get(node.comfyClass).texts) {
       const box = sourceOf(node, name)?.places.find((one) => areaOf(one) === area);
-      if (box) found.push({ box, syntax: ruler.syntax });
+      if (box) found.push({ box, node, ruler });
     }
   }
+  return found;
+}
+
+/** The box that an element is, if rulers read it, and all of them in one syntax. */
+function boxOf(area) {
+  const found = readersOf(area).map(({ box, ruler }) => ({ box, syntax: ruler.syntax }));
   const [first] = found;
   return first?.syntax && found.every(({ syntax }) => syntax === first.syntax) ? first : null;
+}
+
+/** The same by what a node itself says of how it reads names: rulers do not know it while they are off. */
+function nameBoxOf(area) {
+  const found = readersOf(area).map(({ box, node }) => {
+    const valueOf = (...wanted) => node.widgets.find(({ name }) => wanted.includes(name))?.value;
+    const syntax = valueOf("syntax", "from") ?? SYNTAXES[node.comfyClass] ?? "comfy";
+    return { box, syntax, chunking: valueOf("chunking") };
+  });
+  const [first] = found;
+  const isSame = ({ syntax, chunking }) => syntax === first.syntax && chunking === first.chunking;
+  return first && found.every(isSame) ? first : null;
+}
+
+/** The names of the server's embeddings and LoRAs; none while it does not answer. */
+async function readNames() {
+  const read = (route, hasSuffix) =>
+    api
+      .fetchApi(route)
+      .then((answer) => answer.json())
+      .then((files) => namesOf(files, hasSuffix));
+  names ??= Promise.all([read("/embeddings", false), read("/models/loras", true)]);
+  try {
+    const [embeddings, loras] = await names;
+    return { embeddings, loras };
+  } catch {
+    names = null;
+    return { embeddings: [], loras: [] };
+  }
 }
 
 /** What a step of Ctrl and an arrow key changes, by ComfyUI's setting. */
@@ -151,6 +196,17 @@ app.registerExtension({
         rulers.forEach((ruler) => ruler.switched());
       },
     },
+    {
+      id: NAMES_SETTING,
+      category: ["Weighted CLIP", "Names while typing"],
+      name: "Weighted CLIP: names while typing",
+      tooltip: "Offers the names of embeddings and LoRAs in the prompts of our nodes.",
+      type: "boolean",
+      defaultValue: true,
+      onChange(value) {
+        hasNames = value !== false;
+      },
+    },
   ],
 
   setup() {
@@ -158,12 +214,18 @@ app.registerExtension({
     readLanguage();
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
+    addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
     // what no widget tells of: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
     // nor does a node tell of what is typed in another one
     setInterval(() => rulers.forEach((ruler) => ruler.isLinked && ruler.check()), LINKED_TIME);
     api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
+  },
+
+  /** ComfyUI was told to read its lists of files anew. */
+  refreshComboInNodes() {
+    names = null;
   },
 
   beforeRegisterNodeDef(nodeType, definition) {

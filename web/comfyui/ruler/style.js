@@ -82,6 +82,20 @@ const STYLE = `
   border: 1px solid; border-radius: 6px; font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif;
   box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
 }
+#weighted-clip-names {
+  position: fixed; z-index: 100000; box-sizing: border-box; max-width: min(420px, 90vw); max-height: 226px; padding: 3px;
+  overflow-y: auto; scrollbar-width: thin; scrollbar-color: var(--wcr-line) transparent;
+  background: var(--wcr-background); color: var(--wcr-text); border: 1px solid var(--wcr-line); border-radius: 6px;
+  font: 12px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif; box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
+}
+#weighted-clip-names > div {
+  display: flex; justify-content: space-between; align-items: baseline; gap: 14px; padding: 2px 7px; border-radius: 4px;
+  cursor: pointer; overflow-wrap: anywhere;
+}
+#weighted-clip-names small { flex: none; color: var(--wcr-muted); font-size: 10px; }
+#weighted-clip-names > div:hover { box-shadow: inset 0 0 0 1px var(--wcr-accent); }
+#weighted-clip-names > [aria-selected="true"] { background: var(--wcr-accent); color: var(--wcr-chosen); }
+#weighted-clip-names > [aria-selected="true"] small { color: inherit; }
 .weighted-clip-slider input { width: 140px; margin: 0; }
 .weighted-clip-slider output { min-width: 30px; font-variant-numeric: tabular-nums; text-align: end; }
 `;
