@@ -36,6 +36,7 @@ METHODS = ("process_texts", "process_tokens")
 COMMA_SETTING = "comma_padding_backtrack"
 ENGINE_CLASSES = (
     ("backend.text_processing.classic_engine", "ClassicTextProcessingEngine"),
+    ("backend.text_processing.sd_engine", "ClipEngine"),  # Forge Neo since 2026
     ("modules.sd_hijack_clip", "FrozenCLIPEmbedderWithCustomWordsBase"),
 )
 """Modules and names of the classes of text encoders: of Forge and its kin, and of A1111."""
