@@ -1,4 +1,4 @@
-"""ComfyUI nodes. They read inputs, call ``hosts`` and ``weighting``, and wrap results; no arithmetic."""
+"""ComfyUI nodes. They read inputs, call ``hosts`` and ``weighting``, and wrap results, without arithmetic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NODES = {
     WeightedCLIPLoadDalle: "Load DALL·E",
     WeightedCLIPDalleSample: "DALL·E Sample",
 }
-"""Nodes to their display names, which may change. Their own names are ids: permanent, as saved workflows store them."""
+"""Display names of the nodes, which may change. Class names are ids: permanent, as saved workflows store them."""
 
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in _NODES}
 NODE_DISPLAY_NAME_MAPPINGS = {node.__name__: title for node, title in _NODES.items()}

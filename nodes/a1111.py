@@ -55,7 +55,7 @@ MODEL_INPUT = common.make_input(
 
 
 class WeightedCLIPA1111Encode(common.EncodeNode):
-    """A prompt as the A1111 WebUI and Forge encode it."""
+    """Encodes a prompt as the A1111 WebUI and Forge do."""
 
     DESCRIPTION = (
         "Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas, "
@@ -88,11 +88,11 @@ class WeightedCLIPA1111Encode(common.EncodeNode):
         }
 
     reads_as = staticmethod(as_by_host)
-    """What it makes of a prompt for T5, Qwen and others."""
+    """Reading of prompts for T5, Qwen and others."""
 
     @staticmethod
     def options(emphasis: str, **choices: Any) -> EncodeOptions:
-        """What the inputs mean, but for the times."""
+        """Options from the inputs, except for times."""
         mode = EMPHASIS[common.checked("emphasis", emphasis, EMPHASIS)]
         return EncodeOptions(**mode, chunking="a1111", **choices)
 

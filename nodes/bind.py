@@ -12,7 +12,7 @@ from .results import masked_result
 
 
 class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
-    """Encodes phrases so that none of them has read another."""
+    """Encodes phrases so that none of them sees another."""
 
     DESCRIPTION = (
         "Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of "
@@ -70,11 +70,11 @@ class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
     def options(
         phrases: str, rest: str, strength: float = 1.0, hide: str = BIND_HIDES[0], words: str = "", **choices: Any
     ) -> EncodeOptions:
-        """What the inputs mean."""
+        """Options from the inputs."""
         binding: dict[str, Any] = {"bind": phrases, "bind_rest": rest, "bind_strength": strength}
         return EncodeOptions(**binding, bind_hide=hide, bind_words=words, **choices)  # pyright: ignore[reportArgumentType]
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the phrases apart, and draw the masks; ``choices`` are the other inputs."""
-        towers_of(clip)  # says so where there is nothing to mask
+        """Encode with the phrases bound, and draw the masks; ``choices`` are the other inputs."""
+        towers_of(clip)  # raises if there is nothing to mask
         return masked_result(encode_text(clip, text, self.options(**choices)))

@@ -1,7 +1,7 @@
-"""What the ComfyUI nodes share: their input definitions and attributes.
+"""Common parts of the ComfyUI nodes: input definitions and attributes.
 
-Widgets are permanent: saved workflows store their values by position, so a node's inputs keep their order for ever and
-new ones are only appended. Menus list what exists, in their final order.
+Widgets are permanent: saved workflows store their values by position, so a node's inputs keep their order forever and
+new ones are only appended. Menus list the available choices, in their final order.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ NATIVE_TYPE = "WEIGHTED_CLIP"
 EITHER_CLIP = f"CLIP,{NATIVE_TYPE}"
 
 MARK = "weighted_clip_ruler"
-"""Option of an input that says what it is to the token ruler (web/comfyui/ruler/requests.js)."""
+"""Option of an input with its role for the token ruler (web/comfyui/ruler/requests.js)."""
 PROMPT = "prompt"
 """Value of `MARK`: a prompt box, which the ruler shows."""
 COUNTS = "counts"
-"""Value of `MARK`: how a prompt is read depends on it."""
+"""Value of `MARK`: an input that affects how a prompt is read."""
 
 Input = tuple[str | list[str], dict[str, Any]]
-"""An input as ComfyUI's nodes describe one: its type, or the choices of a menu, and its options."""
+"""An input as described to ComfyUI: its type, or the choices of a menu, and its options."""
 
 
 def make_input(
     kind: str | list[str], tooltip: str, options: Mapping[str, Any] | None = None, *, counts: bool = False
 ) -> Input:
-    """An input of a type, or a menu of choices. ``counts``: it is marked with `COUNTS`."""
+    """Make an input of a type, or a menu of choices. ``counts`` marks it with `COUNTS`."""
     return kind, {**(options or {}), **({MARK: COUNTS} if counts else {}), "tooltip": tooltip}
 
 
 def prompt_input(tooltip: str) -> Input:
-    """A prompt box."""
+    """Make a prompt box."""
     return make_input("STRING", tooltip, {"multiline": True, "dynamicPrompts": True, MARK: PROMPT})
 
 
 def menu(choices: Iterable[str], tooltip: str, *, counts: bool = False) -> Input:
-    """A drop-down input; its default is the first choice. ``counts``: as in `make_input`."""
+    """Make a drop-down input; its default is the first choice. ``counts`` as in `make_input`."""
     names = list(choices)
     return make_input(names, tooltip, {"default": names[0]}, counts=counts)
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:
-    """The names, one of them moved to the front: the default of a menu."""
+    """Move one of the names to the front: the default of a menu."""
     return [first, *(name for name in names if name != first)]
 
 
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
-    """The value of a drop-down input that nothing else checks; the host lets any value pass that comes by a link.
+    """Value of a drop-down input without other checks; the host accepts any value from a link.
 
     Raises:
-        ValueError: If it is none of the choices, as in a workflow of a newer version.
+        ValueError: If it is not one of the choices, e.g. from a workflow of a newer version.
     """
     if value not in list(choices):
         raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
@@ -161,7 +161,7 @@ INPUTS: dict[str, Input] = {
         {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
     ),
 }
-"""Inputs that several nodes have, or that are named as fields of `EncodeOptions`."""
+"""Inputs shared by several nodes, or named like fields of `EncodeOptions`."""
 
 
 def inputs(*names: str) -> dict[str, Input]:
@@ -170,7 +170,7 @@ def inputs(*names: str) -> dict[str, Input]:
 
 
 def rare_inputs(*names: str) -> dict[str, Input]:
-    """Some of `INPUTS`, in this order, which Nodes 2.0 shows among the advanced inputs only."""
+    """Some of `INPUTS`, in this order, which Nodes 2.0 shows only among the advanced inputs."""
     return {name: (kind, {**options, "advanced": True}) for name, (kind, options) in inputs(*names).items()}
 
 
@@ -202,7 +202,7 @@ class EncodeNode:
 
 
 class MaskedEncodeNode(EncodeNode):
-    """Attributes of encode nodes that also draw their masks; each has its own words for the picture."""
+    """Attributes of encode nodes that also draw their masks; each has its own text for the picture."""
 
     RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
     RETURN_NAMES = ("CONDITIONING", "mask", "report")

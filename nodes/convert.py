@@ -42,11 +42,11 @@ class WeightedCLIPConvert:
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
-        """How the prompt is read."""
+        """Options for reading the prompt."""
         return EncodeOptions(**{"syntax" if name == "from" else name: value for name, value in choices.items()})
 
     def convert(self, text: str, to: str, **choices: Any) -> dict[str, Any]:
-        """Convert; ``choices`` are the other menus, of which ``from`` is no name Python allows."""
+        """Convert; ``choices`` are the other menus, since ``from`` is not a valid Python name."""
         options = self.options(**choices)
         is_cleaned = options.cleaning == "as Forge"
         result = convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)

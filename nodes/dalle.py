@@ -1,4 +1,4 @@
-"""The nodes of DALL·E: images of a caption, token by token."""
+"""Nodes of DALL·E: images of a caption, token by token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .results import shown_result
 DALLE_TYPE = "WEIGHTED_CLIP_DALLE"
 """Type name of a link that carries a DALL·E."""
 FOLDERS = ("checkpoints",)
-"""Where the host keeps files that hold all parts of a model."""
+"""The host's folders with files that hold all parts of a model."""
 MAX_SEED = 2**64 - 1
 
 
@@ -42,7 +42,7 @@ class WeightedCLIPLoadDalle:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs; lists the files that are there now."""
+        """ComfyUI's description of the inputs, with the current files."""
         return {
             "required": {
                 "file": common.make_input(
@@ -148,7 +148,7 @@ class WeightedCLIPDalleSample:
         prefix_image: Tensor | None = None,
         prefix_rows: int = 4,
     ) -> dict[str, Any]:
-        """Draw, and say by what."""
+        """Draw images, and report the settings."""
         options = SampleOptions(temperature, top_k, top_p)
         seeds = [(seed + index) % (MAX_SEED + 1) for index in range(count)]
         prefix, notes = None, list[str]()

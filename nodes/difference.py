@@ -1,4 +1,4 @@
-"""The node that compares two CLIPs: what a LoRA or training has changed in a text encoder."""
+"""Node that compares two CLIPs: changes to a text encoder by a LoRA or training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .results import merged_reads, node_result, to_image, with_preview
 
 
 class WeightedCLIPDifference:
-    """A chart of what changed in a text encoder, token by token."""
+    """Charts the changes in a text encoder, token by token."""
 
     DESCRIPTION = (
         "Shows what a LoRA or training has changed in a text encoder: how far each token of a prompt moves between two "
@@ -47,11 +47,11 @@ class WeightedCLIPDifference:
 
     @staticmethod
     def options(syntax: str) -> EncodeOptions:
-        """How the text is read; its weights are not applied."""
+        """Options for reading the text; its weights are not applied."""
         return EncodeOptions(syntax=syntax, scheme="unweighted")
 
     def compare(self, clip: EitherClip, clip_changed: EitherClip, text: str, syntax: str) -> dict[str, Any]:
-        """Encode the text by both and measure the rows."""
+        """Encode the text by both and compare the rows."""
         from ..web.difference import difference, difference_report, draw_differences
 
         pair = encode_by_both(clip, clip_changed, text, self.options(syntax))

@@ -1,4 +1,4 @@
-"""The nodes of DALL·E's discrete VAE: an image as tokens, and an image of tokens."""
+"""Nodes of DALL·E's discrete VAE: an image as tokens, and an image from tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
 TOKENS_TYPE = "WEIGHTED_CLIP_DVAE_TOKENS"
 """Type name of a link that carries the tokens of images."""
 FOLDERS = ("vae",)
-"""Where the host keeps files of image autoencoders."""
+"""The host's folders with files of image autoencoders."""
 MAX_GRIDS = 16
-"""Images of a batch whose grids are drawn."""
+"""Maximum number of images in a batch whose grids are drawn."""
 
 DVAE_INPUT = common.make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
 
@@ -42,7 +42,7 @@ class WeightedCLIPLoadDVAE:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs; lists the files that are there now."""
+        """ComfyUI's description of the inputs, with the current files."""
         return {
             "required": {
                 "file": common.make_input(
@@ -64,7 +64,7 @@ class WeightedCLIPLoadDVAE:
 
 
 class WeightedCLIPImageToTokens:
-    """An image as a grid of tokens."""
+    """Converts an image to a grid of tokens."""
 
     DESCRIPTION = (
         "Turns images into grids of tokens, each the number of the pattern that a small square of the image "
@@ -128,7 +128,7 @@ class WeightedCLIPImageToTokens:
 
 
 class WeightedCLIPTokensToImage:
-    """An image of tokens, some of them swapped before."""
+    """Makes an image from tokens, some of them swapped before."""
 
     DESCRIPTION = (
         "Turns tokens into images: those from Image to Tokens, or numbers that you type. Tokens can be swapped first."

@@ -1,4 +1,4 @@
-"""The loader of a whole CLIP, text and image, and the nodes that compare images with texts."""
+"""Loader of a complete CLIP, text and image, and the nodes that compare images with texts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FULL_TYPE = "WEIGHTED_CLIP_FULL"
-"""Type name of a link that carries a whole CLIP."""
+"""Type name of a link that carries a complete CLIP."""
 FOLDERS = ("clip_vision", "text_encoders")
-"""Where the host keeps files that may hold a whole CLIP."""
+"""The host's folders with files that may hold a complete CLIP."""
 ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
 SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
 
@@ -60,7 +60,7 @@ class WeightedCLIPLoadFull:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs; lists the files that are there now."""
+        """ComfyUI's description of the inputs, with the current files."""
         return {
             "required": {
                 "file": common.make_input(
@@ -87,7 +87,7 @@ class WeightedCLIPLoadFull:
 
 
 class WeightedCLIPRerank:
-    """Keep the images of a batch that fit a text best."""
+    """Keep the images of a batch that match a text best."""
 
     DESCRIPTION = (
         "Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: "
@@ -122,7 +122,7 @@ class WeightedCLIPRerank:
         }
 
     options = staticmethod(text_options)
-    """How the text is read."""
+    """Options for reading the text."""
 
     def rerank(
         self, clip_full: HostedClip, images: Tensor, text: str, keep: int, crop: Crop, syntax: str
@@ -211,7 +211,7 @@ class WeightedCLIPSimilarity:
 
 
 def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:
-    """The images for a picture, none of their sides longer than ``size`` pixels."""
+    """Images for a picture, with no side longer than ``size`` pixels."""
     thumbnails: list[Image.Image] = []
     for image in images:
         thumbnails.append(to_picture(image))

@@ -1,4 +1,4 @@
-"""The Inspect node: what a prompt becomes, without encoding it."""
+"""The Inspect node: a prompt's tokens, without encoding it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .results import node_result, to_image
 
 
 class WeightedCLIPInspect:
-    """A picture and a list of a prompt's tokens."""
+    """Shows a prompt's tokens as a picture and a list."""
 
     DESCRIPTION = "Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."
     SEARCH_ALIASES = ["tokens", "token count", "token counter", "tokenizer", "prompt", "debug"]  # noqa: RUF012
@@ -43,7 +43,7 @@ class WeightedCLIPInspect:
         }
 
     options = EncodeOptions
-    """What the menus mean: they are named as its fields."""
+    """Options from the menus, which are named like its fields."""
 
     def inspect(self, text: str, clip: EitherClip | None = None, **choices: Any) -> dict[str, Any]:
         """Read the prompt and draw it; ``choices`` are the menus."""

@@ -1,4 +1,4 @@
-"""The loader of our native encoder."""
+"""Loader of our native encoder."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from . import common
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICES = ("auto", "cpu")
 FOLDERS = ("text_encoders", "checkpoints")
-"""Where the host keeps files that may hold a text encoder."""
+"""The host's folders with files that may hold a text encoder."""
 
 
 def files_in(folders: Iterable[str]) -> list[str]:
-    """The files that the host has now in some of its folders, as ``folder/name``."""
+    """The host's current files in some of its folders, as ``folder/name``."""
     folder_paths = host("folder_paths")
 
     return [f"{folder}/{name}" for folder in folders for name in folder_paths.get_filename_list(folder)]
 
 
 def path_of(file: str) -> str:
-    """Where a file of `files_in` is."""
+    """Path of a file from `files_in`."""
     folder_paths = host("folder_paths")
 
     folder, _, name = file.partition("/")
@@ -50,7 +50,7 @@ class WeightedCLIPLoad:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs; lists the files that are there now."""
+        """ComfyUI's description of the inputs, with the current files."""
         return {
             "required": {
                 "file": common.make_input(

@@ -1,4 +1,4 @@
-"""The node that loads the LoRAs a prompt names."""
+"""Node that loads the LoRAs a prompt names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import node_result
 
 
 class WeightedCLIPLoadPromptLoras:
-    """Loads what ``<lora:name:0.8>`` names."""
+    """Loads the LoRAs named by ``<lora:name:0.8>``."""
 
     DESCRIPTION = (
         "Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text "
@@ -51,11 +51,11 @@ class WeightedCLIPLoadPromptLoras:
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
-        """How the prompt is read."""
+        """Options for reading the prompt."""
         return EncodeOptions(syntax="a1111", **choices)
 
     def load(self, model: ModelPatcher, clip: Clip, text: str, **choices: Any) -> dict[str, Any]:
-        """Load them; ``choices`` are the menus."""
+        """Load the LoRAs; ``choices`` are the menus."""
         options = self.options(**choices)
         found = bare(text, has_comments=options.is_cleaned, has_tags=True)
         loras, issues = read_loras(found.tags)

@@ -1,4 +1,4 @@
-"""The Mask Control node: which tokens of a prompt may see which."""
+"""The Mask Control node: visibility of a prompt's tokens for each other."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class WeightedCLIPMaskControl(common.MaskedEncodeNode):
 
     @staticmethod
     def options(hide: str, hidden_from: HiddenFrom, from_phrases: str, causal: bool, padding: str) -> EncodeOptions:
-        """What the inputs mean."""
+        """Options from the inputs."""
         return EncodeOptions(
             hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
         )
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the mask, and draw it; ``choices`` are the other inputs."""
-        towers_of(clip)  # says so where there is nothing to mask
+        towers_of(clip)  # raises if there is nothing to mask
         return masked_result(encode_text(clip, text, self.options(**choices)))

@@ -1,4 +1,4 @@
-"""The node that makes a host's CLIP remember encodings."""
+"""Node that adds a cache of encodings to a host's CLIP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import common
 
 
 class WeightedCLIPRemember:
-    """Gives a CLIP a memory for our nodes."""
+    """Gives a CLIP a cache for our nodes."""
 
     DESCRIPTION = (
         "Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts "
@@ -36,6 +36,6 @@ class WeightedCLIPRemember:
         }
 
     def remember(self, clip: Clip, remember: int) -> tuple[Clip]:
-        """Attach the memory."""
-        towers_of(clip)  # says so where there is nothing to remember for
+        """Attach the cache."""
+        towers_of(clip)  # raises if there is nothing to cache
         return (with_memory(clip, remember),)

@@ -1,4 +1,4 @@
-"""Results of the ComfyUI nodes: outputs, a report in words, and for the front end the views of what was read."""
+"""Results of the ComfyUI nodes: outputs, a report in words, and views of prompts for the front end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, Any]:
-    """ComfyUI's result of a node that encodes one prompt, or one for each tower: conditioning and report.
+    """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report.
 
     Args:
-        encoded: What became of it.
-        issues: What the user should know besides.
+        encoded: The encoded prompt.
+        issues: Further issues for the user.
 
     Returns:
         Also ``texts``: of each text that came in, what of it was encoded.
@@ -45,7 +45,7 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
 
 
 def masked_result(encoded: Encoded) -> dict[str, Any]:
-    """As `encoded_result`, with a picture of the masks of the first tower between conditioning and report."""
+    """Same as `encoded_result`, with a picture of the first tower's masks between conditioning and report."""
     from ..web.pictures import draw_encoding_masks
 
     prompt = next(iter(encoded.prompts.values()))
@@ -69,10 +69,10 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
     """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
     Args:
-        prompt: As it was read.
-        encoded: What became of it.
-        timing: When its steps are.
-        counter: How they are counted.
+        prompt: The prompt as read.
+        encoded: The encoded prompt.
+        timing: Timing of its steps.
+        counter: Way of counting them.
 
     Returns:
         Also ``texts``, as `encoded_result`.
@@ -102,7 +102,7 @@ def _result(result: tuple[Any, ...], views: list[dict[str, Any]]) -> dict[str, A
 
 
 def merged_reads(prompts: Iterable[ReadPrompt]) -> list[ReadPrompt]:
-    """What was read by several towers, those of the same text as one, with the problems of all of them."""
+    """Prompts as read by several towers, with those of the same text merged, including their problems."""
     reads: dict[str, ReadPrompt] = {}
     for one in prompts:
         read = reads.setdefault(one.prompt.source, one)
@@ -116,8 +116,8 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
 
 
 def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
-    """What a run adds to the view of a text: what it took, what was left to the host, and what else to say of it."""
-    tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in places of the whole prompt
+    """Additions of a run to the view of a text: encodings, parts left to the host, and further notes."""
+    tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in positions of the whole prompt
     encodings = encodings_text(encoded.prompts[tower].num_encodings, len(read.chunks))
     notes = [encoded.note] if encoded.note else []
     left = list(encoded.left_to_host)
@@ -125,18 +125,18 @@ def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
 
 
 def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:
-    """The towers that read this text."""
+    """Towers that read this text."""
     return [name for name, one in encoded.prompts.items() if one.read.prompt.source == read.prompt.source]
 
 
 def _heading(timed: TimedRead, *, has_weight: bool) -> str:
-    """Which text stands when, and its weight between ANDs."""
+    """Steps of a text, and its weight between ANDs."""
     times = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in timed.steps)
     return f"steps {times}{f', AND weight {timed.weight:g}' if has_weight else ''}: “{timed.text}”"
 
 
 def _encoding_lines(encoded: Encoded) -> list[str]:
-    """How each tower encoded, and what was left to the host."""
+    """Encoding by each tower, and parts left to the host."""
     lines: list[str] = []
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
@@ -164,12 +164,12 @@ def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]
 
 
 def to_image(picture: Image.Image) -> Tensor:
-    """A Pillow picture as ComfyUI's IMAGE: ``[1, height, width, 3]``, float32, 0 to 1."""
+    """Convert a Pillow picture to ComfyUI's IMAGE: ``[1, height, width, 3]``, float32, 0 to 1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0).unsqueeze(0)
 
 
 def to_picture(image: Tensor) -> Image.Image:
-    """One of ComfyUI's IMAGE, ``[height, width, channels]``, 0 to 1, as a Pillow picture."""
+    """Convert one of ComfyUI's IMAGE, ``[height, width, channels]``, 0 to 1, to a Pillow picture."""
     from PIL import Image
 
     pixels = image[..., :3].float().clamp(0, 1).mul(255).round().byte().cpu().expand(-1, -1, 3)

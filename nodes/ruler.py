@@ -1,8 +1,8 @@
-"""What the token ruler asks of the nodes: how each reads its prompts.
+"""Interface of the nodes to the token ruler: how each reads its prompts.
 
-A node with a ruler marks its prompt boxes and the inputs that count (`common.MARK`), which the page finds in the node's
-description. From the values of those inputs its ``options`` makes `EncodeOptions`, for itself and for the ruler. Where
-it takes text encoders other than CLIP, its ``reads_as`` says what it makes of a prompt there (hosts/comfy/live.py).
+A node with a ruler marks its prompt boxes and the inputs that affect reading (`common.MARK`), which the page finds in
+the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
+ruler. If it accepts text encoders other than CLIP, its ``reads_as`` reads a prompt for these (hosts/comfy/live.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..web.inspection import RulerNode, TextReader
 from . import common
 
 TIMES = ("steps", "counter")
-"""Inputs of a node for timed prompts, called as in a request."""
+"""Inputs of a node for timed prompts, named as in a request."""
 
 
 def ruler_nodes(classes: Mapping[str, Any]) -> dict[str, RulerNode]:
-    """How a prompt is read by the nodes that have a prompt box, by id, out of all nodes by id."""
+    """Reading of prompts for the nodes with a prompt box, by id, out of all nodes by id."""
     return {name: _ruler_node(node) for name, node in classes.items() if hasattr(node, "options")}
 
 

@@ -1,4 +1,4 @@
-"""The SDXL node: a text for each of the two towers, and the sizes that SDXL is conditioned on."""
+"""The SDXL node: a text for each of the two towers, and the sizes SDXL is conditioned on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from . import common
 from .results import encoded_result
 
 MAX_SIZE = 16384
-"""Largest size that ComfyUI's nodes take, in pixels."""
+"""Largest size accepted by ComfyUI's nodes, in pixels."""
 
 
 def size_input(tooltip: str, default: int = 1024) -> common.Input:
-    """An input for a length in pixels."""
+    """Make an input for a length in pixels."""
     return common.make_input("INT", tooltip, {"default": default, "min": 0, "max": MAX_SIZE})
 
 
@@ -60,7 +60,7 @@ class WeightedCLIPSDXLEncode(common.EncodeNode):
         }
 
     options = EncodeOptions
-    """What the menus mean: they are named as its fields."""
+    """Options from the menus, which are named like its fields."""
 
     def encode(
         self,

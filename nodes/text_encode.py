@@ -1,4 +1,4 @@
-"""The encode nodes with one text: text in, CONDITIONING out."""
+"""Encode nodes with one text: text in, CONDITIONING out."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class WeightedCLIPTextEncode(common.EncodeNode):
         }
 
     options = EncodeOptions
-    """What the menus mean: they are named as its fields."""
+    """Options from the menus, which are named like its fields."""
     reads_as = staticmethod(as_by_host)
-    """What it makes of a prompt for T5, Qwen and others."""
+    """Reading of prompts for T5, Qwen and others."""
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode; ``choices`` are the menus."""
@@ -52,7 +52,7 @@ class WeightedCLIPTextEncode(common.EncodeNode):
 
 
 class WeightedCLIPMaskedBlend(common.EncodeNode):
-    """Words below weight 1 fade by blending in encodings without them."""
+    """Fades words below weight 1 by blending in encodings without them."""
 
     DESCRIPTION = (
         "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
@@ -75,11 +75,11 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
         }
 
     reads_as = staticmethod(as_by_host)
-    """What it makes of a prompt for T5, Qwen and others."""
+    """Reading of prompts for T5, Qwen and others."""
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
-        """What the inputs mean, which are named as the fields of `EncodeOptions`."""
+        """Options from the inputs, which are named like the fields of `EncodeOptions`."""
         return EncodeOptions(scheme="masked_blend", **choices)
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:

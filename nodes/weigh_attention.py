@@ -16,7 +16,7 @@ from .results import encoded_result
 
 
 class WeightedCLIPWeighAttention(common.EncodeNode):
-    """Weighs words in the diffusion model's attention instead of in the text encoder's result."""
+    """Weights words in the diffusion model's attention instead of in the text encoder's result."""
 
     DESCRIPTION = (
         "Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's "
@@ -71,11 +71,11 @@ class WeightedCLIPWeighAttention(common.EncodeNode):
         }
 
     reads_as = staticmethod(as_weighed)
-    """What it makes of a prompt for T5, Qwen and others."""
+    """Reading of prompts for T5, Qwen and others."""
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
-        """What the inputs mean for the text, which are named as the fields of `EncodeOptions`."""
+        """Options for the text from the inputs, which are named like the fields of `EncodeOptions`."""
         return EncodeOptions(scheme="unweighted", **choices)
 
     def encode(

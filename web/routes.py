@@ -1,4 +1,4 @@
-"""The token ruler's routes in ComfyUI's server: ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
+"""Routes of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 PATH = "/weighted_clip/inspect"
 CONVERT_PATH = "/weighted_clip/convert"
 MAX_AT_ONCE = 2
-"""Requests that are read at the same time; others are refused meanwhile. Each slows the host's own answers down."""
+"""Maximum number of requests handled at once; others are refused meanwhile. Each slows the host's own answers down."""
 FOLDERS = ("text_encoders", "checkpoints")
-"""The host's folders that hold files with text encoders."""
+"""The host's folders with files of text encoders."""
 MAX_FILES_KNOWN = 64
-"""Files whose numbers of positions are remembered."""
+"""Maximum number of files whose numbers of positions are cached."""
 
-# not the loop's own threads, by which the host serves files
+# not the loop's own threads, which the host uses to serve files
 _threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-ruler")
 _running: set[Future[str]] = set()
 
 
 def add_routes(nodes: Mapping[str, RulerNode]) -> None:
-    """Add the routes to the running server, if there is one, for the nodes that the ruler may ask for, by id."""
-    # only a host that has loaded its server has one to add to; nothing is imported for it
+    """Add the routes to the running server, if there is one, for the nodes the ruler can request, by id."""
+    # only a host that has loaded its server has one to add routes to; nothing is imported for it
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     if instance is not None:
@@ -52,7 +52,7 @@ def add_routes(nodes: Mapping[str, RulerNode]) -> None:
 async def answer(
     request: Any, nodes: Mapping[str, RulerNode], read: Callable[[bytes, Mapping[str, RulerNode]], str] | None = None
 ) -> Any:
-    """Answer a request of aiohttp: the views, or what else ``read`` makes of it, or 400, 413 or 429 with ``error``."""
+    """Answer an aiohttp request: the views, or another result of ``read``, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
     from .inspection import MAX_BYTES
@@ -68,7 +68,7 @@ async def answer(
         answered = await _start(read or _read, body, nodes)
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
-    except ValueError as error:  # also what json and its codec raise, and a number of more digits than Python reads
+    except ValueError as error:  # also raised by json, its codec, and for a number of more digits than Python reads
         return web.json_response({"error": str(error)}, status=400)
     return web.json_response(text=answered)
 
@@ -76,7 +76,7 @@ async def answer(
 def _start(
     read: Callable[[bytes, Mapping[str, RulerNode]], str], body: bytes, nodes: Mapping[str, RulerNode]
 ) -> asyncio.Future[str]:
-    """Read a request in a thread. One whose client has gone away counts until its thread has done."""
+    """Handle a request in a thread. One whose client is gone counts until its thread has finished."""
     reading = _threads.submit(read, body, nodes)
     _running.add(reading)
     reading.add_done_callback(_running.discard)
@@ -93,10 +93,11 @@ def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 
 def positions_in(files: Iterable[str]) -> int:
-    """Positions of a chunk of the first CLIP text tower in some files; those of CLIP where no file tells.
+    """Chunk length of the first CLIP text tower in some files; CLIP's if no file gives it.
 
     Args:
-        files: As ``text_encoders/name`` or ``checkpoints/name``, of the host's folders. Only their headers are read.
+        files: Files in the host's folders, as ``text_encoders/name`` or ``checkpoints/name``. Only their headers are
+            read.
     """
     from ..encoder.config import CLIP_L, TOWERS
     from ..hosts.comfy.contract import host
@@ -108,7 +109,7 @@ def positions_in(files: Iterable[str]) -> int:
         folder, _, name = file.partition("/")
         path = folder_paths.get_full_path(folder, name) if folder in FOLDERS else None
         if path is not None and "\0" not in path:
-            with suppress(OSError):  # it is gone again
+            with suppress(OSError):  # it has been removed
                 about = Path(path).stat()
                 found = {**_positions(path, about.st_mtime_ns, about.st_size), **found}
     return next((found[name] for name in TOWERS if name in found), CLIP_L.context_length)
@@ -116,7 +117,7 @@ def positions_in(files: Iterable[str]) -> int:
 
 @lru_cache(maxsize=MAX_FILES_KNOWN)
 def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
-    """Positions of each text tower of a file; ``changed`` and ``size`` tell states of the file apart."""
+    """Positions of each text tower of a file; ``changed`` and ``size`` distinguish states of the file."""
     from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
 
     try:
@@ -134,7 +135,7 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 
 def embedding_names() -> list[str]:
-    """Names of the host's embeddings from its cached list: as files are called, and bare."""
+    """Names of the host's embeddings from its cached list: as file paths, and bare."""
     from ..hosts.comfy.contract import host
 
     names = [PurePath(name) for name in host("folder_paths").get_filename_list("embeddings")]

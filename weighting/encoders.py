@@ -164,7 +164,7 @@ class Encoders:
 
         Args:
             texts: Prompts, each one text, or one per tower by name.
-            options: How to read and weight them; or
+            options: Options for reading and weighting them; or
             choices: Fields of `EncodeOptions`.
 
         Returns:
@@ -202,7 +202,7 @@ class Encoders:
 
         Args:
             texts: The texts, at least one.
-            options: How to read and weight them.
+            options: Options for reading and weighting them.
             kept: As in `read_together`.
 
         Returns:

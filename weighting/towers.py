@@ -68,7 +68,7 @@ def read_for_towers(
 
     Args:
         text: One text, or one per tower by name.
-        options: How to read it.
+        options: Options for reading it.
         readers: Readers by tower.
 
     Returns:
@@ -97,7 +97,7 @@ def read_together(
     Args:
         texts: At least one prompt: one text, or one per tower. ComfyUI's names of towers are ``clip_l``, ``clip_g`` and
             ``clip_h``.
-        options: How to read them.
+        options: Options for reading them.
         readers: Readers by tower, all with the same chunk length.
         kept: If padding is dropped, the number of rows of each chunk to keep for the sake of other texts.
 

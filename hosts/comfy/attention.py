@@ -1,8 +1,8 @@
-"""Weights of words in the attention of ComfyUI's diffusion models: how they travel with a CONDITIONING.
+"""Weights of words in the attention of ComfyUI's diffusion models: how a CONDITIONING carries them.
 
-Each entry holds what acts on its rows as a marker among its model's inputs (``model_conds``), so that it goes with the
-entry through areas, masks and time ranges. Wrappers of the host's sampler, which come along as a hook of the entry or
-sit on a MODEL, take the markers out again and hand them to ``attention_layers.py``. Nothing is replaced in the host.
+Each entry holds the effects on its rows as a marker among its model's inputs (``model_conds``), so that they follow the
+entry through areas, masks and time ranges. Wrappers of the host's sampler, attached as a hook of the entry or to a
+MODEL, remove the markers and pass them to ``attention_layers.py``. Nothing is replaced in the host.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -28,14 +28,14 @@ from .types import Conditioning, ModelPatcher
 logger = logging.getLogger(__name__)
 
 MARKER = "weighted_clip_attention"
-"""Name of the marker, of our wrappers, and of what a sampling has seen of them."""
+"""Name of the marker, of our wrappers, and of the state of a sampling."""
 EVENT = "weighted_clip.weighed"
-"""The message to the page after a sampling: which node's weights acted, and where (web/comfyui/ruler.js)."""
+"""Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
-"""Says that an entry's marker is as long as those of the other entries."""
+"""Marks an entry whose marker is as long as those of the other entries."""
 
 Entry = dict[str, Any]
-"""An entry of a conditioning as the host's sampler has it."""
+"""An entry of a conditioning in the form of the host's sampler."""
 
 
 def with_effects(
@@ -44,16 +44,16 @@ def with_effects(
     model: ModelPatcher | None = None,
     node_id: str | None = None,
 ) -> tuple[Conditioning, ModelPatcher | None]:
-    """A conditioning whose rows are weighed wherever an image reads them.
+    """Attach effects to a conditioning, so that its rows are weighted wherever an image reads them.
 
     Args:
-        conditioning: Of a prompt; each of its entries has as many rows as there are effects.
-        effects: What happens to each row.
-        model: Where to put the wrappers; without one they come with the conditioning, as hooks.
-        node_id: The node that is told after a sampling where its weights acted.
+        conditioning: Conditioning of a prompt; each entry has as many rows as there are effects.
+        effects: Effect on each row.
+        model: Model for the wrappers; None to attach them to the conditioning, as hooks.
+        node_id: Node to notify after sampling where its weights acted.
 
     Returns:
-        Copies of the conditioning and the model; what came in, if no effect does anything.
+        Copies of the conditioning and the model, or the originals if no effect changes anything.
 
     Raises:
         ValueError: If an entry has another number of rows.
@@ -74,7 +74,7 @@ def with_effects(
 
 
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
-    """A clone of a MODEL with our wrappers, once."""
+    """A clone of a MODEL with our wrappers, attached once."""
     work = model.clone()
     checked_object(work, PATCHER, "add_wrapper_with_key", "remove_wrappers_with_key")
     for kind, wrapper in _WRAPPERS.items():
@@ -85,7 +85,7 @@ def with_wrappers(model: ModelPatcher) -> ModelPatcher:
 
 @cache
 def _marker_class() -> Any:
-    """The class of markers, which only `_predict` can make into something that the host gives to a model."""
+    """Class of markers, which only `_predict` can make into something that the host passes to a model."""
 
     class Marker(host("comfy.conds").CONDRegular):
         def __init__(self, cond: Tensor, node_id: str | None = None) -> None:
@@ -107,7 +107,7 @@ def _marker_class() -> Any:
 
 @cache
 def _hooks() -> Any:
-    """The one group of hooks that all marked entries share, so that none of them runs apart for its hooks."""
+    """The one group of hooks shared by all marked entries, so that none of them runs separately for its hooks."""
     hooks = host("comfy.hooks")
     wrappers = {kind: {MARKER: [wrapper]} for kind, wrapper in _WRAPPERS.items()}
     group = hooks.HookGroup()
@@ -117,19 +117,19 @@ def _hooks() -> Any:
 
 
 class _Seen:
-    """What became of the weights in one sampling."""
+    """Record of the weights' effects in one sampling."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         self.num_layers = 0
         self.has_control = False
         self.node_ids: dict[Any, str] = {}
-        """By the host's id of an entry, the node that weighed it."""
+        """Node that weighted each entry, by the host's id of the entry."""
         self.of_nodes: dict[str, tuple[int, int]] = {}
         """Rows and layers in which the weights of a node acted."""
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
-        """Weights of an entry have acted."""
+        """Record that weights of an entry have acted."""
         if num_rows and uuid in self.node_ids:
             rows, layers = self.of_nodes.get(self.node_ids[uuid], (0, 0))
             self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
@@ -158,7 +158,7 @@ def _tell(node_id: str, text: str) -> None:
 def _sample(
     executor: Callable[..., Any], model: Any, sigmas: Any, extra_args: dict[str, Any], *rest: Any, **named: Any
 ) -> Any:
-    """Around a sampling: say afterwards what became of the weights."""
+    """Wrapper around a sampling that reports the weights' effects afterwards."""
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
         return executor(model, sigmas, extra_args, *rest, **named)
@@ -171,7 +171,7 @@ def _sample(
 def _predict(
     executor: Callable[..., Any], model: Any, conds: Sequence[list[Entry] | None], *rest: Any, **named: Any
 ) -> Any:
-    """Around the predictions of a step: give every entry a marker of one length, so that they can share a batch."""
+    """Wrapper around the predictions of a step: give entries markers of one length, so that they can share a batch."""
     entries = [entry for some in conds if some is not None for entry in some]
     marked = [entry for entry in entries if MARKER in entry["model_conds"]]
     if not marked or any(READY in entry for entry in entries):
@@ -188,13 +188,13 @@ def _predict(
 
 
 def _seen_in(*given: Any, **named: Any) -> _Seen | None:
-    """What this sampling has seen, from what a step's predictions are made with."""
+    """Record of this sampling, from the arguments of a step's predictions."""
     options = [value for value in (*given, *named.values()) if isinstance(value, dict)]
     return next((one["transformer_options"].get(MARKER) for one in options if "transformer_options" in one), None)
 
 
 def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
-    """An entry with a marker for ``length`` rows, of which those that it does not have are no numbers."""
+    """An entry with a marker for ``length`` rows, in which missing rows are NaN."""
     inputs = entry["model_conds"]
     marker = torch.full((2, length), torch.nan)
     if MARKER in inputs:
@@ -207,7 +207,7 @@ def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
     }
     hooks = entry.get("hooks")
     if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
-        copy["hooks"] = None  # it has done its work by now, and entries with other hooks never share a batch
+        copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
     return copy
 
 
@@ -215,11 +215,11 @@ def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
     """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``.
 
     Args:
-        entry: As the host's sampler has it.
-        is_filled: Whether the model fills up the text's rows in front.
+        entry: Entry in the form of the host's sampler.
+        is_filled: Whether the model pads the text's rows at the front.
 
     Raises:
-        ValueError: If the rows are not those that were weighed.
+        ValueError: If the rows are not the weighted ones.
     """
     inputs = entry["model_conds"]
     own = inputs[MARKER].cond.view(2, -1)
@@ -236,16 +236,16 @@ def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
 
 
 def _plain(num_rows: int) -> Tensor:
-    """Bias and factor of rows that are left as they are, ``[2, rows]``."""
+    """Bias and factor of unchanged rows, ``[2, rows]``."""
     return torch.tensor([[PLAIN.bias], [PLAIN.factor]]).expand(2, num_rows)
 
 
 def _num_rows(text: Tensor, llama: Tensor | None) -> int:
-    """Rows of a text.
+    """Number of rows of a text.
 
     Args:
         text: ``[batch, rows, dim]``.
-        llama: Those of Llama that HiDream has beside, ``[batch, layers, rows, dim]``.
+        llama: Additional rows of Llama for HiDream, ``[batch, layers, rows, dim]``.
     """
     return text.shape[1] + (0 if llama is None else llama.shape[2])
 
@@ -260,7 +260,7 @@ def _apply(
     transformer_options: dict[str, Any] | None = None,
     **inputs: Any,
 ) -> Tensor:
-    """Around a call of the model: take the markers out of its inputs, and let them act."""
+    """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
     marker: Tensor | None = inputs.pop(MARKER, None)
     if marker is None:
@@ -273,14 +273,14 @@ def _apply(
     family = family_of(model)
     assert c_crossattn is not None  # all families have the text there
     num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
-    # the host repeats shorter texts in a batch until all are equally long
+    # the host repeats shorter texts in a batch until all have equal length
     tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys) for own in rows]
     bias, factor = torch.stack(tiled, dim=1)
     weighing = Weighing(bias, factor, x.device)
     options = family(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     seen = options.get(MARKER)
-    if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer for later steps
+    if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
         raise ValueError(
             "Weigh Attention found no attention layer of this model in which text is read: another node replaces them, "
             "or this ComfyUI is too old to tell."
@@ -301,4 +301,4 @@ _WRAPPERS: dict[str, Callable[..., Any]] = {
     "calc_cond_batch": _predict,
     "apply_model": _apply,
 }
-"""By the host's names of what they stand around (``comfy.patcher_extension.WrappersMP``)."""
+"""Wrappers by the host's names of the wrapped functions (``comfy.patcher_extension.WrappersMP``)."""

@@ -1,7 +1,7 @@
-"""Where each family of ComfyUI's diffusion models reads text, and how weights get into its attention there.
+"""Text layers of each family of ComfyUI's diffusion models, and how weights get into their attention.
 
-For one call of a model its options get one more function around the attention, which adds a bias to the logits of the
-text's keys and multiplies their values. Which keys are text is known from the model, never from a shape.
+For one call of a model its options get another function around the attention, which adds a bias to the logits of the
+text's keys and multiplies their values. The text keys are known from the model, never guessed from a shape.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -18,48 +18,49 @@ from .contract import checked_object, host
 from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
-"""The host's option by which a function stands around its attention."""
+"""The host's option for a function around its attention."""
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
-"""Attention functions of the host that take no bias, or warn of it at each call; PyTorch's takes their place."""
+"""Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
 
 
 class Call(NamedTuple):
-    """What a model is called with."""
+    """Arguments of a call of a model."""
 
     network: Any
     """The model's ``diffusion_model``."""
     options: TransformerOptions
     """Its ``transformer_options``."""
     inputs: Mapping[str, Any]
-    """What else it is given, by name."""
+    """Its other inputs by name."""
 
 
 Family = Callable[["Weighing", Call], TransformerOptions]
-"""From weights and a call of a model to a copy of its options by which they act."""
+"""From weights and a call of a model to a copy of its options with the weights applied."""
 
 
 class Weighing:
-    """Weights of one call of a model, and the layers in which they acted."""
+    """Weights for one call of a model, and the layers in which they acted."""
 
     def __init__(self, bias: Tensor, factor: Tensor, device: torch.device | str = "cpu") -> None:
-        """Hold what acts on each text key.
+        """Store the effect on each text key.
 
         Args:
-            bias: ``[batch, keys]``, float32, added to logits; ``-inf`` for a key that nothing reads.
-            factor: ``[batch, keys]``, float32, what values are multiplied by.
-            device: Where the model computes. Both should come from the CPU, so that asking them waits for no GPU.
+            bias: ``[batch, keys]``, float32, added to logits; ``-inf`` hides a key.
+            factor: ``[batch, keys]``, float32, factors of values.
+            device: Device of the model. Bias and factor should be on the CPU, so that reading them does not wait for a
+                GPU.
         """
         self._has_bias = bool((bias != 0).any())
         self._has_factor = bool((factor != 1).any())
         self.bias = bias.to(device)
         self.factor = factor.to(device)
         self.is_last = False
-        """Whether the text's keys are the last ones of a layer, not the first."""
+        """Whether the text's keys are the last ones of a layer instead of the first."""
         self.num_layers = 0
-        """Attention layers in which it acted so far."""
+        """Number of attention layers in which it acted so far."""
 
     def of_hidden(self) -> Weighing:
-        """The same where of all weights only 0 acts: keys that nothing reads."""
+        """A copy in which only weights of 0 act, i.e. hidden keys."""
         bias = self.bias.cpu()
         return Weighing(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
 
@@ -74,26 +75,26 @@ class Weighing:
         *rest: Any,
         **options: Any,
     ) -> Tensor:
-        """The host's attention with the weights in it.
+        """The host's attention with the weights applied.
 
         Args:
-            attention: What makes it.
+            attention: The attention function.
             query: ``[batch, queries, dim]``, or ``[batch, heads, queries, head_dim]``.
             key: The same with keys.
-            value: As ``key``; beside a key of the first kind also ``[batch, keys, heads, head_dim]``.
+            value: As ``key``; with a key of the first kind also ``[batch, keys, heads, head_dim]``.
             heads: Number of heads.
-            mask: What else hides keys, as the host's attention takes it.
-            rest: What else stands behind it.
-            options: What the attention takes besides.
+            mask: Other mask of keys, in the host's form.
+            rest: Further positional arguments.
+            options: Further arguments of the attention.
 
         Returns:
-            What ``attention`` gives.
+            Result of ``attention``.
         """
         self.num_layers += 1
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
         if self._has_bias:
-            # as low as a bias can be without making a row of nothing but -inf, whose softmax is no number
+            # the lowest bias that cannot make a row of only -inf, whose softmax is NaN
             bias = self.bias.clamp(min=torch.finfo(query.dtype).min / 2).to(query.dtype)
             bias = torch.nn.functional.pad(bias, around)[:, None, None]  # [batch, 1, 1, keys]
             mask = bias if mask is None else _with_mask(bias, mask)
@@ -105,7 +106,7 @@ class Weighing:
 
 
 def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
-    """Bias and the host's own mask in one: bools that say what may be attended, or what is added."""
+    """Combine bias and the host's own mask, which is boolean (may be attended) or additive."""
     while mask.dim() < 4:
         mask = mask.unsqueeze(0 if mask.dim() == 2 else 1)
     if mask.dtype == torch.bool:
@@ -114,11 +115,11 @@ def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
 
 
 def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) -> TransformerOptions:
-    """A copy of a model's options with one more function around its attention.
+    """A copy of a model's options with another function around its attention.
 
     Args:
-        options: The model's, for one call; another pack's function in them is called inside of ours.
-        act: Takes the attention, then what it takes.
+        options: Options of the model for one call; another pack's function in them is called inside ours.
+        act: Function of the attention and its arguments.
 
     Returns:
         The copy.
@@ -139,7 +140,7 @@ def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) ->
 
 
 def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]:
-    """For `around_attention`: of the next attentions, ``pending`` says which the weights act in, and is used up."""
+    """For `around_attention`: ``pending`` says for each next attention whether weights act in it, and is consumed."""
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
         if pending and pending.pop(0):
@@ -150,7 +151,7 @@ def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]
 
 
 def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act in a cross attention that the host can patch: in the next one behind its patch.
+    """Options for weights in a cross attention the host can patch: in the next one after its patch.
 
     Raises:
         ValueError: If another pack replaces that attention.
@@ -173,7 +174,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
                 "as NegPip, or Weigh Attention."
             )
         are_text[:] = [True]
-        return {} if named else (query, key, value)  # Anima's gives the rest by name, and takes what has changed
+        return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 
     patches = options.get("patches", {})
     patched = {**patches, "attn2_patch": [*patches.get("attn2_patch", ()), before]}
@@ -181,10 +182,10 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act where text and image share an attention: in all blocks, the text standing first.
+    """Options for weights where text and image share an attention: in all blocks, with the text first.
 
     Raises:
-        ValueError: If another pack changes what stands there.
+        ValueError: If another pack changes the text there.
     """
     if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
@@ -202,12 +203,12 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
-    """As `in_joint_attention`, for models in which layers refine the text alone first, then the image alone.
+    """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
-    A row that nothing reads is not read by the refined text either.
+    Hidden rows are hidden from the refined text, too.
 
     Raises:
-        ValueError: If reference images stand before the text.
+        ValueError: If reference images precede the text.
     """
     if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
         raise ValueError(
@@ -230,12 +231,12 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
-    """As `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers row by row, then refine rows.
+    """Same as `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers by row, then refine rows.
 
-    A row that nothing reads is not read by the refined ones either.
+    Hidden rows are hidden from the refined ones, too.
 
     Raises:
-        ValueError: As `in_joint_attention`.
+        ValueError: As in `in_joint_attention`.
     """
     options = in_joint_attention(weighing, call)
     hidden, fusion = weighing.of_hidden(), call.network.txtfusion
@@ -244,7 +245,7 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act in Wan's cross attention: behind the self attention, which the host can patch.
+    """Options for weights in Wan's cross attention: after the self attention, which the host can patch.
 
     Raises:
         ValueError: If another pack replaces that attention.
@@ -254,7 +255,7 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
             "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
             "attention, so that nobody can tell which rows are words. Take out that node or Weigh Attention."
         )
-    # image-to-video reads an image first; where it has none, the host lets it read the text there as well
+    # image-to-video reads an image first; without one, the host reads the text there as well
     first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
     are_text: list[bool] = []
 
@@ -268,19 +269,19 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
 
 def _is_replaced(layer: Any) -> bool:
-    """Whether another function than its class's own stands for a layer; once it is gone, the host puts that back."""
+    """Whether a function other than its class's own replaces a layer; once removed, the host restores it."""
     forward = vars(layer).get("forward")
     return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
 
 
 def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act in Stable Diffusion 3: in the first attention of each block.
+    """Options for weights in Stable Diffusion 3: in the first attention of each block.
 
-    The text stands first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
-    block tells them apart; it stands inside of another pack's, which may leave blocks out.
+    The text comes first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
+    block distinguishes them; it is inside another pack's, which may skip blocks.
 
     Raises:
-        ValueError: If layers refine the text alone, which take no weights, or if another pack changes its rows.
+        ValueError: If layers refine the text alone, where weights cannot act, or if another pack changes its rows.
     """
     if call.network.context_processor is not None:
         raise ValueError(
@@ -315,9 +316,9 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options by which weights act in HiDream: in every attention, the text standing last.
+    """Options for weights in HiDream: in every attention, with the text last.
 
-    Behind the image come the rows of T5, those of Llama's last layer, and those of Llama's layer for this block.
+    The image is followed by the rows of T5, those of Llama's last layer, and those of Llama's layer for this block.
     """
     num_llama = call.inputs["encoder_hidden_states_llama3"].shape[2]  # [batch, layers, rows, dim]
     weighing.bias = torch.cat([weighing.bias, weighing.bias[:, -num_llama:]], 1)
@@ -327,7 +328,7 @@ def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def _block_type(choices: Mapping[str, Any]) -> Any:
-    """Which kind of block an attention belongs to, as the host says it."""
+    """Kind of block that an attention belongs to, as named by the host."""
     return choices.get("transformer_options", {}).get("block_type")
 
 
@@ -345,29 +346,29 @@ FAMILIES: Mapping[str, Family] = {
     "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": in_joint_blocks,
     "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": before_three_texts,
 }
-"""By the class of a diffusion model; of each a test has shown that weights act as written out."""
+"""Families by class of the diffusion model, each verified by a test that weights act as defined."""
 
 
 FILLED_IN_FRONT = ("comfy.model_base.Flux2",)
-"""By class, the host's models that fill up the text's rows to a length of their own, by rows of zeros in front."""
+"""Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
 
 
 def is_filled_in_front(model: Any) -> bool:
-    """Whether a model of the host fills up the text's rows in front."""
+    """Whether a model of the host pads the text's rows at the front."""
     return f"{type(model).__module__}.{type(model).__qualname__}" in FILLED_IN_FRONT
 
 
 def family_of(model: Any) -> Family:
-    """How weights get into a model's attention.
+    """Method for getting weights into a model's attention.
 
     Args:
         model: The host's model (``comfy.model_base.BaseModel``).
 
     Returns:
-        A function from weights and a call of the model to a copy of its options by which they act.
+        Function from weights and a call of the model to a copy of its options with the weights applied.
 
     Raises:
-        ValueError: If it is not known where this model reads text.
+        ValueError: If it is unknown where this model reads text.
     """
     network = getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
     name = f"{type(network).__module__}.{type(network).__qualname__}"

@@ -80,7 +80,7 @@ def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mappin
     Args:
         clip: ComfyUI's CLIP, without a CLIP text tower.
         text: The prompt.
-        options: How to read and weight it.
+        options: Options for reading and weighting it.
         values: Entries to add to the conditioning's dictionary.
 
     Returns:
@@ -99,7 +99,7 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
     Args:
         clip: ComfyUI's CLIP, without a CLIP text tower.
         text: The prompt.
-        options: How to read and weight it.
+        options: Options for reading and weighting it.
 
     Returns:
         The host's input and the prompt as read, with an issue about omitted weights.

@@ -1,8 +1,8 @@
 """ComfyUI's CLIP as an encode function: prompts in, CONDITIONING out.
 
-A prompt is encoded by the host itself: on a throw-away clone of the CLIP, each CLIP text tower's
-``encode_token_weights`` is replaced for that clone, and the clone is asked to encode. So LoRA, clip skip, hooks,
-schedules and low-memory loading work as they do for the host's own node, and the CLIP that came in is never touched.
+A prompt is encoded by the host itself: each CLIP text tower's ``encode_token_weights`` is replaced on a temporary clone
+of the CLIP, and the clone encodes. So LoRA, clip skip, hooks, schedules and low-memory loading work as in the host's
+own node, and the original CLIP is never changed.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In ComfyUI".
 """
@@ -38,15 +38,15 @@ from .types import Clip, Conditioning, Tower
 logger = logging.getLogger(__name__)
 
 WINDOW = 16
-"""Prompts that are encoded together where encodings are remembered."""
+"""Prompts encoded together if encodings are cached."""
 MAX_CHUNKS_CPU = 4
-"""Chunks that the host's encoder is given at once on a CPU, but for the calls that the host itself makes: no call takes
-much longer than a second."""
+"""Chunks per call of the host's encoder on a CPU, except in calls that the host itself makes: no call takes much longer
+than a second."""
 MAX_CHUNKS_GPU = 32
 """The same elsewhere."""
 
 EitherClip = Clip | NativeClip
-"""What the clip input of our nodes takes."""
+"""Values of our nodes' clip input."""
 
 
 class Encoded(NamedTuple):
@@ -55,13 +55,13 @@ class Encoded(NamedTuple):
     conditioning: Conditioning
     """For the sampler."""
     prompts: dict[str, EncodedPrompt]
-    """For each text tower that was ours to run, by name (``clip_l``), what became of the prompt."""
+    """Encoded prompt for each text tower that we ran, by name (``clip_l``)."""
     left_to_host: tuple[str, ...]
-    """Text encoders of other families in the same CLIP, which the host ran on the plain text."""
+    """Text encoders of other families in the same CLIP, run by the host on the plain text."""
     note: str = ""
-    """What the host's own node does with weights in this CLIP, where its tokens are not those of CLIP."""
+    """Note on how the host's own node treats weights in this CLIP, if its tokens are not CLIP's."""
     tokenizer: str = ""
-    """The class of the host's tokenizer that read the prompt, where its tokens are not those of CLIP."""
+    """Class of the host's tokenizer that read the prompt, if its tokens are not CLIP's."""
 
 
 def encode_text(
@@ -70,23 +70,23 @@ def encode_text(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Encode a prompt on a host's CLIP or on our native encoder.
+    """Encode a prompt by a host's CLIP or our native encoder.
 
     Args:
         clip: ComfyUI's CLIP object, or a `NativeClip`.
-        text: The prompt; or one for each of the CLIP's text towers, by name.
-        options: How to read and weight it.
-        values: What to add to the conditioning's dictionary, such as sizes.
+        text: The prompt, or one per text tower of the CLIP by name.
+        options: Options for reading and weighting it.
+        values: Entries to add to the conditioning's dictionary, such as sizes.
 
     Returns:
-        The conditioning and what became of the prompt. A CLIP without a CLIP text tower is left to the host, as far as
-        it can do what is asked for.
+        The conditioning and the encoded prompt. A CLIP without a CLIP text tower is left to the host, as far as it
+        supports the options.
 
     Raises:
-        ValueError: If that is not so; the message names the option.
+        ValueError: If it does not; the message names the option.
         RepeatError: If the scheme ``repeat`` cannot weight the prompt, or not for this model.
-        NegPipError: If ``negpip`` or ``negpip_apart`` cannot take words away from it, or not for this model.
-        PromptError: In strict mode, where the reference raises.
+        NegPipError: If ``negpip`` or ``negpip_apart`` cannot subtract words from it, or not for this model.
+        PromptError: In strict mode, if the reference raises.
     """
     return encode_texts(clip, [text], options, values)[0]
 
@@ -97,10 +97,10 @@ def encode_texts(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
 ) -> list[Encoded]:
-    """Encode several prompts, as `encode_text` does each.
+    """Encode several prompts, each as in `encode_text`.
 
-    On the native encoder they are encoded together, and so they are on a host's CLIP that remembers encodings, in
-    windows. On any other CLIP each is encoded alone, as the host would.
+    The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
+    each separately, as the host would.
     """
     return [
         one._replace(conditioning=with_signs(one.conditioning, one.prompts))
@@ -114,7 +114,7 @@ def encode_unsigned(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
 ) -> list[Encoded]:
-    """As `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them."""
+    """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them."""
     model_management = host("comfy.model_management")
 
     values = dict(values or {})
@@ -128,7 +128,7 @@ def encode_unsigned(
         checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")
     if clip is not None and not has_towers(clip):
         return [_encoded_by_host(clip, text, options, values) for text in texts]
-    towers_of(clip)  # says what None is
+    towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
     window = WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
@@ -142,10 +142,10 @@ def encode_unsigned(
 
 
 def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
-    """What reads prompts for a CLIP's text towers, by tower; for CLIP-L if there is no CLIP.
+    """Prompt readers for a CLIP's text towers, by tower; for CLIP-L if there is no CLIP.
 
     Raises:
-        ValueError: If there is no CLIP text tower in it.
+        ValueError: If it has no CLIP text tower.
     """
     if clip is None:
         return {"clip_l": Reader(default_tokenizer())}
@@ -169,9 +169,9 @@ def towers_of(clip: EitherClip | None) -> tuple[str, ...]:
 
 
 def is_stable_diffusion(clip: EitherClip) -> bool:
-    """Whether a CLIP is one of Stable Diffusion 1, 2 or XL: of a family that has CLIP text towers alone.
+    """Whether a CLIP belongs to Stable Diffusion 1, 2 or XL: to a family that has only CLIP text towers.
 
-    The host's tokenizer tells of the others also where they are not loaded: Stable Diffusion 3 may do without its T5.
+    The host's tokenizer shows the others even if they are not loaded: Stable Diffusion 3 may run without its T5.
     """
     if isinstance(clip, NativeClip):
         return True
@@ -180,7 +180,7 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
 
 
 def others_in(clip: Clip) -> tuple[str, ...]:
-    """Names of the text encoders of other families beside the CLIP towers: ``t5xxl``, ..."""
+    """Names of the text encoders of other families besides the CLIP towers: ``t5xxl``, ..."""
     children = dict(clip.cond_stage_model.named_children())
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
 
@@ -188,8 +188,8 @@ def others_in(clip: Clip) -> tuple[str, ...]:
 def _encoded_by_host(
     clip: Clip, text: str | Mapping[str, str], options: EncodeOptions, values: Mapping[str, Any]
 ) -> Encoded:
-    """A prompt on a CLIP without a CLIP text tower."""
-    assert isinstance(text, str)  # texts for towers are for towers that are there
+    """Encode a prompt by a CLIP without a CLIP text tower."""
+    assert isinstance(text, str)  # texts by tower exist only for existing towers
     found = encode_by_host(clip, text, options, values)
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
     prompts = {found.encoder: found.prompt}
@@ -203,10 +203,11 @@ def _encode_host(
     options: EncodeOptions,
     values: dict[str, Any],
 ) -> list[Encoded]:
-    """Encode prompts by calls of the host, one for each.
+    """Encode prompts by calls of the host, one per prompt.
 
-    Several are encoded together when the host asks for the first: then nothing changes between its calls. For one
-    prompt the encoder is asked as often as the host asks, which under hooks is once for each change of the weights.
+    Several are encoded together when the host requests the first: then nothing changes between its calls. For a single
+    prompt the encoder is called as often as the host requests, which under hooks is once for each change of the
+    weights.
     """
     model_management = host("comfy.model_management")
 
@@ -234,11 +235,11 @@ def _call_host(
     run: Callable[[str, EncodeFn], EncodedPrompt],
     values: dict[str, Any],
 ) -> Encoded:
-    """Have the host encode one prompt, with ``run`` for its CLIP text towers."""
+    """Let the host encode one prompt, with ``run`` for its CLIP text towers."""
     model_management = host("comfy.model_management")
 
     device = model_management.intermediate_device()
-    # a family with other encoders asks for their tokens, loaded or not: the host's own, for the text as it stands
+    # a family with other encoders needs their tokens, loaded or not: the host's own, for the unchanged text
     last = text if isinstance(text, str) else list(text.values())[-1]
     tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
     work = checked_object(clip, CLIP, "clone", "patcher").clone()
@@ -278,16 +279,16 @@ def _call_host(
 def _planned(
     running: Mapping[str, Callable[[], tuple[Tensor, Tensor]]], name: str, tower: weakref.ref[Tower]
 ) -> Callable[[Any], Any]:
-    """What takes the place of a tower's ``encode_token_weights``: ours while it is running, else the host's own.
+    """Replacement of a tower's ``encode_token_weights``: ours while it is running, otherwise the host's own.
 
     The patch outlives our node on the host's model, so it keeps neither results nor the model alive.
     """
 
     def encode_token_weights(token_weight_pairs: Any) -> Any:
         if name in running:
-            return running[name]()  # the host passes the tokens it was given, which our plan knows already
+            return running[name]()  # the host passes the tokens it was given, already known to our plan
         owner = tower()
-        assert owner is not None  # the host asks it
+        assert owner is not None  # called by the host
         return type(owner).encode_token_weights(owner, token_weight_pairs)
 
     return encode_token_weights

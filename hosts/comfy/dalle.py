@@ -1,4 +1,4 @@
-"""DALL·E as something ComfyUI can manage: its memory, progress bar and interrupts are the host's, its arithmetic ours.
+"""DALL·E as a model that ComfyUI can manage: memory, progress bar and interrupts are the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PREVIEW_SECONDS = 1.0
-"""Time between two previews of the images that are being drawn."""
+"""Minimum time between two previews of the images being drawn."""
 PREVIEW_SHARE = 0.1
-"""Part of the time that previews may take; where decoding is slow, there are fewer."""
+"""Maximum share of the time for previews; if decoding is slow, there are fewer."""
 MAX_PREVIEWED = 16
-"""Images that a preview shows."""
+"""Maximum number of images in a preview."""
 PREVIEW_SIZE = 512
-"""Pixels along the longer side of a preview, as ComfyUI's own by default."""
+"""Longer side of a preview, in pixels; ComfyUI's default."""
 
 
 class Prefix(NamedTuple):
-    """What images begin with."""
+    """Beginning of images."""
 
     image: Tensor
     """``[h, w, channels]``, float, 0..1, of the size of the model's images."""
     rows: int
-    """Rows of tokens, from the top."""
+    """Rows of tokens to take from the top."""
 
 
 @dataclass(frozen=True)
 class HostedDalle:
-    """What a WEIGHTED_CLIP_DALLE link carries."""
+    """Value of a WEIGHTED_CLIP_DALLE link."""
 
     dalle: DALLE
     """The model."""
     patcher: ModelPatcher
-    """The host's ModelPatcher round it."""
+    """The host's ModelPatcher around it."""
 
     @property
     def dvae(self) -> HostedDVAE:
@@ -60,11 +60,11 @@ class HostedDalle:
 
 
 def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> HostedDalle:
-    """Read a DALL·E and hand its memory to the host.
+    """Read a DALL·E and let the host manage its memory.
 
     Args:
         path: A safetensors file.
-        dtype: Type of the weights and of the arithmetic.
+        dtype: Type of the weights and of the computation.
         device: ``auto`` for the host's choice of device for diffusion models, or ``cpu``.
 
     Raises:
@@ -81,29 +81,29 @@ def sample_images(
     options: SampleOptions,
     prefix: Prefix | None = None,
 ) -> tuple[ImageTokens, Tensor]:
-    """Draw images of a caption, with the host's progress bar and previews; ends when the host interrupts.
+    """Draw images of a caption, with the host's progress bar and previews; stops when the host interrupts.
 
     Args:
-        hosted: The model; its memory is asked of the host.
-        caption: What the images shall show.
-        seeds: One for each image.
-        options: How tokens are drawn.
-        prefix: An image whose top all of them begin with.
+        hosted: The model, loaded into memory by the host.
+        caption: Caption of the images.
+        seeds: One seed per image.
+        options: Sampling options.
+        prefix: Image whose top all of them begin with.
 
     Returns:
-        The tokens; and a host's IMAGE of them, ``[n, h, w, 3]``, float32, on the CPU.
+        The tokens; and a host's IMAGE from them, ``[n, h, w, 3]``, float32, on the CPU.
 
     Raises:
-        ValueError: If the caption has too many pieces, or the image to begin with does not fit.
+        ValueError: If the caption has too many pieces, or the prefix image does not fit.
     """
     model_management = host("comfy.model_management")
 
     dalle, check = hosted.dalle, model_management.throw_exception_if_processing_interrupted
-    dalle.text(caption)  # what cannot be drawn is refused before room is made for the model
+    dalle.text(caption)  # refuse invalid captions before memory is made available for the model
     if prefix is not None:
         _check_fits(dalle, prefix)
     memory = min(MEMORY_BUDGET, len(seeds) * bytes_per_image(dalle.prior))
-    # whole: where the host loads a part of a model, it does so by layers of its own, which these are not
+    # completely: the host loads parts of a model only by its own kinds of layers
     model_management.load_models_gpu([hosted.patcher], memory_required=memory, force_full_load=True)
     given = None
     if prefix is not None:
@@ -128,7 +128,7 @@ def sample_images(
 
 
 def _check_fits(dalle: DALLE, prefix: Prefix) -> None:
-    """Refuse what cannot be an image's top, in words for people at a graph of nodes."""
+    """Refuse an unsuitable prefix, in words for users of a graph of nodes."""
     most = dalle.prior.config.rows
     if not 1 <= prefix.rows <= most:
         raise ValueError(
@@ -143,13 +143,13 @@ def _check_fits(dalle: DALLE, prefix: Prefix) -> None:
 
 
 class _Previews:
-    """Pictures of images that are being drawn, a row of tokens after the other, from time to time."""
+    """Occasional previews of images being drawn, a row of tokens at a time."""
 
     def __init__(self, dalle: DALLE, seconds: float) -> None:
         self._dalle, self._seconds, self._due = dalle, seconds, 0.0
 
     def __call__(self, tokens: Tensor) -> Image.Image | None:
-        """A picture of the rows that are there; None where a row has just begun or the last picture is recent.
+        """A picture of the rows so far; None within the first row or soon after the last picture.
 
         Args:
             tokens: ``[n, k]``.
@@ -169,8 +169,8 @@ def _side_by_side(images: Tensor, height: int) -> Image.Image:
     """Images in a square, as far as they are drawn.
 
     Args:
-        images: ``[n, 3, h, w]``, 0..1: the top of each.
-        height: Of the whole ones, in pixels; what is missing is grey.
+        images: ``[n, 3, h, w]``, 0..1, top of each image.
+        height: Height of the complete images, in pixels; missing parts are grey.
     """
     from PIL import Image
 

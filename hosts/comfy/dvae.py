@@ -1,4 +1,4 @@
-"""A discrete VAE as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+"""A discrete VAE as a model that ComfyUI can manage: memory is the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -22,20 +22,20 @@ from .types import ModelPatcher
 
 @dataclass(frozen=True)
 class HostedDVAE:
-    """What a WEIGHTED_CLIP_DVAE link carries."""
+    """Value of a WEIGHTED_CLIP_DVAE link."""
 
     dvae: DVAE
     """Encoder and decoder."""
     patcher: ModelPatcher
-    """The host's ModelPatcher round it."""
+    """The host's ModelPatcher around it."""
 
 
 def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> HostedDVAE:
-    """Read a discrete VAE and hand its memory to the host.
+    """Read a discrete VAE and let the host manage its memory.
 
     Args:
         path: A safetensors file.
-        dtype: Type of the weights and of the arithmetic.
+        dtype: Type of the weights and of the computation.
         device: ``auto`` for the host's choice of device for VAEs, or ``cpu``.
 
     Raises:
@@ -46,14 +46,15 @@ def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> HostedDVA
 
 
 def encode_tokens(hosted: HostedDVAE, images: Tensor) -> tuple[ImageTokens, Tensor]:
-    """Tokens of a host's IMAGE, with the host's progress bar; ends when the host interrupts.
+    """Tokens of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
     Args:
-        hosted: The model; its memory is asked of the host.
-        images: ``[b, h, w, channels]``, float, 0..1. The middle of them is encoded, its sides multiples of a token's.
+        hosted: The model, loaded into memory by the host.
+        images: ``[b, h, w, channels]``, float, 0..1. Their centre is encoded, with sides that are multiples of a
+            token's.
 
     Returns:
-        The tokens; and what was encoded, ``[b, 3, rows * f, columns * f]``.
+        The tokens; and the encoded part, ``[b, 3, rows * f, columns * f]``.
 
     Raises:
         ValueError: If there are no images, or a side is shorter than a token.
@@ -69,10 +70,10 @@ def encode_tokens(hosted: HostedDVAE, images: Tensor) -> tuple[ImageTokens, Tens
 
 
 def decode_tokens(hosted: HostedDVAE, tokens: ImageTokens) -> Tensor:
-    """A host's IMAGE of tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
+    """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
 
     Raises:
-        ValueError: If the tokens are of another dVAE.
+        ValueError: If the tokens belong to another dVAE.
     """
     tokens.check_fits(hosted.dvae.config)
     images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.dvae.images(tokens.ids, check))

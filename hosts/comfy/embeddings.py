@@ -20,27 +20,27 @@ class HostEmbeddings:
     """The embeddings that fit one text tower."""
 
     folders: str | list[str]
-    """As the host's tokenizer has them."""
+    """Folders in the form of the host's tokenizer."""
     dim: int
     """Width of the tower's token embedding."""
     tower: str
-    """Name of the tower, by which files for several towers tell theirs."""
+    """Name of the tower, to select vectors from files for several towers."""
 
     def names(self) -> list[str]:
-        """Every name; of a file in a sub-folder too its own alone, as in the WebUI."""
+        """All names; files in sub-folders also by their bare name, as in the WebUI."""
         return sorted({PurePath(name).stem for name in host("folder_paths").get_filename_list("embeddings")})
 
     def find(self, name: str) -> list[Tensor] | None:
         """Load by name, with or without suffix, from the folders or their sub-folders.
 
         Args:
-            name: As written in the prompt. It cannot lead out of the folders.
+            name: Name as written in the prompt. It cannot lead out of the folders.
 
         Returns:
-            Its vectors, each ``[dim]``, or None where there is no such embedding.
+            Its vectors, each ``[dim]``, or None if there is no such embedding.
 
         Raises:
-            EmbeddingError: If it is made for another model.
+            EmbeddingError: If it was made for another model.
         """
         found = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
         if found is None:

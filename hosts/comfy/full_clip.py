@@ -1,4 +1,4 @@
-"""A whole CLIP as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+"""A complete CLIP as a model that ComfyUI can manage: memory is the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -25,16 +25,16 @@ from .types import ModelPatcher
 
 @dataclass(frozen=True)
 class HostedClip:
-    """What a WEIGHTED_CLIP_FULL link carries."""
+    """Value of a WEIGHTED_CLIP_FULL link."""
 
     clip: FullClip
     """Both towers."""
     patcher: ModelPatcher
-    """The host's ModelPatcher round them."""
+    """The host's ModelPatcher around them."""
 
 
 def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> HostedClip:
-    """Read a whole CLIP and hand its memory to the host, as `load_native`; ``activation`` is that of `load_full_clip`.
+    """Read a complete CLIP and let the host manage its memory; ``activation`` as in `load_full_clip`.
 
     Raises:
         CheckpointError: If the file cannot be used.
@@ -44,12 +44,12 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
 
 
 def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:
-    """The vectors of some texts; memory for the model is asked of the host.
+    """Vectors of some texts; the host loads the model into memory.
 
     Args:
         hosted: The model.
         texts: Any strings.
-        syntax: How weights are written in them, to be left out.
+        syntax: Syntax of their weights, which are left out.
     """
     model_management = host("comfy.model_management")
 
@@ -60,15 +60,15 @@ def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[
 
 
 def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:
-    """The vectors of a host's IMAGE, with the host's progress bar; ends when the host interrupts.
+    """Vectors of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
     Args:
-        hosted: The model; its memory is asked of the host.
+        hosted: The model, loaded into memory by the host.
         images: ``[images, height, width, channels]``, float, 0..1.
-        crop: How an image becomes square.
+        crop: Cropping of images to a square.
 
     Returns:
-        ``[images, p]``, each of length 1.
+        ``[images, p]``, of unit length.
 
     Raises:
         ValueError: If there are no images.

@@ -21,16 +21,16 @@ class LoadedLoras(NamedTuple):
     model: ModelPatcher
     clip: Clip
     lines: list[str]
-    """What was loaded, a line each."""
+    """Loaded LoRAs, one line each."""
     issues: list[Issue]
-    """LoRAs that were not found, or by a name that several files have."""
+    """Issues about LoRAs that were not found, or whose name several files have."""
 
 
 def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
-    """Apply LoRAs one after the other to ComfyUI's MODEL and CLIP.
+    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP.
 
     Returns:
-        Clones with the LoRAs; the objects that came in where none was found.
+        Clones with the LoRAs, or the original objects if none was found.
     """
     folder_paths = host("folder_paths")
 
@@ -54,7 +54,7 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
 
 
 def _files_of(name: str, files: Sequence[str]) -> list[str]:
-    """Files of a name: by path, else bare; with or without suffix; else in any case."""
+    """Files of a name: by path, else bare; with or without suffix; else ignoring case."""
     wanted = name.replace("\\", "/").strip()
     paths = [PurePath(file.replace("\\", "/")) for file in files]
     for fold in (str, str.lower):

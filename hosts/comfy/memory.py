@@ -1,8 +1,8 @@
-"""Encodings that a ComfyUI CLIP remembers, where its user has asked for it with the node Remember Encodings.
+"""Cache of encodings for a ComfyUI CLIP, if its user requested one with the node Remember Encodings.
 
-What is remembered travels with the CLIP and its clones, as an attachment of the host's ModelPatcher, and goes when they
-go. It is found by all that the host lets the encoding depend on; under hooks, which change weights while an image is
-sampled, nothing is remembered.
+The cache is shared by the CLIP and its clones, as an attachment of the host's ModelPatcher, and freed with them. Its
+keys include everything that the encoding depends on in the host; under hooks, which change weights while an image is
+sampled, nothing is cached.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/performance.md, "What is remembered".
 """
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 KEY = "weighted_clip.memory"
 CHOICES = ("layer", "layer_idx", "layer_norm_hidden_state", "return_projected_pooled", "execution_device")
-"""What a tower's output depends on beside its weights, by the host's names."""
+"""Dependencies of a tower's output besides its weights, by the host's names."""
 OUT_OF_MEMORY = (torch.cuda.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.cuda.OutOfMemoryError))
-"""What the host may take for a lack of memory."""
+"""Exceptions that the host may treat as a lack of memory."""
 
 
 class _Same:
-    """Equal to what holds the very same object, which is kept alive so that nothing else can take its place."""
+    """Key that equals only one holding the same object, which it keeps alive so that its id is not reused."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
@@ -46,11 +46,11 @@ class _Same:
 
 
 def with_memory(clip: Any, mebibytes: int) -> Any:
-    """A CLIP whose encodings our nodes remember; those of the host do not.
+    """A CLIP whose encodings by our nodes are cached; those by the host's are not.
 
     Args:
         clip: ComfyUI's CLIP object.
-        mebibytes: How much is remembered of it and of its clones, all together; 0 for nothing, as of any other CLIP.
+        mebibytes: Cache size for it and all its clones together; 0 for no cache, as with any other CLIP.
 
     Returns:
         A clone of the CLIP.
@@ -62,12 +62,12 @@ def with_memory(clip: Any, mebibytes: int) -> Any:
 
 
 def memory_of(clip: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
-    """What a CLIP remembers with, if it does."""
+    """Cache of a CLIP, or None."""
     return None if _has_hooks(clip.patcher) else _attached(clip.patcher)
 
 
 def _attached(patcher: Any) -> Memory[tuple[Hashable, ChunkKey]] | None:
-    get = getattr(patcher, "get_attachment", None)  # another pack's patcher, or an old host's, may have none
+    get = getattr(patcher, "get_attachment", None)  # another pack's patcher, or an old host's, may lack it
     return None if get is None else get(KEY)
 
 
@@ -76,15 +76,15 @@ def _has_hooks(patcher: Any) -> bool:
 
 
 def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
-    """An encode function that remembers, where its CLIP does.
+    """Add caching to an encode function, if its CLIP has a cache.
 
     Args:
-        encode: Of one of the CLIP's towers.
+        encode: Encode function of one of the CLIP's towers.
         tower: That tower, the host's SDClipModel.
         patcher: The ModelPatcher of the clone that encodes.
 
     Returns:
-        The same function where nothing is remembered.
+        The function with caching, or unchanged without a cache.
     """
     memory = _attached(patcher)
     if memory is None:
@@ -98,7 +98,7 @@ def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
 
 
 def _hiding(mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """The mask, or None if it hides nothing: the host has another way for that."""
+    """The mask, or None if it hides nothing: the host has another path for that."""
     if mask is None:
         return None
     hidden = ~mask & causal_mask(mask.shape[-1]).to(mask.device) if is_causal else ~mask
@@ -106,7 +106,7 @@ def _hiding(mask: Tensor | None, is_causal: bool) -> Tensor | None:
 
 
 def _scope(tower: Any, patcher: Any) -> Hashable | None:
-    """All that a tower's output depends on beside the chunks; None where that cannot be told."""
+    """Everything a tower's output depends on besides the chunks; None if that cannot be determined."""
     if _has_hooks(patcher):
         return None
     others = {
@@ -116,7 +116,7 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
     }
     try:
         weights = state_of(tower)
-    except OUT_OF_MEMORY:  # the host unloads models then
+    except OUT_OF_MEMORY:  # the host then unloads models
         raise
     except (RuntimeError, TypeError) as error:  # weights of a kind that PyTorch cannot read number by number
         logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
@@ -126,7 +126,7 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
 
 
 def _changed_calls(tower: Any, patcher: Any) -> Hashable:
-    """What acts on calls of a tower's modules: the host's injections, such as LoRAs it bypasses, and others' hooks."""
+    """Everything that acts on calls of a tower's modules: injections of the host, such as bypassed LoRAs, and hooks."""
     injections = getattr(patcher, "injections", {})
     injected = [(name, _Same(injection)) for name, several in injections.items() for injection in several]
     acting = [

@@ -1,4 +1,4 @@
-"""Our native encoder as something ComfyUI can manage: its memory is the host's, its arithmetic ours.
+"""Our native encoder as a model that ComfyUI can manage: memory is the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -26,19 +26,19 @@ from .types import ModelPatcher
 
 @dataclass(frozen=True)
 class NativeClip:
-    """What a WEIGHTED_CLIP link carries: our own encoder, kept in memory by the host."""
+    """Value of a WEIGHTED_CLIP link: our own encoder, kept in memory by the host."""
 
     encoders: Mapping[str, TextEncoder]
     """The towers with their layer choice, by name."""
     family: Family
-    """The kind of model they are for."""
+    """The model family they are for."""
     patcher: ModelPatcher
-    """The host's ModelPatcher round the towers."""
+    """The host's ModelPatcher around the towers."""
     report: LoadReport
-    """Where the weights come from."""
+    """Origin of the weights."""
 
     def readers(self) -> dict[str, Reader]:
-        """What reads prompts for each tower, with the host's embeddings."""
+        """Prompt readers for each tower, with the host's embeddings."""
         return native_readers({name: encoder.config for name, encoder in self.encoders.items()}, _embeddings)
 
 
@@ -52,14 +52,14 @@ def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
 def load_native(
     path: str, *, clip_skip: int, dtype: torch.dtype, device: str, max_bytes: int | None = None
 ) -> NativeClip:
-    """Read the text towers of a file and hand their memory to the host.
+    """Read the text towers of a file and let the host manage their memory.
 
     Args:
         path: A safetensors file.
         clip_skip: 1 = last layer, 2 = penultimate, ... For models conditioned on the penultimate layer, 1 is 2.
-        dtype: Type of the weights and of the arithmetic.
+        dtype: Type of the weights and of the computation.
         device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
-        max_bytes: What the encoder may remember; by default as `default_bytes` says.
+        max_bytes: Cache size of the encoder; by default `default_bytes`.
 
     Raises:
         CheckpointError: If the file cannot be used.
@@ -77,16 +77,16 @@ _DEVICES: Mapping[Role, tuple[str, str]] = {
     "vae": ("vae_device", "vae_offload_device"),
     "diffusion_model": ("get_torch_device", "unet_offload_device"),
 }
-"""The host's functions that say where a model runs, and where it waits."""
+"""The host's functions for a model's compute device and offload device."""
 
 
 def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") -> ModelPatcher:
-    """Hand the memory of a model on the CPU to the host, by a ModelPatcher round it.
+    """Let the host manage the memory of a model on the CPU, by a ModelPatcher around it.
 
     Args:
         model: The model.
         device: As in `load_native`.
-        role: What it is to the host, whose choice of device goes by that.
+        role: Kind of model, by which the host chooses a device.
     """
     model_management = host("comfy.model_management")
 
@@ -100,7 +100,7 @@ def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") ->
 def encode_native(
     clip: NativeClip, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions
 ) -> list[EncodedTowers]:
-    """Encode prompts with every tower, all together; memory for the encoder is asked of the host."""
+    """Encode prompts with every tower, all together; the host loads the encoder into memory."""
     model_management = host("comfy.model_management")
 
     prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)

@@ -1,4 +1,4 @@
-"""One text tower of a host's CLIP: what reads prompts for it, and the encode function that makes the host's own call.
+"""One text tower of a host's CLIP: its prompt reader, and the encode function that makes the host's own call.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -24,7 +24,7 @@ from .types import Clip, Tokenizer, Tower
 
 
 def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
-    """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by the name of its module.
+    """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by module name.
 
     Raises:
         ValueError: If there is none.
@@ -42,7 +42,7 @@ def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
 
 
 def has_towers(clip: Clip) -> bool:
-    """Whether there is a CLIP text tower in a host's CLIP."""
+    """Whether a host's CLIP has a CLIP text tower."""
     return bool(_tokenizers_in(clip))
 
 
@@ -55,7 +55,7 @@ def _tokenizers_in(clip: Clip) -> dict[str, Tokenizer]:
 
 
 def reader_of(tokenizer: Tokenizer) -> Reader:
-    """What reads prompts for a tower; without embeddings where the host has no folder for them."""
+    """Prompt reader for a tower; without embeddings if the host has no folder for them."""
     checked_object(tokenizer, TOKENIZER)
     layout = ChunkLayout(tokenizer.max_length, tokenizer.start_token, tokenizer.end_token, tokenizer.pad_token)
     folders = tokenizer.embedding_directory
@@ -66,7 +66,7 @@ def reader_of(tokenizer: Tokenizer) -> Reader:
 
 
 def encode_fn(tower: Tower) -> EncodeFn:
-    """A host's text tower (SDClipModel) as an encode function; only to be called while the host encodes."""
+    """Encode function of a host's text tower (SDClipModel); only to be called while the host encodes."""
     checked_object(tower, TOWER)
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
@@ -75,7 +75,7 @@ def encode_fn(tower: Tower) -> EncodeFn:
             return Encoding(*tower.encode(tokens)[:2])
         if mask is not None:
             mask = check_mask(mask, len(tokens), len(tokens[0]))
-        # ComfyUI 0.3.64 has no execution device of its own
+        # ComfyUI 0.3.64 has no execution device
         device = getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
         embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
         mask = None if mask is None else mask.to(device)
@@ -121,11 +121,11 @@ def _bidirectional(tower: Tower, embeds: Tensor, num_tokens: list[int], mask: Te
 
 
 def host_id(token: TokenId) -> Any:
-    """A token as the host's encoder takes it: an id, or the vector of an embedding."""
+    """A token in the form of the host's encoder: an id, or the vector of an embedding."""
     return token if isinstance(token, int) else token.vector
 
 
 def _host_ids(tokenizer: Tokenizer, text: str) -> Sequence[int]:
-    """The ids of a host's SDTokenizer."""
+    """Ids from a host's SDTokenizer."""
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     return tokenizer.tokenizer(text)["input_ids"][tokenizer.tokens_start : stop]

@@ -1,4 +1,4 @@
-"""The extension ADetailer, which redraws parts of an image with those scripts alone that its setting names.
+"""The extension ADetailer, which redraws parts of an image with only those scripts that its setting names.
 
 Source: behaviour of adetailer 25.3.0 (36189cb).
 """
@@ -13,7 +13,7 @@ from .types import Generation
 
 TITLE = "ADetailer"
 SCRIPT = "weighted_clip"
-"""The name of our script's file, by which ADetailer knows it."""
+"""File name of our script, by which ADetailer knows it."""
 LEFT_OUT = (
     f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
     f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
@@ -21,7 +21,7 @@ LEFT_OUT = (
 
 
 def leaves_us_out(p: Generation) -> bool:
-    """Whether ADetailer will redraw parts of an image of a generation, and not let our script take part."""
+    """Whether ADetailer will redraw parts of a generation's image without our script."""
     if not host_option("ad_only_selected_scripts", default=True):
         return False
     names = str(host_option("ad_script_names", default="")).split(",")
@@ -30,7 +30,7 @@ def leaves_us_out(p: Generation) -> bool:
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
     for script in scripts:
         if script.title() == TITLE:
-            with contextlib.suppress(Exception):  # what its values mean is theirs to say, and may change
+            with contextlib.suppress(Exception):  # its values are its own business, and may change
                 values = list(getattr(p, "script_args", ()))[script.args_from : script.args_to]
                 return bool(script.is_ad_enabled(*values))
     return False

@@ -1,8 +1,8 @@
 """Axes of the host's X/Y/Z plot: the script's menus, and the weight of a word.
 
-The script of the host copies a generation for each cell, has every axis change the copy, and makes its images. A menu's
-value is left on the copy, where `on_axes` finds it when the cell begins. The weight of a word is written into the
-prompt, so that it acts without our script too and stands in the parameters of the image.
+The host's script copies a generation for each cell, lets every axis change the copy, and makes its images. A menu's
+value is stored on the copy, where `on_axes` finds it when the cell begins. The weight of a word is written into the
+prompt, so that it also acts without our script and appears in the image's parameters.
 
 Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -28,7 +28,7 @@ from .settings import INFOTEXT, Settings
 from .types import Generation
 
 OFF = "off"
-"""Value of the axis of schemes for images without our script."""
+"""Value of the scheme axis for images without our script."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scheme": ("Scheme", (OFF, *SCHEMES)),
     "normalization": ("Normalization", tuple(NORMALIZATIONS)),
@@ -36,17 +36,17 @@ MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mask_method": ("Mask method", tuple(MASK_METHODS)),
     "padding": ("Padding", tuple(PADDINGS)),
 }
-"""Title and values of each axis that is a menu, by the name of its setting."""
+"""Title and values of each axis that is a menu, by name of its setting."""
 LABEL = f"[{INFOTEXT}] "
-"""How our axes begin in the host's menus, as those of other extensions do."""
+"""Prefix of our axes in the host's menus, as in other extensions."""
 WEIGHT = "Weight of a word"
 MAX_WEIGHTS = 100
-"""Most values of a range."""
+"""Maximum number of values in a range."""
 PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
-"""Where words are looked for in a generation."""
+"""Attributes of a generation that are searched for words."""
 
 _AXES = "weighted_clip_axes"
-"""Attribute of a generation: values of axes by the name of their setting."""
+"""Attribute of a generation: axis values by name of their setting."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
 _RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d+)\s*\])?")
 _BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
@@ -55,7 +55,7 @@ _GROUPS = {
     "a1111": rf"(?<!\\)(?:\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)|\[\s*(?P<square>{{word}})\s*\])",
     "compel": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*\)(?:\++|-+(?!\d)|{_NUMBER})?",
 }
-"""The word as it stands alone in a group with a weight, by syntax."""
+"""Pattern of the word alone in a group with a weight, by syntax."""
 
 
 def add_axes() -> None:
@@ -84,15 +84,15 @@ def _axes(axis_option: Any) -> Iterator[Any]:
 
 
 def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """The values of the script's controls in a cell of the X/Y/Z plot.
+    """Values of the script's controls in a cell of the X/Y/Z plot.
 
     Args:
-        p: The generation; anywhere else but in a cell it is left as it is.
-        values: Of the controls, in the order of `Settings`.
+        p: The generation; outside cells it is left unchanged.
+        values: Values of the controls, in the order of `Settings`.
 
     Returns:
-        The values, with those of axes instead; and what is to be said of them. An axis of ours switches the script on,
-        but for the scheme `OFF`, which switches it off.
+        The values, replaced by those of axes; and a message about them. Our axes switch the script on, except for the
+        scheme `OFF`, which switches it off.
     """
     axes: dict[str, str] = getattr(p, _AXES, {})
     if not axes:
@@ -123,17 +123,17 @@ def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | N
 
 
 def weights(text: str) -> list[str]:
-    """The values of the axis of weights, each with its word.
+    """Values of the axis of weights, each with its word.
 
     Args:
-        text: What its user wrote: ``word: values``, where a value is a weight, or a range as on the host's own axes. A
-            word stays until another is named.
+        text: The user's input: ``word: values``, where a value is a weight, or a range as on the host's own axes. A
+            word applies until another is named.
 
     Returns:
-        Word and weight of each value, with a colon between them.
+        Word and weight of each value, separated by a colon.
 
     Raises:
-        WebUIError: If a word or a weight is missing, or is none.
+        WebUIError: If a word or a weight is missing or invalid.
 
     >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
     ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
@@ -153,7 +153,7 @@ def weights(text: str) -> list[str]:
 
 
 def _weights(written: str) -> list[float]:
-    """The numbers that are meant by one value: itself, or those of a range, both ends included."""
+    """Numbers of one value: itself, or those of a range, both ends included."""
     if re.fullmatch(_NUMBER, written):
         return [float(written)]
     found = _RANGE.fullmatch(written)
@@ -174,7 +174,7 @@ def _weights(written: str) -> list[float]:
 
 
 def _titled(title: str, p: Generation, option: Any, value: str) -> str:
-    """What the grid says at a row or column."""
+    """Text of the grid at a row or column."""
     return f"{title}: {value}"
 
 
@@ -183,7 +183,7 @@ def _value(p: Generation, option: Any, value: str) -> str:
 
 
 def _choose(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
-    """Note a menu's value for the coming cell, which is a copy that shares attributes with others."""
+    """Store a menu's value for the coming cell, which is a copy that shares attributes with others."""
     setattr(p, _AXES, {**getattr(p, _AXES, {}), name: value})
 
 
@@ -209,10 +209,10 @@ def _weigh(p: Generation, value: str, values: Sequence[str]) -> None:
 
 
 def _weighed(p: Generation, value: str) -> dict[str, str]:
-    """The prompts of a generation that have a word, with its weight.
+    """Prompts of a generation that contain a word, with its weight inserted.
 
     Raises:
-        WebUIError: If none has it, or the syntax has no weights.
+        WebUIError: If none contains it, or the syntax has no weights.
     """
     word, _, weight = value.rpartition(": ")
     syntax = _syntax_of(p)
@@ -234,7 +234,7 @@ def _our_values(p: Generation) -> slice | None:
 
 
 def _syntax_of(p: Generation) -> str:
-    """The syntax that prompts of a generation are written in: the script's, if it is on or will be."""
+    """Syntax of a generation's prompts: the script's, if it is on or will be."""
     ours = _our_values(p)
     values, _ = on_axes(p, [] if ours is None else p.script_args[ours])
     index = [field.name for field in fields(Settings)].index("syntax")
@@ -242,17 +242,16 @@ def _syntax_of(p: Generation) -> str:
 
 
 def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | None:
-    """Give a word a weight, wherever it stands in a prompt.
+    """Give a word a weight wherever it occurs in a prompt.
 
     Args:
         prompt: The prompt.
-        word: A word or several, in any case, without brackets. LoRAs and other tags in angle brackets are no words.
-        weight: Its weight, also in place of one that it has in brackets of its own. Brackets around it and other words
-            go on multiplying.
-        syntax: How weights are written.
+        word: One or more words, in any case, without brackets. LoRAs and other tags in angle brackets are not words.
+        weight: Its weight, which replaces one in its own brackets. Brackets around it and other words still multiply.
+        syntax: Syntax of weights.
 
     Returns:
-        The prompt, or None if the word is not in it.
+        The prompt, or None if it does not contain the word.
 
     Raises:
         WebUIError: If the syntax has no weights, or not this one.

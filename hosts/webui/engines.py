@@ -1,7 +1,7 @@
-"""The WebUI's text encoders as encode functions: those of A1111 and its kin, and those of Forge.
+"""The WebUI's text encoders as encode functions: those of A1111 and its relatives, and those of Forge.
 
 Every pass is the host's own ``encode_with_transformers``, so clip skip, LoRA, precision and low-memory loading are the
-host's too. Attention masks are put into it by hooks on the attention layers, for that one pass.
+host's too. Attention masks are applied by hooks on the attention layers, for that one pass.
 
 Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and
 stable-diffusion-webui-forge dfdcbab6 (2025-06).
@@ -32,32 +32,32 @@ from ..tokenizing import HostTokenize
 from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Model, TextEngine
 
 METHODS = ("process_texts", "process_tokens")
-"""What is replaced on an engine for one generation."""
+"""Methods replaced on an engine for one generation."""
 COMMA_SETTING = "comma_padding_backtrack"
 ENGINE_CLASSES = (
     ("backend.text_processing.classic_engine", "ClassicTextProcessingEngine"),
     ("backend.text_processing.sd_engine", "ClipEngine"),  # Forge Neo since 2026
     ("modules.sd_hijack_clip", "FrozenCLIPEmbedderWithCustomWordsBase"),
 )
-"""Modules and names of the classes of text encoders: of Forge and its kin, and of A1111."""
+"""Modules and names of the classes of text encoders: of Forge and its relatives, and of A1111."""
 FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_processing_engine_g")
 
 
 class WebUIError(EncoderError):
-    """What cannot be done in this WebUI, or with this model; the message says what to do instead."""
+    """Raised for anything impossible in this WebUI, or with this model; the message says what to do instead."""
 
 
 def engines_of(model: Model) -> dict[str, Engine]:
-    """The CLIP text encoders of a loaded model.
+    """CLIP text encoders of a loaded model.
 
     Args:
         model: The host's ``sd_model``.
 
     Returns:
-        By tower (``clip_l``, ``clip_g``, ...), in the order in which the host joins them.
+        Engines by tower (``clip_l``, ``clip_g``, ...), in the order in which the host joins them.
 
     Raises:
-        WebUIError: If there are none that are known, or others beside them, or another extension has replaced what
+        WebUIError: If none are known, if there are others too, or if another extension has replaced the methods that
             ours would replace.
     """
     owners: list[Any] = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
@@ -89,25 +89,25 @@ def engines_of(model: Model) -> dict[str, Engine]:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """One text encoder of the host. Is an encode function."""
+    """One text encoder of the host, usable as an encode function."""
 
     owner: TextEngine
     """The host's object."""
     tower: str
-    """Its name: ``clip_l``, ``clip_g``, ... A1111 calls that of Stable Diffusion 2 ``clip_l``."""
+    """Its name: ``clip_l``, ``clip_g``, ... In A1111, that of Stable Diffusion 2 is ``clip_l``."""
     comma_backtrack: int
-    """How many tokens back from the end of a chunk a comma may be to be cut at."""
+    """Maximum distance, in tokens, of a comma to cut at from the end of a chunk."""
     fixes_owner: FixesOwner
-    """The host's object whose ``fixes`` say where vectors of embeddings stand."""
+    """The host's object whose ``fixes`` give the positions of embedding vectors."""
     database: EmbeddingDatabase
     """The host's embeddings."""
     text_model: nn.Module | None
-    """The text model of transformers behind the engine, or None where it is another library's."""
+    """transformers' text model behind the engine, or None if it is another library's."""
     device: torch.device | str
-    """Where the host's encoder wants token ids."""
+    """Device on which the host's encoder expects token ids."""
 
     def reader(self) -> Reader:
-        """What reads prompts for this tower."""
+        """Prompt reader for this tower."""
         owner = self.owner
         layout = ChunkLayout(owner.chunk_length + 2, owner.id_start, owner.id_end, owner.id_pad, owner.comma_token)
         return Reader(HostTokenize(weakref.ref(owner), _host_ids), layout, _HostEmbeddings(self.database, self.tower))
@@ -115,9 +115,9 @@ class Engine:
     def __call__(
         self, ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True
     ) -> Encoding:
-        """Encode chunks: an `EncodeFn`. Pooled vectors are the host's, or zeros ``[chunks, 1]`` where it has none."""
+        """Encode chunks: an `EncodeFn`. Pooled vectors are the host's, or zeros ``[chunks, 1]`` if it has none."""
         tokens = torch.tensor([[plain_id(token) for token in chunk] for chunk in ids])
-        # the host takes them away during each pass
+        # the host removes them during each pass
         self.fixes_owner.fixes = [list(_fixes(chunk)) for chunk in ids]
         with self._masked(mask, len(ids), tokens.shape[1], is_causal=is_causal):
             hidden = self.owner.encode_with_transformers(tokens.to(self.device))
@@ -126,7 +126,7 @@ class Engine:
 
     @contextmanager
     def _masked(self, mask: Tensor | None, batch: int, length: int, *, is_causal: bool) -> Iterator[None]:
-        """Give every attention layer our mask while the context lasts."""
+        """Apply our mask in every attention layer for the duration of the context."""
         if mask is not None:
             mask = check_mask(mask, batch, length)
         if is_causal and (mask is None or bool(mask.all())):
@@ -168,7 +168,7 @@ class Engine:
 
 
 def _forge_engine(owner: ForgeEngine) -> Engine:
-    """That of Forge, which moves token ids itself."""
+    """Engine of Forge, which moves token ids itself."""
     return Engine(
         owner,
         owner.embedding_key,
@@ -181,7 +181,7 @@ def _forge_engine(owner: ForgeEngine) -> Engine:
 
 
 def _a1111_engine(owner: A1111Engine) -> Engine:
-    """That of A1111 and its kin."""
+    """Engine of A1111 and its relatives."""
     from modules import devices  # pyright: ignore[reportMissingImports]
 
     if host_option("use_old_emphasis_implementation", default=False):
@@ -211,7 +211,7 @@ def _a1111_engine(owner: A1111Engine) -> Engine:
 
 
 def _host_ids(owner: weakref.ref[TextEngine], text: str) -> Sequence[int]:
-    """The host's ids of a text; what is kept of a text does not keep the engine alive."""
+    """The host's ids of a text; cached results do not keep the engine alive."""
     engine = owner()
     assert engine is not None
     return engine.tokenize([text])[0]
@@ -225,12 +225,12 @@ class _HostEmbeddings:
     tower: str
 
     def names(self) -> tuple[str, ...]:
-        """Those that fit the model, and those that do not: a prompt with one says so."""
+        """Names of embeddings that fit the model, and of those that do not, so that a prompt with one says so."""
         skipped = getattr(self.database, "skipped_embeddings", {})
         return tuple(dict.fromkeys([*self.database.word_embeddings, *skipped]))
 
     def find(self, name: str) -> list[Tensor] | None:
-        """The vectors of an embedding, ``[dim]`` each.
+        """Vectors of an embedding, ``[dim]`` each.
 
         Raises:
             EmbeddingError: If it is for another model.
@@ -250,7 +250,7 @@ class _HostEmbeddings:
 
 
 def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:
-    """Runs of vectors as the host wants them: the position before the run, and an object with their stack."""
+    """Runs of vectors in the host's form: the position before the run, and an object with their stack."""
     position = 0
     for _, run in groupby(chunk, key=lambda token: isinstance(token, EmbeddingVector)):
         tokens = list(run)
@@ -261,14 +261,14 @@ def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:
 
 
 def _inner_text_model(transformer: Any) -> nn.Module | None:
-    """The part with embeddings, encoder and norm; newer transformers have it at the top."""
+    """The module with embeddings, encoder and norm; newer transformers have it at the top."""
     return getattr(transformer, "text_model", None) or (transformer if hasattr(transformer, "encoder") else None)
 
 
 def _refuse_replaced(owner: TextEngine) -> None:
-    """Raise if another extension has replaced what ours would replace.
+    """Raise if another extension has replaced the methods that ours would replace.
 
-    Ours may be there: the lab looks at the engines while an image is being made.
+    Our own replacements are allowed: the lab examines the engines while an image is being made.
     """
     for name in METHODS:
         home = next((cls for cls in type(owner).__mro__ if name in vars(cls)), None)
@@ -286,13 +286,13 @@ def _refuse_replaced(owner: TextEngine) -> None:
 
 
 def comma_backtrack(engine: type | None) -> int:
-    """The largest distance, in tokens, of a comma at which a full chunk is cut.
+    """Maximum distance, in tokens, of a comma at which a full chunk is cut.
 
     Args:
-        engine: The class of the host's text encoder; None if it is not known.
+        engine: Class of the host's text encoder; None if it is unknown.
 
     Returns:
-        The host's setting if the class reads it, as in A1111 and Forge Neo; otherwise 20, which Forge has built in
+        The host's setting if the class reads it, as in A1111 and Forge Neo; otherwise 20, which is built into Forge
         although its page shows the setting.
     """
     methods = [method for parent in getattr(engine, "__mro__", ()) for method in vars(parent).values()]
@@ -302,7 +302,7 @@ def comma_backtrack(engine: type | None) -> int:
 
 
 def text_engine_class() -> type | None:
-    """The class of the host's text encoders, before any model is loaded; None if it is not known."""
+    """Class of the host's text encoders, before any model is loaded; None if it is unknown."""
     for module, name in ENGINE_CLASSES:
         with suppress(ImportError, AttributeError):
             return getattr(import_module(module), name)
@@ -310,14 +310,14 @@ def text_engine_class() -> type | None:
 
 
 def as_emphasized(options: EncodeOptions) -> EncodeOptions:
-    """The options as the host's setting *Emphasis mode* has it: under ``None`` the brackets of A1111 are text."""
+    """Apply the host's setting *Emphasis mode* to options: under ``None`` A1111's brackets are text."""
     if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
         return replace(options, syntax="none", chunking="a1111")
     return options
 
 
 def host_option(name: str, *, default: Any) -> Any:
-    """A setting of the host, or the default where it has none of that name."""
+    """A setting of the host, or the default if it does not exist."""
     from modules.shared import opts  # pyright: ignore[reportMissingImports]
 
     return getattr(opts, name, default)

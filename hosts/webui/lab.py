@@ -1,4 +1,4 @@
-"""The model that is loaded in the WebUI, as the lab uses it.
+"""The model loaded in the WebUI, for the lab.
 
 Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -21,12 +21,12 @@ from .types import Model
 
 
 class LoadedModel:
-    """The text encoders of the model in memory. Nothing is loaded for it."""
+    """Text encoders of the model in memory. Nothing is loaded for it."""
 
     warning = ""
 
     def __init__(self, model: Model | None) -> None:
-        """Take the host's ``sd_model``, or None; raises `WebUIError` if it has text encoders that are not known."""
+        """Wrap the host's ``sd_model``, or None; raises `WebUIError` if it has unknown text encoders."""
         self._model = model
         self._engines = {} if model is None else engines_of(model)
 
@@ -44,13 +44,13 @@ class LoadedModel:
         return f"{getattr(info, 'name_for_extra', None) or type(self._model).__name__}, as loaded in the WebUI"
 
     def readers(self) -> dict[str, Reader]:
-        """What reads prompts for each text tower."""
+        """Prompt readers for each text tower."""
         if self._model is None:
             return {"clip_l": Reader(CleaningTokenize(default_tokenizer()))}
         return {tower: engine.reader() for tower, engine in self._engines.items()}
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> dict[str, EncodedPrompt]:
-        """As `LabModel.encode`, by the host itself; in the host's queue only."""
+        """Same as `LabModel.encode`, by the host itself; only within the host's queue."""
         if self._model is None:
             raise WebUIError(
                 "No model is loaded yet: make an image once, then this page uses its text encoder. Tokens, masks and "
@@ -67,14 +67,14 @@ class LoadedModel:
 
 
 def base_options() -> EncodeOptions:
-    """What the page starts with, and reads by where it has no choice: as the script reads, with the host's settings."""
+    """Initial options of the page, also for options without a control: as in the script, with the host's settings."""
     backtrack = comma_backtrack(text_engine_class())
     cleaning = "as Forge" if host_option("enable_prompt_comments", default=False) else "none"
     return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack, cleaning=cleaning)
 
 
 def loaded_model() -> LoadedModel:
-    """The model in memory now; raises as `LoadedModel` does."""
+    """The model currently in memory; raises as `LoadedModel` does."""
     from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
 
     model = model_data.sd_model  # the public name would load one
@@ -83,10 +83,10 @@ def loaded_model() -> LoadedModel:
 
 
 def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function when no image is being made; in Forge on the thread that owns the models.
+    """Call a function while no image is being made; in Forge on the thread that owns the models.
 
     Returns:
-        What the function returns. What it raises is raised here.
+        Result of the function. Exceptions it raises are raised here.
     """
     from modules.call_queue import wrap_queued_call  # pyright: ignore[reportMissingImports]
 

@@ -1,8 +1,8 @@
-"""The route that the rulers below the WebUI's prompt boxes ask: ``POST /weighted-clip/ruler``.
+"""Route for the rulers below the WebUI's prompt boxes: ``POST /weighted-clip/ruler``.
 
-A request is an object with ``text``; ``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, in which
-the texts are read that the WebUI makes of the prompt. The answer has ``views``, as `read_as_webui` gives them, and
-``notes``. Nothing is loaded or encoded for it.
+A request is an object with ``text``; ``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, for the
+texts that the WebUI makes of the prompt. The answer has ``views``, from `read_as_webui`, and ``notes``. Nothing is
+loaded or encoded for it.
 
 Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -27,13 +27,13 @@ PATH = "/weighted-clip/ruler"
 SETTING = "weighted_clip_ruler"
 """Name of the host's setting that switches the rulers on."""
 MAX_BYTES = 64 * 1024
-"""Longest request."""
+"""Maximum size of a request."""
 MAX_ANSWER = 1024 * 1024
-"""Longest answer, in bytes."""
+"""Maximum size of an answer, in bytes."""
 MAX_AT_ONCE = 2
-"""Requests that are read at the same time; others are told to ask again."""
+"""Maximum number of requests handled at once; others are told to ask again."""
 FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str}
-"""Of a request, with their types."""
+"""Fields of a request, with their types."""
 NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
 IGNORED = "Emphasis mode Ignore: weights count for nothing"
 
@@ -41,7 +41,7 @@ _running = 0
 
 
 def add_to(callbacks: Any) -> None:
-    """Let the host's ``script_callbacks`` add the setting and the route, once it is time for that."""
+    """Let the host's ``script_callbacks`` add the setting and the route at the right time."""
     callbacks.on_ui_settings(_add_setting)
     callbacks.on_app_started(_add_route)
 
@@ -60,7 +60,7 @@ def _add_route(page: object, app: Any) -> None:
 
 
 async def answer(request: Any) -> Any:
-    """Answer a request of Starlette: what was read, or 400, 413 or 429 with ``error``."""
+    """Answer a Starlette request: the prompt as read, or 400, 413 or 429 with ``error``."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response
 
@@ -75,7 +75,7 @@ async def answer(request: Any) -> Any:
     _running += 1
     try:
         read = await run_in_threadpool(_answered, body)
-    except ValueError as error:  # also what json and its codec raise
+    except ValueError as error:  # also raised by json and its codec
         return JSONResponse({"error": str(error)}, 400)
     except RecursionError:
         return JSONResponse({"error": "the request is nested too deep"}, 400)
@@ -92,10 +92,10 @@ def _answered(body: bytes) -> str:
 
 
 def inspected(request: object) -> dict[str, Any]:
-    """What the WebUI makes of a prompt: ``views`` and ``notes``.
+    """Reading of a prompt by the WebUI: ``views`` and ``notes``.
 
     Raises:
-        ValueError: If the request is not of the form above, or the prompt has too many texts.
+        ValueError: If the request is malformed, or the prompt has too many texts.
     """
     if not isinstance(request, dict) or request.keys() != FIELDS.keys():
         raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
@@ -104,7 +104,7 @@ def inspected(request: object) -> dict[str, Any]:
             raise ValueError(f"{name} must be of type {kind.__name__}, got {request[name]!r:.80}")
     if not 1 <= request["steps"] <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {request['steps']}")
-    text = request["text"].encode("utf-8", "replace").decode()  # half a character is none
+    text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
     try:
         model = loaded_model()
     except WebUIError:
@@ -114,7 +114,7 @@ def inspected(request: object) -> dict[str, Any]:
     reads, others = read_as_webui(
         text, request["steps"], read, is_negative=request["is_negative"], has_comments=has_comments
     )
-    # before there is a model the host counts otherwise
+    # without a model the host counts differently
     views = [{**webui_view(one), "total": _total(one.read) if model.is_there else ""} for one in reads]
     views[-1]["num_more"] = len(others)
     is_ignored = host_option("emphasis", default="Original") == "Ignore"
@@ -123,14 +123,14 @@ def inspected(request: object) -> dict[str, Any]:
 
 
 def _total(read: ReadPrompt) -> str:
-    """How many tokens a text has, as the host counts them: all but the last of its chunks are full."""
+    """Number of tokens in a text, counted as in the host: all chunks but the last are full."""
     capacity = read.layout.capacity
     count = (len(read.chunks) - 1) * capacity + read.chunks[-1].num_content
     return f"{count}/{math.ceil(max(count, 1) / capacity) * capacity}"
 
 
 def _reader(model: LoadedModel, syntax: str) -> Callable[[str], ReadPrompt]:
-    """What reads a text that the host has made of a prompt, for the first text encoder of a model."""
+    """Prompt reader for texts that the host makes of a prompt, for the first text encoder of a model."""
     readers = model.readers()
     options = replace(base_options(), syntax=syntax, cleaning="none", has_tags=False)
     options = as_emphasized(options)

@@ -1,4 +1,4 @@
-"""The settings of the WebUI's script, and how they are written into an image's parameters and read from them again."""
+"""Settings of the WebUI's script, and their representation in an image's parameters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 from ...weighting.encode import EncodeOptions
 
 INFOTEXT = "Weighted CLIP"
-"""First words of our entries in an image's parameters. The entry of this name alone is the scheme."""
+"""Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
 
 
 class FirstScheme(str):
-    """The scheme with which the script's menu begins, which is another than the default of the API.
+    """First scheme in the script's menu, which differs from the default of the API.
 
-    Where a request names no scheme the host puts in what the menu begins with: this object. From a page comes a plain
-    string.
+    If a request names no scheme, the host inserts the menu's first value: this object. A page sends a plain string.
     """
 
     __slots__ = ()
@@ -28,7 +27,7 @@ FIRST_SCHEME = FirstScheme("masked_blend")
 
 @dataclass(frozen=True)
 class Settings:
-    """The controls of the script, in the order in which the API takes them; new ones are only ever appended."""
+    """Controls of the script, in the order in which the API takes them; new ones are only ever appended."""
 
     enabled: bool = False
     scheme: str = "a1111"
@@ -46,10 +45,10 @@ class Settings:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
-        """The settings from the values of the controls.
+        """Make settings from the values of the controls.
 
         Raises:
-            ValueError: If there are more than there are settings.
+            ValueError: If there are more values than settings.
         """
         names = [field.name for field in fields(cls)]
         if len(values) > len(names):
@@ -58,12 +57,12 @@ class Settings:
         return cls(*given)
 
     def options(self) -> EncodeOptions:
-        """How prompts are read and encoded. The host cleans its texts itself, and makes several of a prompt.
+        """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
 
-        It also takes tags out of them itself, but not out of a negative prompt, where they are text.
+        It also removes tags itself, but not from a negative prompt, where they are text.
 
         Raises:
-            ValueError: If a choice is not one of those allowed; the message lists them.
+            ValueError: If a choice is not allowed; the message lists the choices.
         """
         choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
         for name in ("bind", "bind_words"):
@@ -74,7 +73,7 @@ class Settings:
         return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
 
     def infotext(self) -> dict[str, str | float]:
-        """What is written into an image's parameters: the scheme, and whatever differs from its default."""
+        """Entries for an image's parameters: the scheme, and everything that differs from its default."""
         entries: dict[str, str | float] = {INFOTEXT: self.scheme}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -84,7 +83,7 @@ class Settings:
 
 
 def infotext_key(name: str) -> str:
-    """The key of a setting in an image's parameters.
+    """Key of a setting in an image's parameters.
 
     >>> infotext_key("mask_method"), infotext_key("scheme")
     ('Weighted CLIP mask method', 'Weighted CLIP')
@@ -93,10 +92,10 @@ def infotext_key(name: str) -> str:
 
 
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """What the control of a setting becomes when the parameters of an image are pasted.
+    """Value of a setting's control after pasting the parameters of an image.
 
     Returns:
-        Its value; None, which changes nothing, where the image was made without us. ``enabled`` is then False.
+        Its value, or None, which changes nothing, if the image was made without us. ``enabled`` is then False.
     """
     if name == "enabled":
         return INFOTEXT in parameters
@@ -105,6 +104,6 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     default = getattr(Settings, name)
     value = parameters.get(infotext_key(name), default)
     if isinstance(default, float):
-        with contextlib.suppress(TypeError, ValueError):  # what is no number is the host's to refuse
+        with contextlib.suppress(TypeError, ValueError):  # refusing values that are not numbers is left to the host
             return float(value)
     return value

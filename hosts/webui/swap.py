@@ -1,9 +1,9 @@
-"""The WebUI's conditioning made by us: for one generation, or for one prompt of the lab.
+"""Our conditioning in the WebUI: for one generation, or for one prompt of the lab.
 
 While the host computes the conditioning of a generation, two methods of its text encoders are replaced on the instance:
 the one that cuts texts into chunks, where all texts are read and encoded at once, and the one that encodes a chunk,
-which then hands out what is there. Both are taken away again whatever happens. The host's caches of conditioning know
-nothing of our settings, so a generation of ours gets caches of its own.
+which then returns the results. Both are always restored afterwards. The host's caches of conditioning ignore our
+settings, so our generations get their own caches.
 
 Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and
 stable-diffusion-webui-forge dfdcbab6 (2025-06).
@@ -41,33 +41,33 @@ from .types import Generation, Model, Processed
 logger = logging.getLogger(__name__)
 
 CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
-"""Where a generation keeps conditioning: shared with all others, unless replaced."""
+"""Attributes in which a generation keeps conditioning: shared with all others, unless replaced."""
 PADDING_SETTINGS = {
     "pad_cond_uncond": "Pad prompt/negative prompt",
     "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
 }
-"""Settings of the host by which it adds rows to prompts, by their names and as its page calls them."""
+"""Settings by which the host adds rows to prompts, by name and title on its page."""
 THEIRS_ACT = "the extension NegPiP is active: it is what takes words of weights below 0 away, not Weighted CLIP."
 THEIRS_BESIDE_REPEAT = (
     "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
     "switch one of the two off."
 )
 PROBLEMS = f"{INFOTEXT} problems"
-"""Key of the lines that were shown below the image, in the API's ``info``."""
+"""Key in the API's ``info`` for the lines shown below the image."""
 MAX_COMMENTS = 20
-"""Of more problems than this the rest are only counted."""
+"""Maximum number of problems listed; the rest are only counted."""
 MAX_CHUNKS = 32
-"""Chunks that the host's encoder is given at once, but for the columns of chunks that the host itself would encode."""
+"""Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
 
 
 def arm(p: Generation, values: Sequence[Any]) -> None:
     """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
 
-    What cannot be done is raised when the host asks for conditioning, as it swallows what is raised here.
+    Problems are raised when the host requests conditioning, as it swallows exceptions raised here.
 
     Args:
         p: The host's generation.
-        values: Of the script's controls, in the order of `Settings`.
+        values: Values of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
     values, note = settle(p, values)
@@ -132,11 +132,11 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
 
 def report(p: Generation, processed: Processed) -> None:
-    """Add what was said below the image to the API's ``info``. For the script's ``postprocess``.
+    """Add the lines shown below the image to the API's ``info``. For the script's ``postprocess``.
 
     Args:
         p: The host's generation.
-        processed: What came of it; its files are written by then, and stay as they are.
+        processed: Its result; the files are already written and do not change.
     """
     told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
     if told:
@@ -144,20 +144,20 @@ def report(p: Generation, processed: Processed) -> None:
 
 
 def _shown(comments: Iterable[str]) -> list[str]:
-    """The first lines, and how many more there are."""
+    """The first lines, and the number of further ones."""
     every = list(comments)
     rest = len(every) - MAX_COMMENTS
     return [*every[:MAX_COMMENTS], f"and {rest} more problems."] if rest > 0 else every
 
 
 class _Pairing:
-    """Whether the rows of a generation stand in pairs."""
+    """Whether the rows of a generation are in pairs."""
 
     is_on = False
 
 
 def _arm_sampling(p: Generation) -> _Pairing:
-    """Let the U-Net read rows in pairs while a generation samples, if it is found that they stand so."""
+    """Let the U-Net read rows in pairs while a generation samples, if they turn out to be in pairs."""
     pairing = _Pairing()
     inner = p.sample
 
@@ -181,7 +181,7 @@ def _refuse_padded_prompts(scheme: str) -> None:
 
 
 def _raise_if_interrupted() -> None:
-    """End the work if the host's user has pressed Interrupt; the host itself looks for that in sampling only."""
+    """End the work if the host's user has pressed Interrupt; the host itself checks that only while sampling."""
     from modules import shared  # pyright: ignore[reportMissingImports]
 
     if getattr(getattr(shared, "state", None), "interrupted", False):
@@ -189,10 +189,10 @@ def _raise_if_interrupted() -> None:
 
 
 def _disarm(p: Generation) -> None:
-    """Take back what an earlier `arm` did: img2img batches and loops go through one generation object many times.
+    """Undo an earlier `arm`: img2img batches and loops reuse one generation object many times.
 
-    A copy of an armed object is freed likewise: what it carries is bound to the other one. Our parameters are taken out
-    of any: copies share them with the generation that was armed.
+    A copy of an armed object is disarmed too: its functions are bound to the original. Our parameters are removed from
+    both: copies share them with the armed generation.
     """
     if any(key.startswith(INFOTEXT) for key in p.extra_generation_params):
         params = p.extra_generation_params.items()
@@ -209,14 +209,14 @@ def _disarm(p: Generation) -> None:
 
 
 def _empty_caches(p: Generation) -> None:
-    """Give a generation caches of its own."""
+    """Give a generation its own caches."""
     for name in CACHES:
         if hasattr(p, name):
             setattr(p, name, [None] * len(getattr(p, name)))
 
 
 class Run:
-    """What was encoded while the encoders were ours."""
+    """Encodings made while the encoders were ours."""
 
     def __init__(
         self,
@@ -233,12 +233,12 @@ class Run:
         self._check = check
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
-        """By tower and texts."""
+        """Encoded prompts by tower and texts."""
         self._copies: dict[Copies, int] = {}
-        """Scheme ``repeat``: how often rows stand in the texts so far, and how many rows those are."""
+        """Scheme ``repeat``: repetitions of rows in the texts so far, with their numbers of rows."""
         self._num_rows: dict[int, bool] = {}
-        """Scheme ``negpip_apart``: the numbers of rows that the texts so far have, and whether any of such a text are
-        appended."""
+        """Scheme ``negpip_apart``: numbers of rows of the texts so far, and whether any text of that number has
+        appended rows."""
         self.in_pairs = in_pairs
         """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
@@ -246,7 +246,7 @@ class Run:
             self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
 
     def prepare(self, texts: Sequence[str]) -> Prepared:
-        """Read and plan texts for all towers, all with the same number of chunks and of rows kept."""
+        """Read and plan texts for all towers, with equal numbers of chunks and kept rows."""
         key = tuple(texts)
         if key not in self._prepared:
             prepared = self._encoders.prepare_together(texts, self._options, self._kept)
@@ -259,11 +259,11 @@ class Run:
 
     @property
     def is_repeating(self) -> bool:
-        """Whether any rows were repeated or left out by the scheme ``repeat``."""
+        """Whether the scheme ``repeat`` repeated or left out any rows."""
         return any(copies.is_repeating for copies in self._copies)
 
     def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
-        """Raise if the texts so far have different numbers of rows, because of their weights."""
+        """Raise if weights give the texts so far different numbers of rows."""
         for read in reads:
             copies = copies_of(read.sections, self._options.finest_step)
             self._copies[copies] = copies.count(read.kept)
@@ -278,7 +278,7 @@ class Run:
             )
 
     def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
-        """Raise if rows have signs and cannot carry them, or the texts so far have other numbers of appended rows."""
+        """Raise if rows have signs that cannot be carried, or texts so far have different numbers of appended rows."""
         if self.in_pairs is False and any(map(has_signs, reads)):
             raise WebUIError(
                 "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
@@ -304,13 +304,13 @@ class Run:
         return self.encoded[key]
 
     def absent(self) -> set[str]:
-        """What is said of bound phrases that are in none of the texts."""
+        """Messages about bound phrases that occur in none of the texts."""
         texts = [prompt.read.issues for prompts in self.encoded.values() for prompt in prompts]
         said = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
         return set.intersection(*said) if said else set()
 
     def passes(self) -> list[str]:
-        """In how many passes phrases are kept apart, one line per text in which some are."""
+        """Numbers of passes for bound phrases, one line per text with any."""
         prompts = [prompt for prompts in self.encoded.values() for prompt in prompts]
         return [
             f"{bound_text(prompt.read)}, {counted(prompt.num_encodings, 'encoding')}"
@@ -319,7 +319,7 @@ class Run:
         ]
 
     def problems(self) -> list[str]:
-        """All problems of all texts, a line each; but for what `absent` says of them together."""
+        """All problems of all texts, one line each, without those covered by `absent`."""
         issues = [issue for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
         return [issue.line for issue in issues if issue.code != ABSENT]
 
@@ -333,18 +333,18 @@ def swapped(
     check: Check | None = None,
     in_pairs: bool | None = None,
 ) -> Iterator[Run]:
-    """Make the text encoders of a model ours while the context lasts, for this thread.
+    """Replace the text encoders of a model by ours for the duration of the context, for this thread.
 
     Args:
         engines: The encoders.
-        options: How to read and encode.
-        texts: Where padding is dropped: texts of which all keep the rows that any of them needs.
-        check: Called before each call of an encoder; raises to end the work.
-        in_pairs: Whether rows are handed out in pairs of key and value, as `reading_pairs` reads them; None: nothing
-            is sampled with them.
+        options: Options for reading and encoding.
+        texts: If padding is dropped: texts that all keep the rows needed by any of them.
+        check: Called before each call of an encoder. An exception it raises ends the work.
+        in_pairs: Whether to return rows in pairs of key and value, as read by `reading_pairs`; None if nothing is
+            sampled with them.
 
     Yields:
-        What is encoded meanwhile.
+        Encodings made within the context.
     """
     run = Run(engines, options, texts, check, in_pairs=in_pairs)
     try:
@@ -359,7 +359,7 @@ def swapped(
 
 
 def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
-    """The options with what the host's own settings say about reading prompts."""
+    """Options with the host's own settings for reading prompts."""
     return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
 
 
@@ -370,13 +370,13 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
     asked: list[str] = []
 
     def our_texts(texts: Sequence[str]) -> Any:
-        # the token counters of the page ask at any time
+        # the page's token counters ask at any time
         if threading.get_ident() != thread:
             return process_texts(texts)
         asked[:] = texts
         reads = run.prepare(texts).reads[tower]
         count = max(sum(chunk.num_content for chunk in read.chunks) for read in reads)
-        # one chunk a text, as all of a text is encoded at once
+        # one chunk per text, as each text is encoded at once
         return [[_stand_in(read, engine)] for read in reads], count
 
     def our_tokens(tokens: Any, multipliers: Any) -> Tensor:
@@ -392,7 +392,7 @@ def _swap(engine: Engine, tower: str, run: Run, thread: int) -> None:
 
 
 def _stand_in(read: ReadPrompt, engine: Engine) -> Any:
-    """What the host takes for a chunk: it reads the names of the embeddings from it, for the image's parameters."""
+    """Replacement for the host's chunk, from which it reads the names of embeddings for the image's parameters."""
     chunk = read.chunks[0]
     names = dict.fromkeys(t.id.name for c in read.chunks for t in c.tokens if isinstance(t.id, EmbeddingVector))
     fixes = [(0, engine.database.word_embeddings[name]) for name in names]
@@ -400,7 +400,7 @@ def _stand_in(read: ReadPrompt, engine: Engine) -> Any:
 
 
 def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> list[str]:
-    """All texts that a function of the host has encoded, by running it on a model that only writes them down."""
+    """All texts that a function of the host has encoded, found by running it on a model that only records them."""
     texts: list[str] = []
 
     def get_learned_conditioning(some: Sequence[str]) -> Tensor:
@@ -412,7 +412,7 @@ def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: 
 
 
 def _comment(p: Generation, text: str) -> None:
-    """Show a line below the image, if the host can, and in its console; once in a generation and its copies."""
+    """Show a line below the image, if possible, and in the host's console; once per generation and its copies."""
     if text not in getattr(p, "comments", {}):
         logger.warning(text)
     if hasattr(p, "comment"):

@@ -1,6 +1,7 @@
-"""What we use of the WebUI's objects, by the names they have there. Nothing checks them while the program runs.
+"""The parts of the WebUI's objects that we use, by their names there. They are not checked at run time.
 
-Methods that we replace on an object are written as attributes. What only some hosts have is looked for with `getattr`.
+Methods that we replace on an object are declared as attributes. Attributes of some hosts only are accessed by
+`getattr`.
 
 Source: stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -26,13 +27,13 @@ class EmbeddingDatabase(Protocol):
 
 
 class FixesOwner(Protocol):
-    """Where in each chunk vectors stand."""
+    """Object with the positions of vectors in each chunk."""
 
     fixes: Sequence[Sequence[tuple[int, Any]]] | None
 
 
 class TextEngine(Protocol):
-    """A text encoder, as both have it."""
+    """A text encoder, in the form common to both."""
 
     chunk_length: int
     id_start: int
@@ -64,7 +65,7 @@ class Hijack(FixesOwner, Protocol):
 
 
 class A1111Engine(TextEngine, Protocol):
-    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, round a text encoder of another library."""
+    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, around a text encoder of another library."""
 
     hijack: Hijack
     wrapped: object
@@ -82,7 +83,7 @@ class Generation(Protocol):
 
 
 class Processed(Protocol):
-    """``Processed`` in both: what came of a generation."""
+    """``Processed`` in both: the result of a generation."""
 
     extra_generation_params: dict[str, Any]
 

@@ -128,7 +128,7 @@ class _Mention(NamedTuple):
 def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     """Read ``embedding:name`` at the start of a text.
 
-    The name ends at white space, ``<`` or ``[``, and may be empty before these. If there is no embedding of that name,
+    The name ends at whitespace, ``<`` or ``[``, and may be empty before these. If there is no embedding of that name,
     commas around it are stripped and become text.
 
     Args:

@@ -5,7 +5,7 @@ r"""Prompt syntax of the compel library, as InvokeAI and diffusers users write i
     (text).attend(1.3)     the same, written out
     \( \) \"               those characters
     ("a", "b").blend(1, 2)           one conditioning mixed from several prompts
-    ("a", "b").and(1, 0.5)           several prompts behind one another
+    ("a", "b").and(1, 0.5)           several prompts one after another
     cat.swap(dog)                    needs control of the sampler's attention; an encoder reads the original
     withLora(name, 0.5)              leaves no text
 

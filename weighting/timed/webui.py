@@ -17,7 +17,7 @@ from .schedule import COUNTERS, Counter, read_timed
 from .view import StandingText, TimedRead, read_standing, standing_texts, timed_view
 
 MAX_TEXTS = 20
-"""Of more texts of a prompt than this only the first are read."""
+"""Maximum number of texts of a prompt that are read."""
 
 _NOT_HERE = "The WebUI does not read it in this place"
 
@@ -36,16 +36,16 @@ def read_as_webui(
     Args:
         source: The prompt.
         steps: Number of sampling steps.
-        read: Reads one of these texts, in which nothing else is to be taken out.
+        read: Function that reads one of these texts, without removing anything else.
         is_negative: Whether it is a negative prompt, in which tags and AND are text.
         has_comments: Whether ``#`` starts a comment.
-        counter: How steps are counted.
+        counter: Way of counting steps.
 
     Returns:
-        What was read of the first texts, in places of the whole prompt; and the other texts.
+        The first texts as read, in positions of the whole prompt; and the other texts.
 
     Raises:
-        ValueError: As `read_timed`, or as ``read`` does.
+        ValueError: As in `read_timed`, or raised by ``read``.
     """
     prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
     texts = standing_texts(prompt, steps, counter)
@@ -63,7 +63,7 @@ def read_as_webui(
 
 
 def webui_view(timed: TimedRead) -> dict[str, Any]:
-    """As `timed_view`. A tag, which the WebUI acts on, is a chip like others and no problem."""
+    """Same as `timed_view`. A tag, which the WebUI acts on, is a chip like others and not a problem."""
     shown = timed_view(timed)
     kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in TAG_ISSUES]
     for chunk in shown["chunks"]:
