@@ -1,4 +1,4 @@
-"""Make a virtual environment beside this file, install what is needed, run Weighted CLIP.
+"""Make a virtual environment next to this file, install what is needed, run Weighted CLIP.
 
     python run.py [options] [command ...]
 
@@ -21,8 +21,8 @@ Options, only before the command:
     --help                   show this text
     --version                show the version of Weighted CLIP
 
-A torch that is already in .venv is always kept. Delete .venv to start afresh. Your settings of pip count (index,
-proxy, certificates, cache, constraints), but for those that make it install nothing, or elsewhere.
+A torch that is already in .venv is always kept. Delete .venv to start afresh. Your pip settings apply (index,
+proxy, certificates, cache, constraints), except those that make it install nothing, or elsewhere.
 """
 
 import sys
@@ -95,7 +95,7 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """On a terminal, write text in the place of what was last shown."""
+    """On a terminal, write text over the text last shown."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"{'      ' + text.strip():<{width}.{width}}", end="\r", file=sys.stderr, flush=True)
@@ -182,9 +182,8 @@ def is_usable_torch(version: str | None) -> bool:
 def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
     """Complete the caller's pytest arguments so that tests/pytest.ini holds in any working directory.
 
-    Folders of `--hosts` and `--cases` are made absolute and joined to their option with `=`: standing alone, pytest
-    would look into them for a conftest.py. `--cov` measures the pack's lines. Without a path inside `tests`, all of it
-    runs.
+    Folders of `--hosts` and `--cases` are made absolute and joined to their option with `=`: otherwise pytest would
+    look into them for a conftest.py. `--cov` measures the pack's lines. Without a path inside `tests`, all of it runs.
     """
     result: list[str] = []
     has_path = False
@@ -205,7 +204,7 @@ def pytest_arguments(arguments: list[str], cwd: Path, tests: Path) -> list[str]:
 
 
 def probe() -> dict[str, Any] | None:
-    """Ask the Python of .venv what it has; None when there is no .venv that runs."""
+    """Ask the Python of .venv for its packages; None when there is no working .venv."""
     try:
         return json.loads(
             subprocess.run([VENV_PYTHON, "-E", "-c", PROBE], cwd=VENV, capture_output=True, check=True).stdout
@@ -271,7 +270,7 @@ def create_venv(choice: str, reason: str) -> None:
 
 
 def pip_environment() -> dict[str, str]:
-    """Give pip all settings of the caller's variables and files, but for those in `ELSEWHERE`."""
+    """Give pip all settings of the caller's variables and files, except those in `ELSEWHERE`."""
     command = [VENV_PYTHON, "-E", "-m", "pip", "config", "list"]
     own = {"PIP_QUIET": "0", "PIP_PYTHON": str(VENV_PYTHON)}
     listed = subprocess.run(command, env={**os.environ, **own}, capture_output=True, encoding="locale", check=False)
@@ -405,7 +404,7 @@ def check() -> int:
 
 
 def hand_over(arguments: list[str]) -> int:
-    """Run the Python of .venv in the caller's working directory; on POSIX it takes the place of this process."""
+    """Run the Python of .venv in the caller's working directory; on POSIX it replaces this process."""
     if os.name == "posix":
         os.execv(VENV_PYTHON, [str(VENV_PYTHON), *arguments])
     return subprocess.run([VENV_PYTHON, *arguments], check=False).returncode

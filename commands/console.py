@@ -32,7 +32,7 @@ def show(text: str = "", file: TextIO | None = None, *, end: str = "\n", flush: 
     gets the text as it is.
 
     Args:
-        text: What to print.
+        text: Text to print.
         file: Destination; None for the output stream.
         end: Text to append.
         flush: Whether to flush immediately.

@@ -1,4 +1,4 @@
-"""DALL·E's prior: a decoder-only transformer over the pieces of a caption and, behind them, the tokens of an image.
+"""DALL·E's prior: a decoder-only transformer over the pieces of a caption, followed by the tokens of an image.
 
 Shapes: b = pairs, T = positions of text, n = image tokens, s = T + n, d = hidden_dim, K = values of an image token.
 

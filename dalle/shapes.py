@@ -83,7 +83,7 @@ def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
     """Draw a shape; background, place, size and colour vary from picture to picture.
 
     Args:
-        shape: What to draw.
+        shape: Shape to draw.
         rng: Source of the variation.
         style: Drawing style.
     """

@@ -3,8 +3,8 @@
     python tests/compatibility.py --pythons DIR --work DIR [--row NAME ...] [--tests PATH ...] [--keep] [--write]
 
 DIR of --pythons holds a folder for each interpreter, as pyenv has them: ``3.10.13/bin/python``. A row's environment is
-made under --work, where ``NAME.json`` says afterwards what came of it, and ``NAME.log`` what pytest wrote. With --write
-all that is known there is put into docs/evidence/compatibility.md; without --row nothing is run for it.
+made under --work, where ``NAME.json`` holds its result afterwards, and ``NAME.log`` pytest's output. With --write all
+that is known there is put into docs/evidence/compatibility.md; without --row nothing is run for it.
 
 CI does not run this: an environment is up to 8 GB, and a row takes minutes.
 """
@@ -42,7 +42,7 @@ LIBRARIES = (
 )
 """Libraries whose versions are reported."""
 FOREIGN = ("transformers", "compel", "diffusers", "open_clip", "gradio", "torchvision", "PIL", "tokenizers")
-"""Modules of which a host is told whether importing the pack imports them."""
+"""Modules that are checked for being imported with the pack."""
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK (sharp focus"
 """That of docs/command-line.md."""
 REFERENCE = "development"
@@ -140,7 +140,7 @@ def last_error(output: str) -> str:
 
 
 def run_row(name: str, pythons: Path, work: Path, tests: list[str], *, keep: bool) -> Record:
-    """Make a row's environment, run tests and all checks in it, and remove it unless it is to be kept."""
+    """Make a row's environment, run tests and all checks in it, and remove it unless it should be kept."""
     row, environment = ROWS[name], work / name
     base = python_of(pythons.iterdir(), row.python)
     if base is None:
@@ -190,8 +190,8 @@ def probe(name: str, work: Path) -> dict[str, Any]:
     """Versions in the running interpreter, imports of the pack, and results of its command line.
 
     Args:
-        name: Of the row.
-        work: Where the file with the encoded prompt is left, and where that of `REFERENCE` may be.
+        name: Name of the row.
+        work: Folder for the file with the encoded prompt, possibly with that of `REFERENCE`.
 
     Returns:
         Versions, milliseconds of the import beyond torch's and numpy's, foreign modules among what it imports, exit
@@ -283,7 +283,7 @@ def _cells(name: str, record: Record) -> list[str]:
 
 
 def with_table(page: str, rendered: str) -> str:
-    """A page with what stands between the markers replaced.
+    """A page with the text between the markers replaced.
 
     Raises:
         ValueError: If it has not both of them.
@@ -296,7 +296,7 @@ def with_table(page: str, rendered: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run rows and write what came of them."""
+    """Run rows and write their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", action="append", choices=list(ROWS), default=[], help="run this one; again for more")
     parser.add_argument("--pythons", type=Path, metavar="DIR", help="folder of interpreters")

@@ -36,7 +36,7 @@ declare_missing_operators()
 
 
 FONT = TESTS / "fonts" / "DejaVuSans.ttf"
-"""The font that tests draw with, so that pictures come out alike everywhere; its licence is beside it."""
+"""The font that tests draw with, so that pictures are the same everywhere; its licence is next to it."""
 
 
 @pytest.fixture(autouse=True, scope="session")

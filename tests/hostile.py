@@ -3,7 +3,7 @@
 A program of its own, because an audit hook cannot be taken away again. The first argument is a folder to work in; the
 events go to the output as JSON, a list of [name, arguments]. Everything runs once with harmless input before the hook
 is set, so that what Python and PyTorch load at first use is not counted. With the name of a control as second argument
-that is run in the place of the hostile input, to show that the hook sees it.
+that is run instead of the hostile input, to show that the hook sees it.
 """
 
 from __future__ import annotations

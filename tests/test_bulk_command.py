@@ -624,7 +624,7 @@ def test_what_cannot_be_done_is_said_without_a_traceback(
     assert not list(tmp_path.rglob("prompts-*"))
 
 
-# ---- what is told
+# ---- messages
 
 
 def test_problems_come_with_the_line_and_after_some_are_counted(

@@ -42,7 +42,7 @@ def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     alone = Encoders.of_models({"clip_l": model})("a (dog:0.5)", scheme="masked_blend")
     torch.testing.assert_close(dog.hidden, alone.hidden, atol=1e-5, rtol=0)
     open_cells = 77 * 78 // 2
-    dog_hidden = 77 - 2  # from position 2, where it stands, on
+    dog_hidden = 77 - 2  # from its position 2 on
     assert capsys.readouterr().out.splitlines() == [
         "3 encodings",
         f"the prompt {open_cells}",

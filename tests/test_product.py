@@ -5,7 +5,7 @@ English their texts; the saved workflows fit the nodes; help pages have an examp
 pages for users are short.
 That a real ComfyUI shows and runs all of it is tested in tests/hosts/test_templates.py.
 
-With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is written anew.
+With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is rewritten.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def test_a_help_page_speaks_of_inputs_and_templates_that_exist(node_id: str) -> 
 
 @pytest.mark.parametrize("page", sorted(HELP.rglob("zh.md")), ids=lambda page: page.parent.name)
 def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path) -> None:
-    """ComfyUI looks for pictures beside the English page, whatever the language."""
+    """ComfyUI looks for pictures next to the English page, whatever the language."""
     node_id = page.parent.name
     names = read_json(LOCALES / "zh" / "nodeDefs.json")[node_id]
     texts = [path.read_text(encoding="utf-8") for path in (HELP / f"{node_id}.md", page)]

@@ -87,7 +87,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def sort(images: Path, weights: Path, *more: object, labels: Sequence[str] | None = LABELS) -> int:
-    """Run it; results are in the folder ``out`` beside the images."""
+    """Run it; results are in the folder ``out`` next to the images."""
     given = ["--weights", weights, "--out", images.parent / "out", *more]
     given += [] if labels is None else ["--labels", ",".join(labels)]
     return main(["sort", str(images), *map(str, given)])

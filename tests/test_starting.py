@@ -105,7 +105,7 @@ print(json.dumps([web, nodes, titles, has_entrypoint, routes, foreign]))
 """
 """Loads a folder as ComfyUI 0.29.0 does, and prints what the host would find."""
 NEEDED = {"torch", "numpy", "safetensors"}
-"""All that a host which loads the pack imports for it, beside what these import."""
+"""Everything a host imports for the pack, besides the imports of these."""
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

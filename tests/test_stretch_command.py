@@ -240,7 +240,7 @@ def test_the_header_is_written_as_safetensors_wants_it(tmp_path: Path) -> None:
     assert stretch(path) == 0
     data = (tmp_path / "clip-248.safetensors").read_bytes()
     length = int.from_bytes(data[:8], "little")
-    assert length % 8 == 0  # so that the tensors behind it begin where their types want it
+    assert length % 8 == 0  # so that the tensors after it are aligned for their types
     header = json.loads(data[8 : 8 + length])
     ends = sorted(entry["data_offsets"] for key, entry in header.items() if key != "__metadata__")
     assert ends[0][0] == 0

@@ -1,6 +1,6 @@
 """Problems on Windows that other systems can detect: consoles, file names, files held open, ports.
 
-Nothing here has run on Windows. Its consoles are stood in for by streams of their encodings, its paths by
+Nothing here has run on Windows. Its consoles are replaced by streams of their encodings, its paths by
 `PureWindowsPath`, and a file that it would refuse to replace by one that is still mapped into memory.
 """
 
@@ -159,7 +159,7 @@ def test_the_repository_can_be_checked_out() -> None:
     names = done.stdout.strip("\0").split("\0")
     assert [name for name in names if not all(map(is_windows_name, name.split("/")))] == []
     assert len({name.lower() for name in names}) == len(names)
-    assert max(map(len, names)) < 100  # of 260, beside the place of custom_nodes
+    assert max(map(len, names)) < 100  # of 260, besides the path of custom_nodes
 
 
 def test_the_names_of_shards_are_names_on_windows() -> None:

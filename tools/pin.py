@@ -1,4 +1,4 @@
-"""Pin what `run.py` installs by hash: write beside each requirement the SHA-256 of every file that PyPI has of it.
+"""Pin what `run.py` installs by hash: write next to each requirement the SHA-256 of all its files on PyPI.
 
     python tools/pin.py INDEX [requirements-lab.txt ...]
 

@@ -1,4 +1,4 @@
-"""Weights on their way into a model's attention, without a host: its wrappers, and the function round its attention.
+"""Weights on their way into a model's attention, without a host: its wrappers, and the function around its attention.
 
 What real models draw with them is tested in tests/hosts.
 """

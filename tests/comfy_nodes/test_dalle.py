@@ -25,7 +25,7 @@ HEIGHT, WIDTH = PRIOR.rows * F, PRIOR.columns * F
 
 
 class ProgressBar:
-    """The host's; remembers what it was told."""
+    """The host's; records its calls."""
 
     seen: list[tuple[int, int, Any]] = []  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""The node CLIP Difference on a fake host: its numbers beside those of the host's own call and of transformers."""
+"""The node CLIP Difference on a fake host: its numbers compared with the host's own call and with transformers."""
 
 import re
 import sys

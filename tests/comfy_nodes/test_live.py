@@ -23,7 +23,7 @@ num_made = 0
 
 
 class ZImageTokenizer:
-    """Words behind a template; brackets are text."""
+    """Words after a template; brackets are text."""
 
     __module__ = "comfy.text_encoders.z_image"
     llama_template = "<user> {} <end>"
@@ -117,7 +117,7 @@ def test_beside_a_clip_tower_a_loaders_type_says_nothing_of_the_other_nodes(monk
     monkeypatch.setattr(sys.modules["comfy.text_encoders.z_image"], "ZImageTokenizer", WithTower)
     assert "encoder" in shown(WEIGH, "a cat", "CLIPLoader toy")[0]
     assert "encoder" not in shown(ENCODE, "a cat", "CLIPLoader toy")[0]
-    assert "encoder" in shown(ENCODE, "a cat", Z_IMAGE)[0]  # a run has told
+    assert "encoder" in shown(ENCODE, "a cat", Z_IMAGE)[0]  # reported by a run
 
 
 def test_what_is_no_name_is_refused() -> None:

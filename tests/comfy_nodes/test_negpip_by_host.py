@@ -16,7 +16,7 @@ WEIGHTS = [1.0, 1.5, 1.0, -2.0, 1.0]
 
 
 class RowWeights(TextClip):
-    """Gives the weight of each row beside the rows, of which its model makes 512."""
+    """Gives the rows and the weight of each; its model pads them to 512."""
 
     def encode_from_tokens_scheduled(self, tokens, add_dict=None):
         ((rows, values),) = super().encode_from_tokens_scheduled(tokens, add_dict)

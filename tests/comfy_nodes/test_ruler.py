@@ -108,7 +108,7 @@ def test_the_ruler_reads_a_prompt_as_the_node_does(
 
 
 def without_issues(view: dict[str, Any]) -> dict[str, Any]:
-    """The view but for its problems and which chips they are about."""
+    """The view without its problems and their chips."""
     chunks = [{**chunk, "chips": [{**chip, "problems": None} for chip in chunk["chips"]]} for chunk in view["chunks"]]
     return {**view, "chunks": chunks, "issues": None}
 

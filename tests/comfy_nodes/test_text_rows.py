@@ -174,13 +174,13 @@ def test_sentencepiece_says_itself_where_its_pieces_come_from(processor) -> None
 
 
 def with_bos(text, return_offsets_mapping=False):
-    """`toy_tokenizer` behind a BOS."""
+    """`toy_tokenizer` with a BOS first."""
     found = toy_tokenizer(text)
     return {"input_ids": [BOS, *found["input_ids"]], "offset_mapping": [(0, 0), *found["offset_mapping"]]}
 
 
 class Encoders:
-    """A CLIP of two towers that share their rows, and a third encoder behind them."""
+    """A CLIP of two towers that share their rows, followed by a third encoder."""
 
     def __init__(self, sizes=(6, 6)) -> None:
         def inner(size, **more):
@@ -251,7 +251,7 @@ def test_a_tokenizer_whose_places_leave_out_letters_is_refused() -> None:
     clip.tokenizer.toy.tokenizer = shifting
     with pytest.raises(ValueError, match="does not say where in the text its tokens stand"):
         weights("a (red:2) cat", clip=clip)
-    # what it has made of two characters may stand at one of them
+    # the result for two characters may be positioned at one of them
     clip.tokenizer.toy.tokenizer = lambda text, return_offsets_mapping: (
         toy_tokenizer(text) | {"offset_mapping": [(0, 1), (0, 0)]}
     )

@@ -27,7 +27,7 @@ def trained(name: str, rank: int, ranks: int, steps: int = 3) -> dict:
     model = TrainedDVAE(DVAE(config), 1 / 3).double().train()
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     accelerator = Accelerator(cpu=True)
-    # plain descent: AdamW makes whole steps of gradients that are 0 but for rounding
+    # plain descent: AdamW makes whole steps of gradients that are 0 up to rounding
     prepared, optimizer = accelerator.prepare(model, torch.optim.SGD(weights, lr=0.05))
     own = range(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
     for step in range(steps):

@@ -46,7 +46,7 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sharded:
     folder.mkdir(exist_ok=True)
     before, adamw = torch.get_default_dtype(), torch.optim.AdamW
     torch.set_default_dtype(torch.float64)
-    # plain descent: AdamW makes whole steps of gradients that are 0 but for rounding
+    # plain descent: AdamW makes whole steps of gradients that are 0 up to rounding
     torch.optim.AdamW = lambda groups, lr, **_: torch.optim.SGD(groups, lr=lr)
     try:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Pieces of captions as lines, beside transformers' reading of CLIP's own pieces."""
+"""Pieces of captions as lines, compared with transformers' reading of CLIP's own pieces."""
 
 import ast
 

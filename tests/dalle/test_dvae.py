@@ -1,4 +1,4 @@
-"""The discrete VAE beside OpenAI's own and transformers' copy of its encoder; tiles; bad input."""
+"""The discrete VAE compared with OpenAI's own and transformers' copy of its encoder; tiles; bad input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .models import TINY, TINY_SMALL, dall_e, formula_picture, pictures, referen
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "dalle_dvae.json"
 
-# ---- beside OpenAI's package
+# ---- compared with OpenAI's package
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_sizes_are_those_of_the_paper() -> None:
     assert round(sum(parameter.numel() for parameter in small.parameters()) / 1e6, 2) == 0.23
 
 
-# ---- beside transformers
+# ---- compared with transformers
 
 
 def flava_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The parts of the loss beside torch's own distributions and functions; schedules at their ends."""
+"""The parts of the loss compared with torch's own distributions and functions; schedules at their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captions as pieces: CLIP's ids, learned merges beside the library's own encoder, BPE dropout."""
+"""Captions as pieces: CLIP's ids, learned merges compared with the library's own encoder, BPE dropout."""
 
 from __future__ import annotations
 

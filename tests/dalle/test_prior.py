@@ -1,4 +1,4 @@
-"""The prior: what each position sees, padding, loss; its cache; how tokens are drawn; beside transformers."""
+"""The prior: what each position sees, padding, loss; its cache; how tokens are drawn; compared with transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ru-DALL-E's layout of the prior, beside its own model; and its weights as a file of ours."""
+"""ru-DALL-E's layout of the prior, compared with its own model; and its weights as a file of ours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def expected(variant: MaskVariant, logits: Tensor) -> tuple[Tensor, Tensor]:
     return logits[:, : TEXT - 1, :TEXTS], logits[:, TEXT - 1 : -1, TEXTS:]
 
 
-# ---- beside its own model
+# ---- compared with its own model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -165,7 +165,7 @@ def test_a_position_changes_what_the_mask_says_in_each_layer_alone(variant: Mask
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_token_changes_nothing_that_it_cannot_have_reached(variant: MaskVariant) -> None:
-    """In the whole model, behind each layer: by steps that the masks so far permit."""
+    """In the whole model, after each layer: by steps that the masks so far permit."""
     prior = ours(variant, formula_state(dtype=torch.float64))
     ids = formula_ids()[:1]
     text, image = read(prior, ids), ids[:, TEXT:]

@@ -27,7 +27,7 @@ State = dict[str, Tensor]
 
 
 def masks(variant: MaskVariant, dtype: torch.dtype = torch.bool) -> State:
-    """As a state dict of their model has them beside the weights."""
+    """Additional entries in a state dict of their model."""
     grid = (SIDE, SIDE)
     return {
         "transformer.row_mask": row_mask(TEXT, grid)[0].to(dtype),

@@ -1,4 +1,4 @@
-"""Whole runs of ``dalle train``: what is written, beside a plain loop, stopped and resumed, processes, errors, gate."""
+"""Whole runs of ``dalle train``: output, comparison with a plain loop, stopped and resumed, processes, errors, gate."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_run_equals_a_plain_loop(data: Path, tmp_path: Path, counts_padding: b
     run.train()
     found = run.whole.prior.state_dict()
     differences = {name: float((found[name] - tensor).abs().max()) for name, tensor in plain.state_dict().items()}
-    # the gradient of a key's bias is 0 but for rounding, of which AdamW makes whole steps
+    # the gradient of a key's bias is 0 up to rounding, of which AdamW makes whole steps
     assert max(value for name, value in differences.items() if "k_proj.bias" not in name) < 1e-10
     assert max(float((found[name] - tensor).abs().max()) for name, tensor in first.items()) > 1e-3
 
@@ -242,7 +242,7 @@ def test_pictures_of_the_paper_are_cut_anew_and_never_mirrored(tmp_path: Path) -
         assert steps.mean() > 0
         scales.append(60 * 2 / float(steps.mean()))
         lefts.add(round(float(picture[1, 0, 0]) / 2))
-    assert min(lefts) >= 18  # 3/8 of the 48 pixels beside the square
+    assert min(lefts) >= 18  # 3/8 of the 48 pixels next to the square
     assert max(lefts) < 30 + 7
     assert len(lefts) > 5
     assert 47 < min(scales) < 49

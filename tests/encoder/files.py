@@ -50,7 +50,7 @@ def transformers_5(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def hugging_face(tensors: Tensors, prefix: str) -> Tensors:
-    """The projection stands beside the tower."""
+    """The projection is outside the tower."""
     return {prefix + ("" if "projection" in key else "text_model.") + key: tensor for key, tensor in tensors.items()}
 
 

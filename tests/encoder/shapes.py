@@ -36,7 +36,7 @@ VISION = VisionConfig(
 )
 """Heads are 64 wide, as in every CLIP, so that a file of them can be read."""
 NUM_READ = 12
-"""Positions that training computes: no caption is longer, and what stands behind EOS changes nothing before it."""
+"""Positions that training computes: no caption is longer, and nothing after EOS affects what is before it."""
 NUM_PICTURES = 10
 """Pictures per caption, all different."""
 NUM_STEPS = 500
@@ -59,7 +59,7 @@ def trained_clip(seed: int = 0) -> FullClip:
     """A CLIP that has learned the training part, in evaluation mode without gradients.
 
     Args:
-        seed: Of first weights and batches.
+        seed: Seed of initial weights and batches.
 
     Returns:
         The model; the same for the same seed on the same machine. Nobody may change it.

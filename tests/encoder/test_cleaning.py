@@ -1,4 +1,4 @@
-"""Cleaning as in Forge: what becomes of a text, and where it came from."""
+"""Cleaning as in Forge: the cleaned text, and the origin of its characters."""
 
 import sys
 

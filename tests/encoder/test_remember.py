@@ -34,7 +34,7 @@ def test_the_least_used_goes_first() -> None:
 def test_bytes_are_counted_over_all_tensors_of_an_entry() -> None:
     memory = Memory(3 * 1024)
     memory.put("two", (KIB, KIB))
-    memory.put("two", (KIB,))  # in the place of the first
+    memory.put("two", (KIB,))  # instead of the first
     assert memory.num_bytes == 1024
     memory.put("too large", (KIB, KIB, KIB, KIB))
     assert memory.keys() == ["two"]

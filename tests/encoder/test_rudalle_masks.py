@@ -1,4 +1,4 @@
-"""ru-DALL-E's masks: beside its own package, beside what that gave once, and by the coordinates of the image."""
+"""ru-DALL-E's masks compared with its own package, with its earlier results, and by the coordinates of the image."""
 
 from __future__ import annotations
 

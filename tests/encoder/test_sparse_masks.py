@@ -31,7 +31,7 @@ Cell = tuple[int, int]
 
 
 def by_coordinates(name: str, text_length: int, grid: Cell, kernel_size: int = 3) -> list[list[bool]]:
-    """The definitions once more: for each pair of positions, the cells of the image they stand for are compared."""
+    """The definitions once more: for each pair of positions, their cells in the image are compared."""
     rows, columns = grid
     cells = [(row, column) for row in range(rows) for column in range(columns)]
     if name == "transposed":

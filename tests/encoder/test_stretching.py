@@ -25,7 +25,7 @@ def by_the_paper(rows: list[Fraction], factor: int) -> list[Fraction]:
     new = list(rows[:20])
     for number in range((len(rows) - 20) * factor):
         old = 20 + Fraction(number, factor)
-        low = min(int(old), len(rows) - 2)  # behind the last position the line of the last two goes on
+        low = min(int(old), len(rows) - 2)  # after the last position the line of the last two continues
         new.append(rows[low] + (rows[low + 1] - rows[low]) * (old - low))
     return new
 

@@ -134,7 +134,7 @@ def test_vectors_equal_further_rows_of_the_token_embedding_in_transformers(clip_
     theirs = ids.clone()
     for place, number in places.items():
         theirs[place] = len(table) + number
-    theirs[2, 20] = ids[2, 20] = clip_l.config.eos_id  # a vector behind an EOS does not move it
+    theirs[2, 20] = ids[2, 20] = clip_l.config.eos_id  # a vector after an EOS does not move it
     mask = padding_mask(ids, eos_id=clip_l.config.eos_id, pad_id=clip_l.config.pad_id).squeeze(1)
     chunks = with_vectors(ids, {place: new[number] for place, number in places.items()})
     for some_mask in (None, mask):

@@ -56,7 +56,7 @@ def read_only(folder: Path) -> Iterator[Path]:
 
 
 def filled(folder: Path, *, left: int) -> None:
-    """Fill a small file system but for some bytes."""
+    """Fill a small file system except for some bytes."""
     about = os.statvfs(folder)
     size = about.f_bavail * about.f_frsize - left
     (folder / "filling").write_bytes(b"0" * max(0, size))

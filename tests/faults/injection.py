@@ -67,12 +67,12 @@ def failure(work: Callable[[], Any], number: int, error: BaseException) -> Faili
     """Do some work of which one operation fails, and see the very same error come out, wrapped in nothing.
 
     Args:
-        work: What to do.
-        number: Of the operation, from 0.
-        error: What it raises.
+        work: Work to do.
+        number: Number of the operation, from 0.
+        error: Error to raise.
 
     Returns:
-        What was made before.
+        The mode, with everything created before.
     """
     error.__traceback__ = error.__context__ = None
     mode = FailingAt(number, error)
@@ -96,7 +96,7 @@ def interrupted_at(step: int, codes: set[CodeType]) -> Iterator[list[int]]:
 
     Args:
         step: Its number, counted over all places of these functions where Python lets a signal in, from 0.
-        codes: Of the functions.
+        codes: Code objects of the functions.
 
     Yields:
         A list whose only entry counts the steps.
@@ -126,6 +126,6 @@ def interrupted_at(step: int, codes: set[CodeType]) -> Iterator[list[int]]:
 
 
 def _open_at(code: CodeType) -> set[int]:
-    """The instructions before which Python looks for signals: behind calls, starts and steps back."""
+    """Instructions before which Python checks for signals: after calls, at starts and backward jumps."""
     pairs = pairwise(dis.get_instructions(code))
     return {after.offset for before, after in pairs if before.opname.startswith(("CALL", "RESUME", "JUMP"))}

@@ -57,7 +57,7 @@ def at_once(work: Callable[[int], Any], number: int = NUM_THREADS) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(300)  # a deadlock shall fail
+        thread.join(300)  # a deadlock should fail
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     return results

@@ -123,7 +123,7 @@ def _fuzz(options: argparse.Namespace) -> None:
 
 
 def _campaign(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Fuzz one target for the time given, anew after each crash; the figures."""
+    """Fuzz one target for the given time, restarting after each crash; returns the figures."""
     corpus: Path = options.corpus / name
     corpus.mkdir(parents=True, exist_ok=True)
     words = ['"' + "".join(f"\\x{byte:02x}" for byte in word) + '"' for word in WORDS]

@@ -78,7 +78,7 @@ WORDS = tuple(text.encode() for text in (*TEXTS, *JSON_TEXTS)) + SURROGATES
 
 
 def seeds() -> Iterator[bytes]:
-    """Some prompts behind bytes that choose, a request, and bytes alone, which mutate a small valid file."""
+    """Some prompts after selecting bytes, a request, and bytes alone, which mutate a small valid file."""
     rng = random.Random(0)
     prompts = json.loads(PROMPTS.read_text(encoding="utf-8"))
     for prompt in rng.sample(prompts, 60):

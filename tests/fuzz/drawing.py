@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Reads bytes from the front; behind their end everything is 0 or empty."""
+    """Reads bytes from the front; after their end everything is 0 or empty."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -53,7 +53,7 @@ class Use(NamedTuple):
 
 
 def uses() -> list[Use]:
-    """Every pattern with every method it is used with; an `AssertionError` for what cannot be told."""
+    """Every pattern with every method it is used with; an `AssertionError` for anything undecidable."""
     modules = dict(_modules())
     named = [
         (f"{module.__name__.partition('.')[2]}.{name}", pattern)
@@ -157,7 +157,7 @@ class Pumped(NamedTuple):
 def pumped(pattern: re.Pattern[str]) -> list[Pumped]:
     """Texts made of a pattern: for each repeat what reaches it, what it takes many times, and an end that fails.
 
-    The unit also holds what stands before, so that a search begins anew in it.
+    The unit also includes the text before, so that a search restarts in it.
     """
     tree = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
     characters = _told_apart(tree)
@@ -246,6 +246,6 @@ def _sample_of(operator: Any, argument: Any) -> str:
         more = chr(argument) if operator is constants.LITERAL else ""
         return next((character for character in more + CHARACTERS if one.fullmatch(character)), "")
     if operator in (constants.ASSERT, constants.ASSERT_NOT):
-        return ""  # it is beside the text, not in it
+        return ""  # it is outside the text
     inner = _inner(operator, argument)
     return _sample(inner[0]) * (max(1, argument[0]) if operator in _REPEATS else 1) if inner else ""

@@ -20,7 +20,7 @@ LIKELY = 5.0
 does this here."""
 SIZES = (8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB)
 FLOOR = 0.02
-"""Seconds; what takes less is not judged: its growth cannot be told from the clock's."""
+"""Seconds; shorter calls are not judged, as their growth cannot be distinguished from the clock's."""
 REPEATS = 8
 """Times that what looks too slow is measured again before it is said to be."""
 
@@ -63,7 +63,7 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) ->
 
 
 def may_grow_too_fast(call: Call, text: MakeText) -> bool:
-    """Whether a call should be measured at full length: told at an eighth of it and of its cost."""
+    """Whether a call should be measured at full length, decided at an eighth of it and of its cost."""
     quadratic_floor = FLOOR / (SIZES[-1] // PROBE[1]) ** 2
     with without_collector():
         short, long = (seconds(call, text(size)) for size in PROBE)

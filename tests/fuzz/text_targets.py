@@ -1,4 +1,4 @@
-"""Targets that read text: each raises nothing but what is documented and checks what has to hold for any prompt."""
+"""Targets that read text: each raises only documented errors and checks what must hold for any prompt."""
 
 from __future__ import annotations
 

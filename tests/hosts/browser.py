@@ -89,7 +89,7 @@ class Page:
         return ""
 
     def open(self) -> None:
-        """Load the page anew and wait until our nodes are there."""
+        """Reload the page and wait until our nodes are there."""
         self.driver.get(self.address)
         self.wait("return Boolean(window.app?.vueAppReady && app.canvas?.graph)")
         self.wait("return 'WeightedCLIPInspect' in LiteGraph.registered_node_types")

@@ -109,7 +109,7 @@ class Graph:
 
 
 def add_checkpoint(graph: Graph, *, number: int = 0) -> tuple[Node, Any, Any]:
-    """The seeded checkpoint's model, CLIP and VAE; with another number, ComfyUI encodes texts anew."""
+    """The seeded checkpoint's model, CLIP and VAE; with another number, ComfyUI encodes texts again."""
     loader = graph.add("CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
     return loader, graph.add("WeightedCLIPTestSameClip", clip=loader[1], number=number), loader[2]
 

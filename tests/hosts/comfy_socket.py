@@ -18,7 +18,7 @@ from PIL import Image
 
 _TEXT, _BINARY, _CLOSE = 1, 2, 8
 _PREVIEW = 1
-"""Number of the event of a picture; behind it stands that of its format, then the file."""
+"""Number of a picture event; it is followed by that of the format, then by the file."""
 _KEY = "MDEyMzQ1Njc4OWFiY2RlZg=="
 
 
@@ -55,8 +55,8 @@ def listening(port: int, client: str) -> Iterator[Messages]:
     """Receive what a server tells a client, in a thread of its own.
 
     Args:
-        port: Of the server, on this machine.
-        client: The client's id, as of the prompts that it queues.
+        port: Port of the server on this machine.
+        client: The client's id, as in the prompts it queues.
     """
     messages = Messages()
     with socket.create_connection(("127.0.0.1", port), 60) as connection, connection.makefile("rb") as stream:

@@ -5,8 +5,8 @@ Run by test_forge_cutoff.py in Forge's own Python, with its checkout as working 
     python forge_cutoff.py PACKAGE CUTOFF OUTCOME --always-cpu --data-dir DIR
 
 The extension's script is loaded from its checkout, CUTOFF, and does all of its work itself. It is made for A1111 and
-hooks into a module that Forge does not have, so three things stand in for A1111: the names of ``ldm`` that it imports
-and does not use here, the name of A1111's class of text encoders, and a module of that class round Forge's engine.
+hooks into a module that Forge does not have, so three things replace A1111's: the names of ``ldm`` that it imports and
+does not use here, the name of A1111's class of text encoders, and a module of that class round Forge's engine.
 
 Writes for each prompt the largest difference and the largest change that Cutoff makes, both relative to the largest
 number; or the message with which ours refuses it.

@@ -46,7 +46,7 @@ def make_clip(
         family: Its name.
         dtype: Type of its weights.
         embeddings: A folder of textual inversions.
-        long_l: Positions of CLIP-L, if it shall be a Long-CLIP: set up as the host sets up a file of such a tower.
+        long_l: Positions of CLIP-L, for a Long-CLIP: set up as the host sets up a file of such a tower.
     """
     import comfy.sd
     from comfy import sd1_clip, sdxl_clip
@@ -195,7 +195,7 @@ def refusal(action: Any) -> str:
 
 def load_pack() -> None:
     """Let ComfyUI load our nodes."""
-    importlib.import_module("utils.extra_config")  # as main.py does, before nodes.py puts comfy/ in front of the path
+    importlib.import_module("utils.extra_config")  # as in main.py, before nodes.py prepends comfy/ to the path
     import nodes
 
     assert asyncio.run(nodes.load_custom_node(str(PACK)))

@@ -23,7 +23,7 @@ NEGATIVE = "blurry, ugly"
 LATENT = (14, 22)
 """Half of it is 7 by 11 places: 77, as many as a chunk has rows. What tells text by its shape fails."""
 Weights = dict[int, float]
-"""Weight of each row that has one, as told by hand from the words of a text: BOS is row 0."""
+"""Weight of each row that has one, determined by hand from the words of a text: BOS is row 0."""
 WEIGHTS: Weights = {2: 1.7, 6: 0.4, 8: -0.6, 9: -0.6, 11: 0.0}
 """Weights of `TEXT`, one word per row."""
 
@@ -258,7 +258,7 @@ def check_batches_and_texts_of_other_lengths_are_weighed_alike() -> float:
         largest = max(largest, is_close(sampled(model, weighed(clip), negative, batch=batch), reference, without))
     for text in ("a photo, " * 40 + "(cat:2)", "(a:0.3) photo, " * 40):
         long_plain = stock(clip, text.replace("(", "").replace(":2)", "").replace(":0.3)", ""))
-        # 75 tokens a chunk, three in each "a photo,": the last word stands in the second chunk
+        # 75 tokens a chunk, three in each "a photo,": the last word is in the second chunk
         rows = {77 + 1 + 120 - 75: 2.0} if "cat" in text else {i + 1 + 2 * (i // 75): 0.3 for i in range(0, 120, 3)}
         reference = sampled(written_out("SD1", "bias", (long_plain, rows)), long_plain, plain)
         without = sampled(model, long_plain, plain)
@@ -277,7 +277,7 @@ def check_weights_take_no_more_passes_than_stock() -> None:
         assert num_calls(with_wrappers, conditioning, negative) == 1
 
 
-# ---- beside other packs
+# ---- together with other packs
 
 
 def check_anothers_function_around_the_attention_is_called_as_well() -> float:

@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention on Krea 2, Anima and Wan, small, and of its way ``krea2`` beside ComfyUI-KJNodes.
+"""Checks of Weigh Attention on Krea 2, Anima and Wan, small, and of its way ``krea2`` compared with ComfyUI-KJNodes.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -40,7 +40,7 @@ LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
 WIDTH = 64
 KJNODES = "ComfyUI-KJNodes"
-"""Folder of a checkout, beside ComfyUI's or in its ``custom_nodes``."""
+"""Folder of a checkout, next to ComfyUI's or in its ``custom_nodes``."""
 
 sampled = partial(sampled_at, size=LATENT)
 
@@ -244,7 +244,7 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, flo
     (pairs,) = clip.tokenize(text)[key]
     pieces = [inner.inv_vocab[pair[0]].replace("▁", "").replace("Ġ", "") for pair in pairs]
     if family == "Krea 2":
-        # behind the second turn and its heading: <|im_start|> user \n
+        # after the second turn and its heading: <|im_start|> user \n
         pieces = pieces[[place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3 :]
     found = {row: words[piece] for row, piece in enumerate(pieces) if piece in words}
     assert len(found) == len(words), (pieces, found)
@@ -325,7 +325,7 @@ def check_each_window_of_a_long_video_is_weighed() -> float:
     return is_close(drawn(weighed(clip)), reference, drawn(plain))
 
 
-# ---- beside other packs
+# ---- together with other packs
 
 
 def check_cross_weights_and_lora_hooks_act_together() -> float:
@@ -460,7 +460,7 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
             replacing.add_object_patch("diffusion_model.blocks.1.cross_attn.forward", partial(forward_of))
             assert "NAG" in refusal(lambda m=replacing, c=conditioning, n=negative: sampled(m, c, n))
             sampled(model, conditioning, negative)  # it was the other's alone
-            # a character that is no piece is spelled in three bytes, behind a space of its own
+            # a character that is not a piece is spelled in three bytes, after its own space
             assert "'猫' 2: rows 2-4" in run_ours(NODE, clip=clip, text="a (猫:2) cat")["result"][1]
         if family in ("Krea 2", "Wan"):
             (joined,) = nodes.ConditioningConcat().concat(conditioning, negative)

@@ -143,7 +143,7 @@ def sampled(
 def written_out(model: Any, how: str, *texts: tuple[Any, Weights]) -> Iterator[None]:
     """All attention of a MODEL written out, in float64, with weights for the rows of known encodings.
 
-    The text stands first. A model with refiners asks for text alone first, then for the image alone, then for both; of
+    The text comes first. A model with refiners asks for text alone first, then for the image alone, then for both; of
     weights only 0 counts in the text alone.
     """
     from comfy.ldm.flux import math as flux_math
@@ -193,7 +193,7 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
     pairs = next(pairs for key, pairs in clip.tokenize(text).items() if key != "l")[0]
     pieces = [inner.inv_vocab[pair[0]].replace("▁", "").replace("Ġ", "") for pair in pairs]
     if family == "Qwen-Image":
-        # behind the second turn and its heading: <|im_start|> user \n
+        # after the second turn and its heading: <|im_start|> user \n
         start = [place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3
         pieces = pieces[start:]
     found = {row: WORDS[piece] for row, piece in enumerate(pieces) if piece in WORDS}

@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention where a word stands in several places, or the vocabulary comes with the checkpoint.
+"""Checks of Weigh Attention if a word is in several places, or the vocabulary comes with the checkpoint.
 
 Stable Diffusion 3, Lumina 2, Flux 2 and HiDream, small. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see
 inprocess.py.
@@ -309,8 +309,8 @@ def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: 
 def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tuple[int, ...] = ()) -> Iterator[None]:
     """All attention of a MODEL written out, in float64, with weights for the rows of known encodings.
 
-    Which attention is which is told by the order of the network's own layers; ``skipped`` are blocks of Stable
-    Diffusion 3 that do not run.
+    Attentions are identified by the order of the network's own layers; ``skipped`` are blocks of Stable Diffusion 3
+    that do not run.
     """
     from comfy.ldm.flux import math as flux_math
     from comfy.ldm.hidream import model as hidream_model

@@ -181,7 +181,7 @@ def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
                 (typed,) = inspection.inspect(inspection.request_of(asked, ruler_nodes), [], reader)["views"]
                 assert typed == {key: run[key] for key in typed}, (family, typed, run)
                 assert typed["encoder"].endswith("Tokenizer") and typed["notes"]
-    # its vocabulary stands in the checkpoint
+    # its vocabulary is in the checkpoint
     (run,) = run_ours(WEIGH, clip=make("Wan"), text="a cat")["ui"]["weighted_clip"]
     asked = {"node": WEIGH, "text": "a cat", "values": {}, "encoder": run["encoder"]}
     assert run["encoder"].endswith("WanT5Tokenizer") and inspection.reader_of(asked, ruler_nodes) is None

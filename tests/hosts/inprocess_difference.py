@@ -1,4 +1,4 @@
-"""Checks of CLIP Difference: its numbers are those of the stock node's rows, of a CLIP with a LoRA beside one without.
+"""Checks of CLIP Difference: its numbers are those of the stock node's rows, of a CLIP with a LoRA and one without.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """

@@ -96,8 +96,8 @@ def layouts(size: tuple[int, int], left: int) -> dict[str, Layout]:
     """Ways in which two conditionings share a picture.
 
     Args:
-        size: Of the latent, high and wide.
-        left: How much of its width belongs to the first.
+        size: Height and width of the latent.
+        left: Columns of the latent that belong to the first.
     """
     import nodes
 

@@ -41,7 +41,7 @@ class Loaded(NamedTuple):
     lines: list[str]
     """Log lines by us or about us."""
     modules: set[str]
-    """Packages that were not loaded before, but for ours."""
+    """Packages that were not loaded before, except ours."""
     is_random_state_kept: bool
 
 
@@ -61,7 +61,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def files_in(*folders: Path) -> dict[Path, int]:
-    """Every file and folder with the time it was written, but for hidden folders and what Python compiled."""
+    """Every file and folder with its modification time, except hidden folders and compiled Python files."""
     found: dict[Path, int] = {}
     for top in folders:
         for folder, names, files in os.walk(top):
@@ -74,7 +74,7 @@ def files_in(*folders: Path) -> dict[Path, int]:
 @cache
 def loaded() -> Loaded:
     """Load our pack, after everything that a server has loaded by then."""
-    importlib.import_module("utils.extra_config")  # as main.py does, before nodes.py puts comfy/ in front of the path
+    importlib.import_module("utils.extra_config")  # as in main.py, before nodes.py prepends comfy/ to the path
     import folder_paths
 
     for name in HOST:

@@ -1,4 +1,5 @@
-"""Checks of text towers of different lengths: a Long-CLIP, whose chunks have 248 positions, alone and beside others.
+"""Checks of text towers of different lengths: a Long-CLIP, whose chunks have 248 positions, alone and together with
+others.
 
 The second half is our native encoder. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -22,7 +23,7 @@ from safetensors.torch import save_file
 
 LONG = 248
 FULL = "cat " * 240 + "(dog:1.3) bird tree house red blue"
-"""Fills a chunk of 248 positions: 246 tokens. Four chunks of 77 hold them; the last row of these is far behind."""
+"""Fills a chunk of 248 positions: 246 tokens. Four chunks of 77 hold them, with their last row much later."""
 COLORS = ("red", "green", "blue", "black", "white", "brown", "pink", "gray", "golden", "orange")
 THINGS = ("cat", "dog", "bird", "tree", "house", "road", "hat", "sun", "car", "boat")
 """All pairs of them are 200 tokens."""
@@ -33,7 +34,7 @@ ROWS = {
     f"{FULL} green": (496, 308),
     TEXTS[2] * 3: (496, 496),
 }
-"""Texts, and the rows that ComfyUI gives of them: with a Long-CLIP alone, and with one beside a CLIP-G of 77."""
+"""Texts, and their rows in ComfyUI: with a Long-CLIP alone, and with one together with a CLIP-G of 77."""
 
 
 def check_long_clip_equals_stock() -> float:
@@ -84,7 +85,7 @@ def check_what_stock_cuts_is_named() -> None:
     hidden = {text: ours(clip, text)[0][0] for text in (FULL, FULL.replace(" house red blue", " road hat sun"))}
     one, other = hidden.values()
     border = WIDTHS["l"]
-    assert torch.equal(one[..., border:], other[..., border:])  # what CLIP-G's last rows would have told
+    assert torch.equal(one[..., border:], other[..., border:])  # otherwise visible in CLIP-G's last rows
     assert not torch.isclose(one[..., :border], other[..., :border]).all()
 
 

@@ -1,4 +1,4 @@
-"""Checks of Mask Control on ComfyUI's CLIP: beside the stock node, and beside our native encoder on the same weights.
+"""Checks of Mask Control on ComfyUI's CLIP: against the stock node, and our native encoder on the same weights.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """

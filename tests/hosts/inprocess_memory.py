@@ -1,6 +1,6 @@
 """Checks of a CLIP that is loaded in part, and of CLIPs that several nodes share.
 
-ComfyUI never loads in part on the CPU. Here its own loader is told that only so much memory is free; what it then does
+ComfyUI never loads in part on the CPU. Here its own loader is made to see only so much free memory; what it then does
 is the same as on a small GPU, except that nothing moves.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.

@@ -1,4 +1,4 @@
-"""Checks of SDXL, its refiner, and CLIPs that hold encoders of other families beside the CLIP towers.
+"""Checks of SDXL, its refiner, and CLIPs with encoders of other families besides the CLIP towers.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -150,7 +150,7 @@ def check_our_weights_reach_the_clip_towers_beside_t5_and_t5_keeps_the_text_as_i
         ((before, _),) = stock(clip, SHORT_WEIGHTED)
         result = run_ours("WeightedCLIPTextEncode", clip=clip, text=SHORT_WEIGHTED, scheme="a1111", pooled="weighted")
         ((after, _),), report = result["result"]
-        t5_rows = 77 if family == "SD3" else 0  # behind the CLIP towers' rows; all there are in Flux
+        t5_rows = 77 if family == "SD3" else 0  # after the CLIP towers' rows; all rows in Flux
         assert torch.equal(after[:, t5_rows:], before[:, t5_rows:])
         assert family == "Flux" or not torch.isclose(after[:, :t5_rows], before[:, :t5_rows]).all()
         assert "encoded by ComfyUI itself, without our weights: t5xxl" in report, report
@@ -193,7 +193,7 @@ def check_an_embedding_of_another_width_is_named_and_left_out() -> float:
         assert any(f"33 wide, clip_g takes {WIDTHS['g']}" in message for message in messages), messages
         assert not any("clip_l takes" in message for message in messages), messages
         (measured,), (expected,) = result["result"][0], stock(clip, "a embedding:odd cat")
-    # stock leaves such a vector out as it encodes, and fills its row up behind
+    # stock leaves out such a vector when encoding, and pads at the end
     largest = max(
         difference([[measured[0][..., :128], {}]], [[expected[0][..., :128], {}]]),
         difference([[measured[0][..., 128:], {}]], [[expected[0][..., 128:], {}]]),

@@ -1,6 +1,6 @@
 """Checks of NegPip in ComfyUI: what small diffusion models draw with ours and with CLIP NegPip of ComfyUI-ppm.
 
-Run by test_comfyui_negpip.py in ComfyUI's own Python, with ComfyUI-ppm's folder behind the other arguments; see
+Run by test_comfyui_negpip.py in ComfyUI's own Python, with ComfyUI-ppm's folder after the other arguments; see
 inprocess.py.
 """
 

@@ -18,7 +18,7 @@ SCHEMES = ("comfy", "masked_blend", "down_weight", "a1111")
 
 
 def remembering(clip: Any, mebibytes: int = 64) -> Any:
-    """The CLIP behind the node Remember Encodings."""
+    """The CLIP after the node Remember Encodings."""
     import nodes
 
     return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPRemember"]().remember(clip, mebibytes)[0]

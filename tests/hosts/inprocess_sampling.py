@@ -103,7 +103,7 @@ def sample(
 
 
 def encode_timed(clip: Any, text: str, **inputs: Any) -> Any:
-    """The conditioning of our A1111 node; what it was told of the sampler's steps is believed without a problem."""
+    """The conditioning of our A1111 node; its information on the sampler's steps is accepted without a problem."""
     result = run_ours("WeightedCLIPA1111Encode", clip=clip, text=text, **inputs)
     codes = {issue["code"] for issue in issues_in(result)}
     assert "sigmas" not in inputs or not codes & {"no-timing", "uniform-steps"}, issues_in(result)

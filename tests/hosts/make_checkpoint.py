@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
 
 
 def write_more_embeddings(folder: Path) -> None:
-    """Write an embedding as of diffusers and a pickled one as of the WebUI's trainer; needs no ComfyUI."""
+    """Write an embedding in diffusers' format and a pickled one in that of the WebUI's trainer; needs no ComfyUI."""
     write({"<any>": 0.05 * normal("one", (768,))}, folder / EMBEDDINGS / "seeded-one.safetensors")
     trained = {"string_to_token": {"*": 265}, "string_to_param": {"*": 0.05 * normal("eight", (8, 768))}}
     unfinished = folder / EMBEDDINGS / "seeded-eight.unfinished"

@@ -1,4 +1,4 @@
-"""Our own encoder on a file, beside which hosts are looked at."""
+"""Our own encoder on a file, for comparison with hosts."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def revision_of(checkout: Path) -> str:
 
 
 def write_parity(figures: Figures) -> None:
-    """Put what was measured into the page, in the place of what it says of these hosts."""
+    """Put the measurements into the page, replacing those of these hosts."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     written = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
     written.pop("What is run", None)  # of the head

@@ -44,7 +44,7 @@ class RulerPage(Page):
     is_nodes_2 = False
 
     def open(self) -> None:
-        """Load the page anew, and count what it asks the server."""
+        """Reload the page, and count its requests to the server."""
         super().open()
         self.run(COUNT_REQUESTS)
 

@@ -29,7 +29,7 @@ def run_stock(server: ComfyServer, number: int) -> StockOutputs:
     """Encode and sample with stock nodes only: plain, with clip skip, and with a LoRA.
 
     Args:
-        server: Where.
+        server: The server.
         number: Another one makes ComfyUI run everything after the loader again.
     """
     graph = Graph()

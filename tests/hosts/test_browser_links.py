@@ -104,7 +104,7 @@ subgraph.addInput('text', 'STRING').connect(inner.inputs[input(inner, 'text')], 
 
 
 def build(page: RulerPage, script: str, *values: str) -> None:
-    """Make a workflow anew, and look at the graph that the node with the ruler is in."""
+    """Recreate a workflow, and open the graph with the node that has the ruler."""
     page.run(MAKE + script, *values)
     page.run(GO_TO_READER)
 

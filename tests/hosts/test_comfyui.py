@@ -64,7 +64,7 @@ SAMPLED = ("weights", "3 chunks weighted", "embedding")
 
 @pytest.fixture(scope="module", autouse=True)
 def more_embeddings(models: Path) -> None:
-    """Embeddings that a folder of models from before may lack, which would take minutes to make anew."""
+    """Embeddings that an older folder of models may lack, which would take minutes to make again."""
     write_more_embeddings(models)
 
 

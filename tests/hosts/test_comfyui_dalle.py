@@ -1,6 +1,6 @@
 """The nodes of DALL·E in a real ComfyUI, over HTTP, with tiny models of random weights.
 
-What they draw is what the model draws when it is asked directly; and what the page is told meanwhile.
+Their images equal those drawn by the model directly; also the messages to the page meanwhile.
 """
 
 from __future__ import annotations

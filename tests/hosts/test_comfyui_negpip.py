@@ -1,4 +1,4 @@
-"""NegPip in ComfyUI, beside CLIP NegPip of ComfyUI-ppm, which stands in --hosts: the checks of inprocess_negpip.py."""
+"""NegPip in ComfyUI, compared with ComfyUI-ppm's CLIP NegPip, which is in --hosts: checks of inprocess_negpip.py."""
 
 from __future__ import annotations
 

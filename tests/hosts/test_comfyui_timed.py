@@ -29,7 +29,7 @@ CFG = 30.0
 
 
 def add_timed_picture(server: ComfyServer, graph: Graph, text: str, counter: str) -> Node:
-    """Sample a text in three steps by SIGMAS, which its node is told too, decode and save: the SaveImage node."""
+    """Sample a text in three steps by SIGMAS, also connected to its node, decode and save: the SaveImage node."""
     model, clip, vae = add_checkpoint(graph)
     sigmas = graph.add("BasicScheduler", model=model, scheduler="sgm_uniform", steps=STEPS, denoise=1.0)
     latent = graph.add(

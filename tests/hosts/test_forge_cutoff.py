@@ -1,4 +1,6 @@
-"""Binding as Cutoff beside the extension itself on Forge's text engine, in a process of its Python: forge_cutoff.py."""
+"""Binding as Cutoff compared with the extension itself on Forge's text engine, in a process of its Python:
+forge_cutoff.py.
+"""
 
 from __future__ import annotations
 

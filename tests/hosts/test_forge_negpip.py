@@ -1,4 +1,4 @@
-"""NegPip in a real Forge, beside the extension sd-webui-negpip, which stands in --hosts as well."""
+"""NegPip in a real Forge, compared with the extension sd-webui-negpip, which is in --hosts as well."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
         "app.graph.nodes.filter((node) => !(node.type in LiteGraph.registered_node_types)).map(({ type }) => type)"
     )
     assert page.run(f"return {unknown}") == []
-    # as in the file: no widget has moved to the place of another
+    # as in the file: no widget has taken another's position
     for node in (node for node in workflow["nodes"] if node["type"] in NODE_CLASS_MAPPINGS):
         values = page.run("return app.graph.getNodeById(args[0]).serialize().widgets_values", node["id"])
         assert values == node["widgets_values"], node["type"]

@@ -1,7 +1,8 @@
-"""Schedules of a real WebUI beside ours, on strings that its grammar is ambiguous about.
+"""Schedules of a real WebUI compared with ours, on strings for which its grammar is ambiguous.
 
 Its parser takes one reading or another by the order of Python's sets, which depends on PYTHONHASHSEED: `[a:b:5]:` is an
-edit in one process and text in the next. So it is asked with several seeds, and what depends on them is told apart.
+edit in one process and text in the next. So it is run with several seeds, and results that depend on them are set
+apart.
 """
 
 from __future__ import annotations

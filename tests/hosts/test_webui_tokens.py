@@ -1,4 +1,4 @@
-"""Tokens that a real WebUI makes by its own tokenizer and default settings, beside ours: comments, quotes, entities."""
+"""Tokens by a real WebUI's own tokenizer and default settings, compared with ours: comments, quotes, entities."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Our encoding with the text encoders of A1111's SDXL and SD2 in hand: the host's classes, small, with random weights.
 
-Run by test_webui_engines.py in A1111's own Python, with its checkout as working directory and its options behind ours:
+Run by test_webui_engines.py in A1111's own Python, with its checkout as working directory and its options after ours:
 
     python webui_engines.py PACKAGE OUTCOME [--data-dir DIR ...]
 
@@ -210,7 +210,7 @@ def difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor
 
 
 def compare_with_stock(model: Any) -> None:
-    """See that our a1111 is the host's, that others are not, and that nothing stays behind."""
+    """See that our a1111 equals the host's, that others do not, and that nothing is left behind."""
     for texts in (TEXTS, LONG, (EMBEDDING,)):
         before = stock(model, texts)
         assert all(tensor.isfinite().all() for tensor in before.values())

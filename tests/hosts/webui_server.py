@@ -170,9 +170,9 @@ class WebUIServer:
 
         Args:
             prompt: The text.
-            script: Values of our script's controls, the first of them if not all; none if it shall not be named.
+            script: Values of our script's controls, the first of them if not all; none to leave it out.
             probe: Whether to look at the conditioning.
-            fail_at: Which call of a layer of the text encoder shall raise, counted from 1; 0: none.
+            fail_at: Number of the call of a text encoder layer that raises, counted from 1; 0 for none.
             fields: More of the API's, or other values; ``init_images`` makes it img2img.
 
         Raises:
@@ -241,7 +241,7 @@ def running_webui(
         base: A folder for the data, empty or not there yet.
         with_ours: Whether our extension is there; the probe always is.
         extensions: More of them: the name of each, and its folder.
-        settings: Of the WebUI, other than its defaults.
+        settings: Settings of the WebUI other than its defaults.
         arguments: More of the command line's.
     """
     environment = prepare_data_folder(host, models, base, settings or {})
@@ -298,7 +298,7 @@ def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
 
 
 def copy_repository(target: Path) -> None:
-    """Copy what git has of our repository, and what it would take, as a user's clone would have it."""
+    """Copy the tracked and untracked, but not ignored files of our repository, as in a user's clone."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
@@ -336,7 +336,7 @@ def prepare_data_folder(
         host: The checkout.
         models: Folder of make_checkpoint.py.
         base: An empty folder, or one not there yet.
-        settings: Of the WebUI, other than its defaults.
+        settings: Settings of the WebUI other than its defaults.
 
     Returns:
         The environment to run it in, which leaves the network and the user's home alone.

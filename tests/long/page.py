@@ -33,7 +33,7 @@ the straight line nearest to all points but those of the first fifth.
 """
 
 SECTIONS = ("Encodings", "Encodings, full size", "ComfyUI", "The lab")
-"""In the order of the page; a title may go on behind these words."""
+"""In the order of the page; a title may continue after these words."""
 
 
 def write_part(title: str, parts: Sequence[str]) -> None:
@@ -76,9 +76,9 @@ def course_table(unit: str, courses: Mapping[str, Sequence[Point]], scales: Mapp
     """Observed values at ten points of the run.
 
     Args:
-        unit: What steps are, such as ``encodings``.
+        unit: Unit of steps, such as ``encodings``.
         courses: By what is watched; all at the same steps.
-        scales: What a value is divided by, 1 if it is not named.
+        scales: Divisors of values, 1 if not named.
     """
     shown = {name: tenths(points) for name, points in courses.items()}
     steps = [point.step for point in next(iter(shown.values()))]

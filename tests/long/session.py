@@ -22,7 +22,7 @@ MENUS = ("syntax", "scheme", "normalization", "chunking", "padding", "pooled")
 
 @dataclass
 class Queued:
-    """A workflow, and how it shall end."""
+    """A workflow, and how it should end."""
 
     graph: Graph
     end: End

@@ -32,9 +32,9 @@ from the numbers in float64 as PyTorch's own pass in float32 is for its worst pr
 WAYS = ("fresh", "plain", "exact")
 """Encodings that the long-lived process is compared with."""
 MAX_OBJECTS = 300
-"""That Python may have more of in the end; one left behind by each encoding would be thousands."""
+"""Allowed increase of Python's objects; one left behind by each encoding would be thousands."""
 MAX_MEBIBYTES = 16
-"""That the process may have grown by; one encoding left behind by each would be gigabytes."""
+"""Allowed growth of the process; one encoding left behind by each would be gigabytes."""
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def compare_answers(found: Answers, expected: Answers, given: Input) -> float:
 
 
 def _metadata(file: bytes) -> Any:
-    """A safetensors file's header, in which names stand in any order."""
+    """A safetensors file's header, in which names have any order."""
     return json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
 
 

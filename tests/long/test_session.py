@@ -32,7 +32,7 @@ AGAIN = 30
 CLOSE = 1e-4
 """Tolerance for results that are cached and encoded again in other batches, and then multiplied by a ratio of means."""
 MAX_MEBIBYTES = 64
-"""That the server may have grown by; one encoding left behind by each workflow would be 115."""
+"""Allowed growth of the server; one encoding left behind by each workflow would be 115."""
 SECONDS = 120
 
 
@@ -50,12 +50,12 @@ class Evening:
     """Number of times a layer had slept when the last interrupted workflow ended."""
 
     def run(self, batch: Sequence[Queued]) -> list[list[Conditioning]]:
-        """Queue workflows together, and see that each ends as it shall: what their probes saved."""
+        """Queue workflows together, and check that each ends as it should; returns what their probes saved."""
         ids = [self.queue(queued) for queued in batch]
         return [[] if id is None else self.end(queued, id) for queued, id in zip(batch, ids, strict=True)]
 
     def queue(self, queued: Queued) -> str | None:
-        """Queue a workflow: its id, or None if it is refused, as it shall be then."""
+        """Queue a workflow: its id, or None if it is refused, as expected then."""
         try:
             prompt_id = self.server.queue(queued.graph)
         except PromptError as error:
@@ -66,7 +66,7 @@ class Evening:
         return prompt_id
 
     def end(self, queued: Queued, prompt_id: str) -> list[Conditioning]:
-        """Wait until a workflow ends as it shall: what its probes saved, which is then deleted."""
+        """Wait until a workflow ends as it should; returns what its probes saved, which is then deleted."""
         if queued.end == "interrupted":
             self.interrupt()
         try:

@@ -17,13 +17,13 @@ _SIZE = 109
 
 
 def write_emoji(folder: Path) -> int:
-    """Draw every emoji that is one character with a name, on white, each with its name in a ``.txt`` beside it.
+    """Draw every emoji that is one character with a name, on white, each with its name in a ``.txt`` next to it.
 
     Args:
         folder: Made here.
 
     Returns:
-        How many. The test is skipped where the font is not installed.
+        Their number. The test is skipped if the font is not installed.
     """
     try:
         font = ImageFont.truetype(FONT, _SIZE)

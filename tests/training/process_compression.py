@@ -86,7 +86,7 @@ def main() -> None:
         found[f"rank {columns}"], used = course(lambda model, prior, columns=columns: Compression(model, columns))
         found[f"rank {columns} sent"] = used.sent
 
-    # the same gradient twice, nothing kept between: with our Q, and with one that torch draws anew
+    # the same gradient twice, nothing kept between: with our Q, and with one newly drawn by torch
     for name, rng in (("fixed", None), ("drawn anew", np.random.RandomState(0))):
         model, prior = prepared()
         used = Compression(model, 4)

@@ -1,4 +1,4 @@
-"""PowerSGD between two processes: beside plain means, and beside the algorithm written out in NumPy."""
+"""PowerSGD between two processes, compared with plain means, and with the algorithm written out in NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_matrix_of_a_block(name: str, gradient: torch.Tensor) -> bool:
 
 
 def distance(one: Gradients, other: Gradients) -> float:
-    """The largest relative distance of a tensor, but for those that are 0 but for rounding."""
+    """The largest relative distance of a tensor, except those that are 0 up to rounding."""
     return max(
         float((one[name] - other[name]).norm() / other[name].norm()) for name in one if "k_proj.bias" not in name
     )

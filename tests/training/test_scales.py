@@ -1,4 +1,4 @@
-"""A gradient scale for each resblock: its rules step by step, and gradients in float16 beside those in float32."""
+"""A gradient scale for each resblock: its rules step by step, and gradients in float16 compared with float32."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_gradients_in_float16_are_those_of_float32_where_plain_ones_are_lost() -
     assert scales.unscale()
     lost, total = 0, 0
     for (name, one), other, scaled in zip(exact.named_parameters(), plain.parameters(), ours.parameters(), strict=True):
-        if "k_proj.bias" in name:  # 0 but for rounding
+        if "k_proj.bias" in name:  # 0 up to rounding
             continue
         exactly, plainly, found = (gradient(parameter) for parameter in (one, other, scaled))
         lost, total = lost + int(((plainly == 0) & (exactly != 0)).sum()), total + one.numel()

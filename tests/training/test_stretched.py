@@ -17,7 +17,7 @@ LAST_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 
 @pytest.fixture
 def long_pairs(tmp_path: Path) -> Path:
-    """Captions of 142 tokens that differ in the last one alone, far behind the 77th position."""
+    """Captions of 142 tokens that differ only in the last one, far beyond the 77th position."""
     folder = write_pairs(tmp_path / "long", 8)
     for path, word in zip(sorted(folder.glob("*.txt")), LAST_WORDS, strict=True):
         path.write_text(f"{WORDS * 20} number {word}\n", "utf-8")

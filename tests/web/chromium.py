@@ -34,8 +34,8 @@ def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) ->
 
     Args:
         profile: An empty folder for what it keeps.
-        width: Of the window, in pixels.
-        height: Of the window, in pixels.
+        width: Width of the window, in pixels.
+        height: Height of the window, in pixels.
 
     Yields:
         Its tab, which is empty.

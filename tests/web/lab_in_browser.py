@@ -1,4 +1,4 @@
-"""The lab's page in a browser: what its user does, and what there is to be seen. The same in every gradio."""
+"""The lab's page in a browser: its user's actions, and what is visible. The same in every gradio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart and the report of one text encoder beside another: their numbers, and what is said of them."""
+"""The chart and the report comparing two text encoders: their numbers, and the text about them."""
 
 import math
 import re

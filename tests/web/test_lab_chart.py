@@ -1,4 +1,4 @@
-"""The lab's comparison as markup: bars as long as their numbers, cut ones marked, and of which prompt it is."""
+"""The lab's comparison as markup: bars as long as their numbers, cut ones marked, and the prompt it belongs to."""
 
 from __future__ import annotations
 

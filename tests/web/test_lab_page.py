@@ -55,7 +55,7 @@ HARD = {
     "too long": ("word " * 14_000, "", "longer than 64 KiB"),
     "markup": ("</div><script>document.title = 'evil'</script> & \"it's\"", "20 / 75", ""),
 }
-"""Prompt, what the count line begins with, and what the page has to say."""
+"""Prompt, beginning of the count line, and expected text of the page."""
 SECONDS_TO_READ = 10
 """Generous: it takes below one second on two cores."""
 SECONDS_TO_START = 120
@@ -419,7 +419,7 @@ def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     assert lab.tab.wait(changed)
     lab.choose("padding", "attend")
     lab.tab.wait(stale.replace("!!", "!"))
-    lab.choose("scheme", "comfy")  # which is no option of theirs
+    lab.choose("scheme", "comfy")  # not one of their options
     lab.wait_for_text("scheme_note", SCHEMES["comfy"].summary)
     time.sleep(0.6)
     assert not lab.tab.run(stale)

@@ -1,4 +1,4 @@
-"""The chart of a comparison: numbers, axes, and where its bars stand."""
+"""The chart of a comparison: numbers, axes, and positions of its bars."""
 
 import math
 from itertools import pairwise

@@ -162,7 +162,7 @@ def test_the_product_is_what_the_encoder_is_given(model, padding: str, hidden_fr
     encode_prompt(prompt, encode, default_tokenizer())
     masks = chunk_masks(prompt, prompt.chunks[0])
     assert [title for title, _, _ in masks] == ["causal mask", "padding mask", "hidden phrases", "product"]
-    assert torch.equal(masks[-1][2], given_masks[0][:1])  # clean padding has the empty prompt encoded beside it
+    assert torch.equal(masks[-1][2], given_masks[0][:1])  # clean padding also encodes the empty prompt
 
 
 def test_each_mask_cell_by_cell(model: NativeLabModel) -> None:
@@ -245,7 +245,7 @@ def test_changes_are_those_of_the_rows(model: NativeLabModel, padding: str) -> N
     for comparison in found:
         encoded = model.encode(PROMPT, EncodeOptions(**{**vars(whole), "scheme": comparison.scheme}))["clip_l"]
         assert comparison.num_encodings == encoded.num_encodings
-        if comparison.scheme == "repeat":  # its rows do not stand at the places of others
+        if comparison.scheme == "repeat":  # its rows are not at the positions of others
             assert set(comparison.changes[0]) == {(1.0, 0.0)}
             continue
         num_rows = encoded.hidden.shape[1]

@@ -1,4 +1,4 @@
-"""The ruler beside a text encoder whose chunks are not of 77 positions: they are as long as the file says."""
+"""The ruler with a text encoder whose chunks do not have 77 positions: they are as long as the file says."""
 
 import json
 from dataclasses import replace

@@ -140,7 +140,7 @@ def test_tokens_of_one_word_touch_and_others_do_not():
         ("don't 2024", {"'t", "0", "2", "4"}),
         ("a,b", set()),
         ("cat dog", set()),
-        ("[chi]aroscuro", {"osc", "uro"}),  # a bracket stands between
+        ("[chi]aroscuro", {"osc", "uro"}),  # a bracket is in between
     ],
 )
 def test_which_tokens_go_on_with_a_word(text, joined):

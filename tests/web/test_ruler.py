@@ -219,7 +219,7 @@ def definitions() -> dict[str, Any]:
 
 
 def as_json(data: Any) -> str:
-    """JSON that can stand in a script element."""
+    """JSON that can be put into a script element."""
     return json.dumps(data).replace("<", "\\u003c")
 
 
@@ -554,7 +554,7 @@ def test_the_text_encoder_is_asked_for_that_a_run_has_told(served: dict[str, Any
     assert found["after"]["bar"].startswith("2 tokens")
     assert "weighs rows" in found["after"]["bar"]
     assert "CLIP's tokens" not in found["after"]["bar"]
-    assert found["other"]["encoder"] == "CLIPLoader lumina2"  # another file: what the run told is of no use
+    assert found["other"]["encoder"] == "CLIPLoader lumina2"  # another file: what the run reported no longer applies
     assert found["told"]["encoder"] is None  # a run with CLIP's tokens
 
 

@@ -56,7 +56,7 @@ def messages() -> Iterator[str]:
 
 
 def matches(table: dict[str, str], text: str) -> list[str]:
-    """The entries of a table that fit a text, but for those that fit nearly all."""
+    """The entries of a table that match a text, except those that match nearly all."""
     patterns = {key: "(.*?)".join(map(re.escape, key.split("{}"))) for key in table}
     return [key for key, pattern in patterns.items() if re.fullmatch(pattern, text, re.DOTALL) and len(key) > 8]
 

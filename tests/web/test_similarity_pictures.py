@@ -236,7 +236,7 @@ def test_a_text_that_is_cut_says_so(text: str, max_lines: int) -> None:
     assert 1 <= len(lines) <= max_lines
     words = " ".join(text.split())
     if words and " ".join(lines) != words:
-        assert any("…" in line for line in lines)  # a word that is cut may have others behind it
+        assert any("…" in line for line in lines)  # a word that is cut may be followed by others
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_matrix_has_the_counts_by_row_and_what_is_right(written: list[str]) -> None:
     draw_confusion([[3, 1, 0], [0, 7, 5], [0, 0, 0]], ["cat", "dog", "bird"], title="Eleven")
     labels = [text for text in written if text in ("cat", "dog", "bird")]
-    assert labels == ["cat", "cat", "dog", "dog", "bird", "bird"]  # above its column and beside its row
+    assert labels == ["cat", "cat", "dog", "dog", "bird", "bird"]  # above its column and next to its row
     numbers = [text for text in written if text.isdigit() or text.endswith("%") or text == "none"]
     assert numbers == ["3", "1", "0", "75 %", "0", "7", "5", "58 %", "0", "0", "0", "none"]
     assert written[0] == "Eleven"

@@ -1,4 +1,4 @@
-"""Small stand-ins for what the WebUI has: engines of Forge and A1111 round transformers' CLIP, models, generations.
+"""Small fakes of the WebUI's objects: engines of Forge and A1111 around transformers' CLIP, models, generations.
 
 They keep to the host's contract (specs of A1111 1.10 and Forge dfdcbab6), not to its code. Their own way of encoding
 knows no weights, so that conditioning made by us cannot be taken for theirs. Real hosts are in tests/hosts.

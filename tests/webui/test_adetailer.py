@@ -1,4 +1,4 @@
-"""What is said beside ADetailer, which leaves out scripts that its setting does not name. Stand-ins of its script."""
+"""Messages about ADetailer, which leaves out scripts that its setting does not name; with fakes of its script."""
 
 from types import SimpleNamespace
 from typing import Any

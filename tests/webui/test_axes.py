@@ -1,4 +1,4 @@
-"""Our axes of the WebUI's X/Y/Z plot, on a stand-in for its script. The real one is in tests/hosts."""
+"""Our axes of the WebUI's X/Y/Z plot, with a fake of its script. The real one is in tests/hosts."""
 
 import copy
 import sys

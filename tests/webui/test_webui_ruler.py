@@ -1,4 +1,4 @@
-"""What the rulers below the WebUI's prompt boxes are told, and what the script makes of tags that are text."""
+"""Answers to the rulers below the WebUI's prompt boxes, and the script's handling of tags that are text."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_odd_characters_are_read(models: SimpleNamespace) -> None:
 
 
 def answered(*parts: bytes) -> tuple[int, Any]:
-    """What the route answers to a body in parts."""
+    """Answer of the route to a body in parts."""
     pytest.importorskip("starlette")
 
     class Request:
@@ -156,7 +156,7 @@ def test_more_than_a_few_at_once_are_told_to_come_back(
 
 
 def test_the_script_takes_tags_for_text_as_the_host_has_taken_out_its_own(forge: fake.ForgeModel) -> None:
-    """The WebUI acts on tags in the prompt and takes them out; what a negative prompt has of them is encoded."""
+    """The WebUI acts on tags in the prompt and removes them; tags in a negative prompt are encoded."""
     options = Settings(True).options()
     tokens = forge.text_processing_engine.tokenize(["a <lora:ink:1> cat"])[0]
     reader = engines_of(forge)["clip_l"].reader()

@@ -136,7 +136,7 @@ def test_parts_are_miscounted_as_cutoff_does_it_and_that_is_said() -> None:
         "spaces around commas."
     ]
     expected = rows_of(text).clone()
-    expected[1:8] = rows_of("a red cat,, a _ dog")[1:8]  # by the tokens all words stand in the first part
+    expected[1:8] = rows_of("a red cat,, a _ dog")[1:8]  # by the tokens all words are in the first part
     torch.testing.assert_close(found.hidden[0], expected, rtol=0, atol=2e-6)
 
 

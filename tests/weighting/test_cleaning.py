@@ -23,7 +23,7 @@ def ids_of(text: str, **choices: str) -> list[object]:
 
 
 def typed(found: ReadPrompt) -> list[str]:
-    """The text at the place of each token."""
+    """The text at the position of each token."""
     return [found.prompt.source[slice(*token.at)] for chunk in found.chunks for token in chunk.content]
 
 

@@ -1,4 +1,4 @@
-"""The syntax ``compel`` beside compel's own parser, on chosen and on random prompts."""
+"""The syntax ``compel`` compared with compel's own parser, on chosen and random prompts."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def by_compel(parser: Any, text: str) -> dict[str, Any]:
     """Its result for a prompt, in the form of the case file.
 
     Raises:
-        Exception: What it raises.
+        Exception: Any that it raises.
     """
     conjunction = parser.parse_conjunction(text)
     prompts = [
@@ -183,7 +183,7 @@ def texts(draw: st.DrawFn, depth: int = 2) -> str:
 
 @st.composite
 def joined(draw: st.DrawFn) -> str:
-    """A blend or a conjunction, and sometimes what stands round it."""
+    """A blend or a conjunction, sometimes with text around it."""
     part = st.one_of(quotations(1), quotations(1), targets(1))
     prompts = ", ".join(draw(st.lists(part, min_size=1, max_size=3)))
     operator = draw(st.sampled_from([".blend", ".and", ".add"]))
@@ -196,7 +196,7 @@ soup = st.lists(st.one_of(st.sampled_from(SIGNS), words, st.sampled_from(LORAS))
 
 
 def has_numeric_escape(text: str) -> bool:
-    """Whether some releases of pyparsing make a character of a number behind a backslash in quotes, and others not."""
+    """Whether some releases of pyparsing turn a number after a backslash in quotes into a character."""
     return re.search(r"\\[0-7xu]", text) is not None
 
 

@@ -234,7 +234,7 @@ def test_every_named_vector_appears_once_in_order_and_with_its_weight(
     for chunk in chunks:
         assert len(chunk.tokens) == 77
         assert chunk.plain_ids[0] == 49406 and chunk.plain_ids[1 + chunk.num_content] == 49407
-        # the vectors of one mention stand together
+        # the vectors of one mention stay together
         for place, token in enumerate(chunk.ids):
             if isinstance(token, EmbeddingVector) and token.index:
                 before = chunk.ids[place - 1]

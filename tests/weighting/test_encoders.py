@@ -86,7 +86,7 @@ def test_equal_encodings_are_made_once_and_known_beforehand() -> None:
     assert num_chunks > 1
     counting = Counting()
     [encoded] = encode_prompts(reads, counting, max_chunks=7)
-    # the prompt, and for each word the one chunk that it stands in
+    # the prompt, and for each word the one chunk that contains it
     assert sum(counting.chunks) == encoded.num_encodings == num_chunks + 120
     assert max(counting.chunks) == 7
     one_call = Counting()

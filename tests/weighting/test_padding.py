@@ -74,7 +74,7 @@ def test_towers_keep_the_same_rows() -> None:
 
 BOS, EOS = 49406, 49407
 CLEAN = {"clean": 1, "clean EOS too": 0}
-"""Policies, and how many rows behind the content stay."""
+"""Policies, with the number of rows kept after the content."""
 
 
 def rows_of_transformers(model, contents: list[list[int]], pad_id: int, kept: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The scheme ``repeat``: how often rows stand, against fractions by hand, and what attention makes of it."""
+"""The scheme ``repeat``: repetitions of rows against fractions by hand, and their effect in attention."""
 
 from fractions import Fraction
 from itertools import chain

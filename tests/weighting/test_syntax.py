@@ -191,7 +191,7 @@ def test_any_string_parses_and_its_spans_tile_the_text(syntax: str, text: str) -
             assert text[slice(*part.span)] == "BREAK"
         else:
             spans += [piece.span for piece in part.pieces if piece.span.end > piece.span.start]
-            # a piece stands in the text, or is a space that a syntax puts between words
+            # a piece is in the text, or a space that a syntax puts between words
             assert all(piece.text in (text[slice(*piece.span)], " ") for piece in part.pieces)
             assert len(part.positions) == len(part.text)
     position = 0

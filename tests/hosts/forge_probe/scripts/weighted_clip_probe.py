@@ -45,7 +45,7 @@ class WeightedCLIPProbe(scripts.Script):
             fail_in_text_encoder(int(fail_at))
 
     def post_sample(self, p, ps, file, fail_at):
-        """After sampling; behind hires. fix these are pictures already."""
+        """After sampling; after hires. fix these are already pictures."""
         if file and torch.is_tensor(ps.samples):
             p.weighted_clip_probe["tensors"]["samples"] = ps.samples
 
@@ -84,7 +84,7 @@ def look(params):
 
 
 def hidden(cond):
-    """Hidden states; SDXL has pooled ones beside them."""
+    """Hidden states; SDXL has pooled ones, too."""
     return cond["crossattn"] if isinstance(cond, dict) else cond
 
 
