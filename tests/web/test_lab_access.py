@@ -41,6 +41,14 @@ def parts(lab: LabPage) -> list[str]:
     )
 
 
+def axe() -> str:
+    """axe-core's script."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("axe-playwright-python is not installed: python run.py test installs it")
+    return Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
 def fill_all(lab: LabPage, folder: Path) -> None:
     """Let everything be there that can be there."""
     lab.fill("prompt", PROMPT)
@@ -72,10 +80,7 @@ def fill_all(lab: LabPage, folder: Path) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_tab(lab: LabPage, tmp_path: Path, theme: str) -> None:
-    found = importlib.util.find_spec("axe_playwright_python")
-    if found is None or found.origin is None:
-        pytest.skip("axe-playwright-python is not installed: python run.py test installs it")
-    script = Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    script = axe()
     lab.tab.prefer(theme)
     lab.tab.run("document.body.classList.toggle('dark', args[0] === 'dark')", theme)
     fill_all(lab, tmp_path)
@@ -120,10 +125,12 @@ def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage) -> None:
 def test_a_phone_shows_all_of_it(lab: LabPage, tmp_path: Path) -> None:
     lab.tab.call("Emulation.setDeviceMetricsOverride", width=PHONE, height=800, deviceScaleFactor=1, mobile=True)
     fill_all(lab, tmp_path)
+    lab.tab.run(axe())
     for name in parts(lab):
         lab.open_part(name)
-        time.sleep(0.3)
+        time.sleep(0.6)  # colours fade in
         assert lab.tab.run("return document.scrollingElement.scrollWidth") <= PHONE, name
+        assert lab.tab.run(RUN) == [], name
     lab.open_part("Compare schemes")
     lab.tab.wait("return !!document.querySelector('.weighted-clip-bars').offsetParent")
     bars = "return [...document.querySelectorAll('.weighted-clip-bars li')]"

@@ -20,6 +20,7 @@ from ...weighting.encode import EncodeOptions, ReadPrompt, plan_prompt
 from ...weighting.masks import mask_tensor
 from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, read_for_towers
+from ...weighting.view import counted
 from ..pictures.figures import SHOWN_PADDING, mask_labels
 from . import markup
 from .attention_chart import Attended, attention_chart
@@ -168,7 +169,7 @@ def _told(
     """Whose weights they are, in words."""
     parts = [tower] if len(towers) > 1 else []
     parts += [f"layer {layer} of {config.num_layers}"]
-    parts += [f"head {head} of {config.num_heads}" if head else f"mean of {config.num_heads} heads"]
+    parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
     parts += [f"chunk {number} of {len(read.chunks)}"] if len(read.chunks) > 1 else []
     parts += [f"{options.scheme}: {version.title}"] if len(versions) > 1 else []
     return ", ".join(parts)

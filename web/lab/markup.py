@@ -81,8 +81,10 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") 
     """Table of text: column headers, cells of each row, and a note below."""
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    label = escape(f"Table with the columns {', '.join(header)}")
     return (
-        f"<div class='weighted-clip-scroll'><table class='weighted-clip-table'><thead><tr>{head}</tr></thead>"
+        f"<div class='weighted-clip-scroll' tabindex='0' role='group' aria-label='{label}'>"
+        f"<table class='weighted-clip-table'><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>{message(note, is_problem=False)}"
     )
 
