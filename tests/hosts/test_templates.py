@@ -160,7 +160,7 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     # as in the file: no widget has taken another's position
     for node in (node for node in workflow["nodes"] if node["type"] in NODE_CLASS_MAPPINGS):
         values = page.run("return app.graph.getNodeById(args[0]).serialize().widgets_values", node["id"])
-        assert values == node["widgets_values"], node["type"]
+        assert (values or []) == node["widgets_values"], node["type"]  # front end 1.58 saves no empty list
 
     nodes = page.run("return (await app.graphToPrompt()).output")
     assert {node["type"] for node in workflow["nodes"]} - {"MarkdownNote"} == {
