@@ -39,6 +39,9 @@ def add_command(commands: Any) -> None:
     add_loading_options(lab)
     lab.add_argument("--port", type=int, metavar="N", help="of the page's address (7867, or the next one free)")
     lab.add_argument("--no-browser", dest="browser", action="store_false", help="only print the page's address")
+    lab.add_argument(
+        "--private", action="store_true", help="store nothing of the prompt in the browser, and forget what it stored"
+    )
     lab.set_defaults(run=_run)
 
 
@@ -66,7 +69,15 @@ def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     else:
         show(f"Weights: {model.title}")
     try:
-        serve(shelf.source, listening, open_browser=arguments.browser, dvae=dvae, dalle=dalle, shelf=shelf)
+        serve(
+            shelf.source,
+            listening,
+            open_browser=arguments.browser,
+            is_private=arguments.private,
+            dvae=dvae,
+            dalle=dalle,
+            shelf=shelf,
+        )
     except LabError as error:
         raise ValueError(str(error)) from error
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from .chromium import running_chromium
-from .lab_in_browser import LabPage
+from .lab_in_browser import LabPage, running_lab
 
 TEXT = "a (red:1.2) “fox” & 50 % of a 🦊"
 
@@ -52,6 +53,24 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: s
         )
     assert [chip.split()[0] for chip in lab.chips()][:4] == ["a", "red", "“", "fox"]
     assert not [one for one in lab.tab.requests() if "#" in one or "fox" in unquote(one)]
+
+
+def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(lab: LabPage, tmp_path: Path) -> None:
+    stored = "return (JSON.stringify(localStorage) + location.href)"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])  # a browser keeps a storage for each
+    with running_lab(tmp_path, "--port", port) as address:
+        lab.open(address)
+        lab.fill("prompt", TEXT)
+        lab.tab.wait("return JSON.stringify(localStorage).includes('fox') && location.hash.includes('fox')")
+    lab.tab.open("about:blank")
+    with running_lab(tmp_path, "--port", port, "--private") as address:
+        lab.open(address)
+        lab.fill("prompt", "a (blue:1.2) wolf")
+        lab.wait_until_read("a (blue:1.2) wolf")
+        assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
+        lab.tab.run("return new Promise((done) => setTimeout(done, 1000))")  # longer than it waits before it stores
+        assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
 
 
 def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, small_lab: str) -> None:

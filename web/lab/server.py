@@ -34,6 +34,7 @@ def serve(
     listening: socket.socket,
     *,
     open_browser: bool,
+    is_private: bool = False,
     dvae: DVAE | None = None,
     dalle: DALLE | None = None,
     shelf: Shelf | None = None,
@@ -44,6 +45,7 @@ def serve(
         source: Gives the model.
         listening: Where, as `ports.listen` gives it.
         open_browser: Whether to show it in the user's browser.
+        is_private: Whether the browser is to store nothing of the prompt, and to forget what it stored before.
         dvae: For images as tokens, if there is one.
         dalle: For images of a caption, if there is one.
         shelf: What other weights can be chosen from, if they can be.
@@ -56,7 +58,7 @@ def serve(
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
-        server = _server(_app(source, dvae, dalle, shelf))
+        server = _server(_app(source, dvae, dalle, shelf, is_private=is_private))
         address = f"http://{HOST}:{listening.getsockname()[1]}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
@@ -67,7 +69,7 @@ def serve(
         server.run(sockets=[listening])
 
 
-def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None) -> Any:
+def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None, *, is_private: bool) -> Any:
     """The page, and the files that its strip is drawn with."""
     try:
         import gradio as gr
@@ -93,6 +95,7 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
         app.mount(f"/weighted-clip/{folder}", StaticFiles(directory=_ROOT / folder))
     app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))
     head = (
+        f"<script>globalThis.weightedClipIsPrivate = {str(is_private).lower()}</script>"
         '<script src="/weighted-clip/web/lab/scripts/keeping.js"></script>'
         '<script src="/weighted-clip/web/lab/scripts/attention.js" defer></script>'
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'

@@ -1,6 +1,7 @@
 /**
  * Keeps what is typed and chosen in the stand-alone lab, in this browser's storage and behind the # of the page's
- * address, which no server is sent. web/lab/keeping.py says which values there are and which they can have.
+ * address, which no server is sent. web/lab/keeping.py says which values there are and which they can have. With
+ * `weightedClipIsPrivate` nothing is kept, and what was kept before is deleted; a link can still be copied and opened.
  */
 
 globalThis.weightedClipKeeping = (() => {
@@ -8,6 +9,15 @@ globalThis.weightedClipKeeping = (() => {
   /** Milliseconds without a change before the address follows. */
   const QUIET_TIME = 300;
   let timer = 0;
+  if (globalThis.weightedClipIsPrivate) forget();
+
+  function forget() {
+    try {
+      localStorage.removeItem(KEY);
+    } catch {
+      // it is switched off: nothing was kept
+    }
+  }
 
   /** What an address or the storage holds, as an object; null if it is none of ours. */
   function parsed(text) {
@@ -58,6 +68,7 @@ globalThis.weightedClipKeeping = (() => {
 
     /** Keep the values as they are now. */
     save(fields, values) {
+      if (globalThis.weightedClipIsPrivate) return [];
       const text = JSON.stringify(Object.fromEntries(fields.map(([name], i) => [name, values[i]])));
       clearTimeout(timer);
       timer = setTimeout(() => {
