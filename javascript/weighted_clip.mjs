@@ -91,11 +91,14 @@ async function copyText(text) {
 
 /** gradio takes Tab in a menu for typing: it would filter the list by what is chosen and leave it open behind. */
 function leaveMenu(event) {
-  if (event.key === "Tab" && event.target.closest?.("#weighted_clip_page [role=combobox]")) event.stopPropagation();
+  if (event.key === "Tab" && event.target.closest?.(":is(#weighted_clip_page, .weighted-clip-script) [role=combobox]")) event.stopPropagation();
 }
 
-/** gradio names the place of a picture that is not there yet, and not what it is. */
-function nameEmpty() {
+/** gradio names the place of a picture that is not there yet, and not what it is; gradio 4 takes a menu's field for its list. */
+function nameParts() {
+  for (const field of document.querySelectorAll(":is(#weighted_clip_page, .weighted-clip-script) input[role=listbox]")) {
+    field.setAttribute("role", "combobox");
+  }
   for (const place of document.querySelectorAll("#weighted_clip_page [aria-label].empty:not([role])")) {
     place.setAttribute("role", "img");
   }
@@ -161,7 +164,7 @@ new MutationObserver((changes) => {
     isWaiting = false;
     update();
     markChanged();
-    nameEmpty();
+    nameParts();
   });
 }).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip", "data-weighted-clip-of"] });
 update();

@@ -55,7 +55,7 @@ class WeightedCLIPScript(scripts.Script):
 
 
 def _tabs():
-    blocks = page.build_page(lab.loaded_model, run=lab.run_in_queue, options=lab.base_options())
+    blocks = page.build_page(lab.loaded_model, run=lab.run_in_queue, options=lab.base_options(), is_in_webui=True)
     return [(blocks, settings.INFOTEXT, "weighted_clip")]
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
 from ...weighting.timed.view import read_standing, standing_texts, timed_view
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES, MAX_VIEWS
-from . import markup, study
+from . import markup, study, webui
 from .chart import comparison_chart, told_of
 from .comparing import Comparison, compare
 from .components import buttons, element_id
@@ -32,6 +32,7 @@ from .export import export
 from .masks import mask_pictures
 from .model import LabError, LabModel, ModelSource
 from .values import EXPLAINED, checked_number, checked_text, explained, whole_number
+from .webui import Given
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
@@ -85,25 +86,36 @@ class Handlers:
         source: Gives the model.
         base: The options that the page has no component for.
         run: Runs what needs the model's weights.
+        is_in_webui: Whether prompts are read as the WebUI does that the page is in.
     """
 
-    def __init__(self, source: ModelSource, base: EncodeOptions, run: Run = run_here) -> None:
+    def __init__(
+        self, source: ModelSource, base: EncodeOptions, run: Run = run_here, *, is_in_webui: bool = False
+    ) -> None:
         self.source = source
         """Gives the model."""
         self._base = base
         self.run = run
         """Runs what needs the model's weights."""
+        self._is_in_webui = is_in_webui
         self._lock = threading.Lock()
 
     def read(self, text: str, *values: Any) -> tuple[str, str, str, Any]:
         """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
+        return self.read_steps(webui.DEFAULT_STEPS, text, *values)
+
+    def read_steps(self, steps: Any, text: str, *values: Any) -> tuple[str, str, str, Any]:
+        """As `read`; with a strip for each text that a WebUI makes of a prompt for so many steps."""
         model, model_line = self._model()
         inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
         note = "" if scheme is None else markup.message(f"{scheme.summary} ({scheme.equals})", is_problem=False)
         others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
         try:
-            strip = markup.strip(view(self._read(model, text, values)), "", inputs)
+            if self._is_in_webui:
+                strip = markup.strips(self._webui_views(model, steps, COUNTERS[0], text, values), "", inputs)
+            else:
+                strip = markup.strip(view(self._read(model, text, values)), "", inputs)
         except EXPLAINED as error:
             strip = markup.strip(None, str(error), inputs)
         return model_line, strip, note, others
@@ -115,10 +127,13 @@ class Handlers:
         if place is None:
             return tuple(shown.values())
         try:
-            if tab == "Tokens":
-                content = _token_table(self._read(self._model()[0], text, values))
-            elif tab == "Masks":
-                shown["chunk"], content = _masks(self._read(self._model()[0], text, values), chunk)
+            if tab in ("Tokens", "Masks"):
+                given = self._given(self._model()[0], text, values)
+                if tab == "Tokens":
+                    content = _token_table(given.read)
+                else:
+                    shown["chunk"], content = _masks(given.read, chunk)
+                content = markup.message(given.note, is_problem=False) + content
             else:
                 shown["converted"], content = self._converted(target, text, values)
         except EXPLAINED as error:
@@ -133,10 +148,12 @@ class Handlers:
             return gr.update()
         inputs = inputs_of(text, values)
         try:
-            options = replace(self.options(text, values), syntax="a1111")
-            count = whole_number("steps", steps, 1, MAX_STEPS)
             if counter not in COUNTERS:
                 raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+            if self._is_in_webui:
+                return markup.strips(self._webui_views(self._model()[0], steps, counter, text, values), "", inputs)
+            options = replace(self.options(text, values), syntax="a1111")
+            count = whole_number("steps", steps, 1, MAX_STEPS)
             prompt = read_timed(text, count, has_comments=options.is_cleaned)
             texts = standing_texts(prompt, count, counter)
             reads = read_standing(prompt, texts[:MAX_VIEWS], self._reader(self._model()[0], options))
@@ -171,13 +188,17 @@ class Handlers:
         found: list[Comparison] = []
         yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
-            model, options = self.source(), self.options(text, values)
-            read = study.read(model, text, options)
-            steps = compare(model, text, options, names, check)
+            model = self.source()
+            given = self._given(model, text, values)
+            steps = compare(model, given.text, given.options, names, check)
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self.run(next, steps))
                 told = f"encoding with {names[len(found)]}" if len(found) < total else ""
-                yield *running, _progress(len(found), total, told), _chart(found, read, text, values)
+                yield (
+                    *running,
+                    _progress(len(found), total, told),
+                    _chart(found, given, self.options(text, values), text, values),
+                )
         except Cancelled:
             pass
         except Exception as error:  # the page is the only place where the user could see it
@@ -195,15 +216,18 @@ class Handlers:
     def export(self, text: str, *values: Any) -> tuple[Any, str]:
         """Encode a prompt into a file: the file, and what is in it."""
         try:
-            model, options = self.source(), self.options(text, values)
+            model = self.source()
+            given = self._given(model, text, values)
+            options = given.options
             with self._lock:  # from Python 3.12 on, those who ask at once would each make one, and all but one would go
                 folder = self._folder.name
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
-            self.run(export, model, text, options, path)
+            self.run(export, model, given.text, options, path)
         except Exception as error:  # the page is the only place where the user could see it
             return None, markup.message(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
+        line = f"{line} {given.note}".rstrip()
         return str(path), markup.message(line, is_problem=False)
 
     @cached_property
@@ -240,6 +264,18 @@ class Handlers:
         """Reads prompts for the model, or as CLIP-L does where there is none."""
         return self._reader(self._model()[0], options)
 
+    def _given(self, model: LabModel | None, text: str, values: Sequence[Any]) -> Given:
+        options = self.options(text, values)
+        if self._is_in_webui:
+            return webui.first_of(webui.texts_of(text, options, partial(self._reader, model)), options)
+        return Given(text, options, self._reader(model, options)(text))
+
+    def _webui_views(
+        self, model: LabModel | None, steps: object, counter: Any, text: str, values: Sequence[Any]
+    ) -> Sequence[dict[str, Any]]:
+        options = self.options(text, values)
+        return webui.views_of(webui.texts_of(text, options, partial(self._reader, model), steps, counter))
+
     def _reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         if model is None:
             return lambda text: read_prompt(text, options, default_tokenizer())
@@ -249,8 +285,9 @@ class Handlers:
         options = self.options(text, values)
         is_cleaned = options.cleaning == "as Forge"
         converted = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
-        if converted.issues:
-            return converted.text, markup.problems([issue.line for issue in converted.issues])
+        lines = [issue.line for issue in converted.issues]
+        if lines:
+            return converted.text, markup.problems([webui.told(line) if self._is_in_webui else line for line in lines])
         told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
         return converted.text, markup.message(told, is_problem=False)
 
@@ -294,8 +331,9 @@ def _progress(done: int, total: int, told: str) -> str:
     return markup.progress(done / total, f"{done} of {total} schemes: {told}")
 
 
-def _chart(found: Sequence[Comparison], read: ReadPrompt, text: str, values: Sequence[Any]) -> str:
+def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, text: str, values: Sequence[Any]) -> str:
     """What schemes do to the rows of a prompt, as a chart for each of its first chunks and a table."""
+    read = given.read
     count = len(read.chunks)
     charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]
     notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
@@ -304,6 +342,11 @@ def _chart(found: Sequence[Comparison], read: ReadPrompt, text: str, values: Seq
     columns += [("Notes", notes)] if any(notes) else []
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
-    shown = told_of(text, read.options) + "".join(charts) + markup.table(header, zip(*cells, strict=True), left)
+    shown = (
+        told_of(text, options)
+        + markup.message(given.note, is_problem=False)
+        + "".join(charts)
+        + markup.table(header, zip(*cells, strict=True), left)
+    )
     shared = {element_id(name): str(value) for name, value in zip(OPTIONS, values, strict=True) if name != "scheme"}
     return markup.kept(shown, {PROMPT_ID: text, **shared, BIND_STRENGTH_ID: f"{values[_STRENGTH]:g}"})

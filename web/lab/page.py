@@ -63,6 +63,7 @@ def build_page(
     image_tokens: TokenLab | None = None,
     text_to_image: TextToImageLab | None = None,
     is_alone: bool = False,
+    is_in_webui: bool = False,
     shelf: Shelf | None = None,
 ) -> gr.Blocks:
     """Build the page.
@@ -77,15 +78,18 @@ def build_page(
         text_to_image: The same for the tab that draws images of a caption.
         is_alone: Whether it is a page of our own, by gradio 6: the browser then keeps prompt and options for the next
             time, and there is a tab that needs our own encoder.
+        is_in_webui: Whether the page is a WebUI's tab: prompts are read as the WebUI reads them, and can come from its
+            prompt boxes and go there.
         shelf: What weights are chosen from, for a page of our own; with the tab that ranks pictures.
 
     Returns:
         The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
     """
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
-    handlers = Handlers(source, base, run)
+    handlers = Handlers(source, base, run, is_in_webui=is_in_webui)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        parts = _Page(handlers, prompt, base, image_tokens, text_to_image, is_alone=is_alone, shelf=shelf)
+        drawn = (image_tokens, text_to_image)
+        parts = _Page(handlers, prompt, base, *drawn, is_alone=is_alone, is_in_webui=is_in_webui, shelf=shelf)
         live(page.load, parts.reading)  # the model may be another one by then
         if is_alone:
             kept = {"prompt": parts.prompt, **parts.options, "schemes": parts.schemes, "target": parts.target}
@@ -105,9 +109,11 @@ class _Page:
         text_to_image: TextToImageLab | None,
         *,
         is_alone: bool = False,
+        is_in_webui: bool = False,
         shelf: Shelf | None = None,
     ) -> None:
         self.handlers = handlers
+        self.is_in_webui = is_in_webui
         values = [getattr(base, name) for name in OPTIONS]
         model, strip, note, _ = handlers.read(prompt, *values)
         table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
@@ -117,6 +123,8 @@ class _Page:
         self.prompt = gr.Textbox(
             value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
         )
+        if is_in_webui:
+            self._exchange()
         self.strip = html("strip", "Tokens of the prompt", strip)
         self.options = self._options(base, note)
         if is_alone:
@@ -152,6 +160,13 @@ class _Page:
                 with gr.Tab(DRAWING_TAB, elem_id=element_id("tab_drawing")):
                     text_to_image_tab(text_to_image)
         self._connect()
+
+    def _exchange(self) -> None:
+        """Buttons that ``javascript/weighted_clip_prompts.mjs`` acts on: it fetches a prompt or sends it."""
+        with gr.Row(elem_id=element_id("exchange")):
+            for way, label in (("from", "From"), ("to", "Send to")):
+                for tab in ("txt2img", "img2img"):
+                    gr.Button(f"{label} {tab}", elem_id=element_id(f"{way}_{tab}"), size="sm")
 
     def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
         """A component for each of `OPTIONS`."""
@@ -253,8 +268,8 @@ class _Page:
     def _connect(self) -> None:
         handlers, options = self.handlers, list(self.options.values())
         self.reading = reading = {
-            "fn": handlers.read,
-            "inputs": [self.prompt, *options],
+            "fn": handlers.read_steps if self.is_in_webui else handlers.read,
+            "inputs": [*([self.steps] if self.is_in_webui else []), self.prompt, *options],
             "outputs": [self.model, self.strip, self.note, self.options["from_phrases"]],
         }
         asked = [self.chunk, self.target, self.prompt, *options]
@@ -276,6 +291,8 @@ class _Page:
         live(self.refresh.click, details)
         for event in (self.steps.change, self.counter.change, self.refresh.click):
             live(event, schedule)
+        if self.is_in_webui:
+            live(self.steps.change, reading)
         for name, tab in self.tabs:
             live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
 

@@ -43,7 +43,7 @@ const STYLE = `
 .wcr-text { overflow: clip; overflow-clip-margin: 4px; text-overflow: ellipsis; white-space: pre; unicode-bidi: isolate; }
 .wcr-note { margin-inline-start: 4px; font-size: 10px; line-height: 1; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .wcr-embedding { border-style: dashed; border-color: currentColor; font-style: italic; }
-.wcr-tag { border: 1px dotted var(--wcr-muted); color: var(--wcr-muted); background: transparent; }
+.wcr-tag { box-shadow: inset 0 0 0 1px var(--wcr-line); color: var(--wcr-muted); }
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
 .wcr-hidden { border-color: var(--wcr-line); }
 .wcr-problem-here { cursor: help; }

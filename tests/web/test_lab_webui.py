@@ -1,0 +1,111 @@
+"""The lab as a WebUI's tab: prompts are read as the WebUI reads them, and nothing speaks of nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.web.lab.native import Settings, random_model
+from weighted_clip.weighting.encode import EncodeOptions
+
+pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+
+import gradio as gr
+from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.webui import TAGS_ACT
+
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
+BASE = EncodeOptions(syntax="a1111", scheme="a1111")
+PROMPT = "a (red:1.4) [cat:dog:0.5] <lora:ink:0.8> AND sky:0.5 # blue"
+FIRST = "a (red:1.4) cat"
+
+
+@pytest.fixture(scope="module")
+def handlers() -> Handlers:
+    model = random_model(Settings(), config=CONFIG)
+    return Handlers(lambda: model, BASE, is_in_webui=True)
+
+
+def values(**changes: Any) -> list[Any]:
+    return [changes.get(name, getattr(BASE, name)) for name in OPTIONS]
+
+
+def views(markup: str) -> list[dict[str, Any]]:
+    found = re.search("data-strip='(.*?)'", markup)
+    assert found
+    return json.loads(unescape(found[1]))["views"]
+
+
+def chips(view: dict[str, Any]) -> list[str]:
+    return [chip["text"] for chunk in view["chunks"] for chip in chunk["chips"]]
+
+
+def test_the_strip_has_each_text_that_the_webui_makes_of_a_prompt(handlers: Handlers) -> None:
+    shown = views(handlers.read_steps(10, PROMPT, *values())[1])
+    assert [chips(view) for view in shown] == [["a", "red", "cat", "<lora:ink:0.8>"], ["a", "red", "dog"], ["sky"]]
+    assert [view["steps"] for view in shown] == [[[1, 6]], [[7, 10]], [[1, 10]]]
+    assert [view["weight"] for view in shown] == [1.0, 1.0, 0.5]
+    assert [issue["code"] for view in shown for issue in view["issues"]] == ["comment"]
+    assert shown[0]["notes"] == [TAGS_ACT]
+    assert "notes" not in views(handlers.read("a cat", *values())[1])[0]
+
+
+def test_other_syntaxes_are_read_of_what_the_webui_leaves(handlers: Handlers) -> None:
+    first, second = views(handlers.read("[cat:dog:0.5] (red)++ <lora:ink:1>", *values(syntax="compel"))[1])
+    assert chips(first) == ["cat", "red", "<lora:ink:1>"]
+    assert chips(second) == ["dog", "red"]
+
+
+def test_the_schedule_has_the_same(handlers: Handlers) -> None:
+    for counter, last in (("as the WebUI counts", 11), ("as written", 10)):
+        shown = views(handlers.schedule("Schedule", 20, counter, PROMPT, *values()))
+        assert shown[0]["steps"] == [[1, last]]
+        assert not any("node" in issue["message"] for view in shown for issue in view["issues"])
+
+
+def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
+    tokens = handlers.details("Tokens", 1, "compel", PROMPT, *values())[0]
+    assert f"Of 3 texts that the WebUI makes of this prompt this is the first: “{FIRST}" in unescape(tokens)
+    assert re.findall("<td>(a|red|cat|dog|sky|lora)</td>", tokens) == ["a", "red", "cat"]
+    assert "Of 3 texts" not in handlers.details("Tokens", 1, "compel", "a cat", *values())[0]
+    *_, drawn, (*_, told, _) = handlers.compare({}, ["comfy"], PROMPT, *values())
+    assert "done" in told
+    assert "this is the first" in unescape(drawn[-1])
+    assert json.loads(unescape(re.search("weighted-clip-of='(.*?)'", drawn[-1])[1]))["weighted_clip_prompt"] == PROMPT
+    file, line = handlers.export(PROMPT, *values())
+    assert "this is the first" in unescape(line)
+    with safe_open(file, framework="pt") as written:
+        assert written.metadata()["prompt"] == FIRST
+
+
+def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
+    said = [
+        *handlers.read(PROMPT, *values()),
+        *handlers.details("Convert", 1, "compel", PROMPT, *values()),
+        *handlers.details("Convert", 1, "comfy", PROMPT, *values()),
+        *handlers.details("Masks", 1, "compel", PROMPT, *values()),
+        handlers.schedule("Schedule", 20, "as written", PROMPT, *values()),
+    ]
+    assert not [one for one in said if re.search(r"\bnodes?\b", str(one))]
+    assert "The tab Schedule shows how" in unescape(str(said))
+
+
+def test_what_cannot_be_read_is_told(handlers: Handlers) -> None:
+    assert "steps must be" in unescape(handlers.read_steps(0, "a cat", *values())[1])
+    assert "too many" in unescape(handlers.read_steps(10_000, "[a|b]" * 2000, *values())[1])
+
+
+@pytest.mark.parametrize("is_in_webui", [True, False])
+def test_only_a_tab_has_ways_to_and_from_the_hosts_boxes(*, is_in_webui: bool) -> None:
+    model = random_model(Settings(), config=CONFIG)
+    page = build_page(lambda: model, is_in_webui=is_in_webui)
+    labels = [block.value for block in page.blocks.values() if isinstance(block, gr.Button)]
+    ways = ["From txt2img", "From img2img", "Send to txt2img", "Send to img2img"]
+    assert [one for one in labels if one in ways] == (ways if is_in_webui else [])

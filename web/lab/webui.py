@@ -1,0 +1,93 @@
+"""The page's prompt as the WebUI reads it that the page is in: each of its texts, and which of them is encoded here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.prompt import shortened
+from ...weighting.syntax.a1111 import TIMED_READER
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
+from ...weighting.timed.view import TimedRead
+from ...weighting.timed.webui import read_as_webui, webui_view
+from .values import whole_number
+
+DEFAULT_STEPS = 20
+"""Sampling steps where none are given."""
+
+TAGS_ACT = "tags act in txt2img and img2img, not here"
+_SHOWN = "The tab Schedule shows how"
+
+
+class Given(NamedTuple):
+    """The page's prompt as far as it is encoded."""
+
+    text: str
+    """What is encoded; in a WebUI the first text that it makes of the prompt, without comments and tags."""
+    options: EncodeOptions
+    """How that is read."""
+    read: ReadPrompt
+    """What was read, in places of the whole prompt."""
+    note: str = ""
+    """Which text of the prompt it is, where there are several."""
+
+
+class Texts(NamedTuple):
+    """The texts that the WebUI makes of a prompt."""
+
+    reads: list[TimedRead]
+    """What was read of the first ones; at least one."""
+    num_more: int
+    """How many more there are."""
+
+
+def texts_of(
+    text: str,
+    options: EncodeOptions,
+    reader: Callable[[EncodeOptions], Callable[[str], ReadPrompt]],
+    steps: object = DEFAULT_STEPS,
+    counter: Counter = COUNTERS[0],
+) -> Texts:
+    """Read the texts that the WebUI makes of a prompt.
+
+    Args:
+        text: The prompt.
+        options: As chosen on the page.
+        reader: From options to what reads a text by them.
+        steps: Sampling steps.
+        counter: How they are counted.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    count = whole_number("steps", steps, 1, MAX_STEPS)
+    has_comments = options.cleaning == "as Forge"
+    reads, others = read_as_webui(text, count, reader(_left(options)), has_comments=has_comments, counter=counter)
+    return Texts(reads, len(others))
+
+
+def first_of(texts: Texts, options: EncodeOptions) -> Given:
+    """The text that is encoded here."""
+    first, count = texts.reads[0], len(texts.reads) + texts.num_more
+    note = f"Of {count} texts that the WebUI makes of this prompt this is the first: “{shortened(first.text)}”."
+    return Given(first.text, _left(options), first.read, note if count > 1 else "")
+
+
+def views_of(texts: Texts) -> Sequence[dict[str, Any]]:
+    """A view of each text."""
+    views = [webui_view(one) for one in texts.reads]
+    views[-1]["num_more"] = texts.num_more
+    has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
+    return [{**one, "notes": [TAGS_ACT]} for one in views] if has_tags else views
+
+
+def told(line: str) -> str:
+    """A problem in the words of a WebUI."""
+    return line.replace(TIMED_READER, _SHOWN)
+
+
+def _left(options: EncodeOptions) -> EncodeOptions:
+    """How a text is read of which the WebUI has taken comments and tags."""
+    return replace(options, cleaning="none", has_tags=False)
