@@ -53,7 +53,7 @@ class Settings:
         names = [field.name for field in fields(cls)]
         if len(values) > len(names):
             raise ValueError(f"{INFOTEXT} takes {len(names)} values ({', '.join(names)}), got {len(values)}")
-        given = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
+        given: list[Any] = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
         return cls(*given)
 
     def options(self) -> EncodeOptions:
