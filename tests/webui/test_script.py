@@ -165,6 +165,7 @@ def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]
 
     def shown(**changed: Any) -> tuple[str, list[bool]]:
         values = {control: changed.get(control.label, control.value) for control in dependency.inputs}
+        assert dependency.fn
         note, *updates = dependency.fn(*values.values())
         return note, [update["visible"] for update in updates]
 

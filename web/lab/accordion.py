@@ -153,7 +153,7 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
 
     def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
         changed = [
-            control.label if isinstance(control, gr.Textbox) else f"{control.label} {value}"
+            str(control.label) if isinstance(control, gr.Textbox) else f"{control.label} {value}"
             for control, value, default in zip(folded.values(), values, defaults, strict=True)
             if value != default
         ]
