@@ -168,3 +168,10 @@ def test_a_narrower_node_takes_the_room_from_the_box(page: RulerPage) -> None:
     after = settled(page)
     assert after["ruler"] > before["ruler"]
     assert after["node"] == 600
+
+
+def test_a_node_with_the_id_of_the_one_before_shows_enough_text(page: RulerPage) -> None:
+    """Nodes 2.0 shows the boxes of the other one for a few frames."""
+    for node_id in ("WeightedCLIPTextEncode", "WeightedCLIPBindPhrases", "WeightedCLIPInspect"):
+        add(page, node_id)
+        assert min(settled(page)["texts"]) >= TEXT_HEIGHT, node_id

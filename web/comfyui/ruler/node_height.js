@@ -15,6 +15,8 @@ const LEAST_BOX = 50;
 const APART = "weighted_clip_height_without_ruler";
 /** Frames in which Nodes 2.0 has drawn a new node. */
 const MAX_FRAMES = 60;
+/** Frames in which it may still show the boxes of a node that had the same id before. */
+const STALE_FRAMES = 4;
 
 /** Makes a node as high as its ruler needs it, and its boxes of text high enough when it is new. */
 export class NodeHeight {
@@ -63,7 +65,7 @@ export class NodeHeight {
     if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
     const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
     const lacks = boxes.filter((box) => box.clientHeight).map(lackOf);
-    if (!lacks.length) {
+    if (frame < STALE_FRAMES || !lacks.length) {
       requestAnimationFrame(() => this.added(frame + 1));
       return;
     }
