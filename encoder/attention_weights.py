@@ -1,7 +1,7 @@
-"""The attention weights of one layer of the text tower, to be looked at.
+"""Attention weights of one layer of the text tower, for display.
 
-No pass that encodes goes through here: PyTorch's fused attention never gives the weights. This is a pass of its own, in
-which queries, keys, softmax and the sum of values are worked out one after another, up to the layer that is asked for.
+Encoding does not use this module: PyTorch's fused attention does not return the weights. This is a separate pass that
+computes queries, keys, softmax and the sum of values step by step, up to the requested layer.
 
 Source: docs/lecture.md Definition 5.5, equations 35 to 37; transformers' ``output_attentions`` with
 ``attn_implementation="eager"``, to which the weights are equal within 1e-6.
@@ -22,7 +22,7 @@ from .text_model import TextModel, Vectors, check_ids
 
 
 def allowed_keys(batch: int, length: int, mask: Tensor | None, *, is_causal: bool) -> Tensor:
-    """Which positions each position may attend: the caller's mask and causality together.
+    """Positions each position may attend to: the caller's mask combined with causality.
 
     Args:
         batch: Number of chunks.
@@ -55,7 +55,7 @@ def attention_weights(
     vectors: Vectors | None = None,
     is_causal: bool = True,
 ) -> Tensor:
-    """What share of its attention each position gives to each, in one layer.
+    """Share of attention that each position gives to each other, in one layer.
 
     Args:
         model: The tower.
@@ -66,12 +66,12 @@ def attention_weights(
         is_causal: As in `TextModel.forward`.
 
     Returns:
-        ``[batch, heads, positions, positions]``, query by key, float32 (float64 for a float64 model): rows add up to 1,
-        and what a position may not attend has 0.
+        ``[batch, heads, positions, positions]``, query by key, float32 (float64 for a float64 model): rows sum to 1,
+        with 0 for masked positions.
 
     Raises:
         MaskError: If the mask does not fit or hides BOS.
-        ValueError: If there is no such layer, or as `TextModel.forward` does.
+        ValueError: If there is no such layer, or as in `TextModel.forward`.
 
     >>> from .config import TextConfig
     >>> from .files.checkpoint import seeded_text_model
@@ -97,7 +97,7 @@ def attention_weights(
 
 
 def _attended(block: Block, hidden: Tensor, allowed: Tensor, rotate: Rotation | None) -> tuple[Tensor, Tensor]:
-    """A layer's weights ``[b, h, s, s]``, and the values ``[b, h, s, e]`` that they are for (equations 35 to 37)."""
+    """A layer's weights ``[b, h, s, s]``, and their values ``[b, h, s, e]`` (equations 35 to 37)."""
     attention, normed = block.self_attn, block.layer_norm1(hidden)
     q, k, v = (
         project(normed).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]

@@ -1,4 +1,4 @@
-"""The controls of the WebUI's script, in txt2img and img2img."""
+"""Controls of the WebUI's script, in txt2img and img2img."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEME_NAMES = {
     "negpip": "below 0 takes a word away",
     "negpip_apart": "below 0 as the extension NegPiP",
 }
-"""What people call each scheme: stands behind its name in the menu."""
+"""Descriptions of schemes, shown after their names in the menu."""
 
 _NAMES: dict[str, Mapping[str, str]] = {
     "scheme": SCHEME_NAMES,
@@ -51,7 +51,7 @@ _ADVICE = {
     "a1111": "The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
     "masked_blend": "Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
 }
-"""What else there is to say of a scheme."""
+"""Further notes on schemes."""
 _MENUS = {
     "scheme": ("Scheme", list(SCHEMES), "What a weight does"),
     "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first"),
@@ -64,18 +64,18 @@ _MENUS = {
 """Label, choices and help of each menu, by the name of the setting."""
 
 _DEFAULTS = {"syntax": "a1111"}
-"""Of menus whose first choice is not where they begin."""
+"""Defaults of menus that do not start with their first choice."""
 _ONLY_WITH = {"masked_blend": ("law", "mask_method"), "repeat": ("finest_step",)}
-"""Menus that only one scheme reads."""
+"""Menus used by only one scheme."""
 _ORDER = (
     *("scheme", "normalization", "law", "mask_method", "padding", "syntax", "finest_step"),
     *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
 )
-"""The settings in the order of the API."""
+"""Settings in the order of the API."""
 
 
 class _Name(str):
-    """A choice as it is shown. A WebUI looks there whether a saved default, which is a value, can still be chosen."""
+    """A choice as displayed. A WebUI looks among these for saved defaults, which are values."""
 
     __slots__ = ("value",)
     value: str
@@ -89,12 +89,12 @@ class _Name(str):
 def build_accordion(
     title: str, elem_id: Callable[[str], str], scheme: str, input_accordion: Any = None
 ) -> dict[str, Any]:
-    """Make the controls in the current Blocks.
+    """Build the controls in the current Blocks.
 
     Args:
-        title: What stands on the accordion.
-        elem_id: Gives each control's id in the page.
-        scheme: The scheme with which the page begins.
+        title: Title of the accordion.
+        elem_id: Function that returns each control's id in the page.
+        scheme: Initial scheme of the page.
         input_accordion: The host's accordion with a switch in its title, if it has one.
 
     Returns:
@@ -133,7 +133,7 @@ def _menu(name: str, elem_id: Callable[[str], str], value: str | None = None) ->
 
 
 def _named(menu: str, choices: Sequence[str]) -> Any:
-    """The choices with what people call them, where gradio can show another text than the value (from 4 on)."""
+    """Choices with their descriptions, if gradio can display another text than the value (from 4 on)."""
     if menu not in _NAMES or int(gr.__version__.partition(".")[0]) < 4:
         return list(choices)
     return [(_name_of(choice, _NAMES[menu][choice]), choice) for choice in choices]
@@ -146,7 +146,7 @@ def _name_of(value: str, called: str) -> _Name:
 
 
 def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> None:
-    """Let what stands below the scheme follow the menus, and what a WebUI has kept as its user's defaults."""
+    """Update the controls below the scheme when menus change, and for defaults that a WebUI has saved for its user."""
     seen = {"scheme", *(name for names in _ONLY_WITH.values() for name in names)}
     folded = {name: control for name, control in controls.items() if name not in seen}
     defaults = [control.value for control in folded.values()]
@@ -166,7 +166,7 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
 
 
 def _note(scheme: str, changed: Sequence[str] = ()) -> str:
-    """What a scheme does, and which of the controls that are folded away are not at their defaults."""
+    """Effect of a scheme, and the folded controls that are not at their defaults."""
     about = SCHEMES.get(scheme)
     lines = "" if about is None else markup.message(f"{about.summary} ({about.equals})", is_problem=False)
     lines += markup.message(_ADVICE.get(scheme, ""), is_problem=False)
@@ -176,7 +176,7 @@ def _note(scheme: str, changed: Sequence[str] = ()) -> str:
 
 
 def _binding(elem_id: Callable[[str], str]) -> dict[str, Any]:
-    """The controls of phrases that are kept apart."""
+    """Controls of bound phrases."""
 
     def menu(name: str, choices: Sequence[str], label: str, info: str) -> Any:
         return gr.Dropdown(list(choices), value=choices[0], label=label, info=info, elem_id=elem_id(name))

@@ -89,7 +89,7 @@ class AttentionHandlers:
         inputs = inputs_of(text, options)
         try:
             parts, shown = self._shown(Choice(*map(_number, numbers)), text, options)
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return *(gr.update(),) * 5, markup.current(markup.message(explained(error)), inputs)
         return *parts, markup.current(shown, inputs)
 

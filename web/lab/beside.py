@@ -68,7 +68,7 @@ class BesideHandlers:
             model, options = self._handlers.source(), self._handlers.options(text, values)
             self._handlers.options(other, values)
             found = self._handlers.run(pooled_cosines, model, text, other, options)
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)

@@ -1,7 +1,7 @@
-"""What the lab's page does when something on it changes: values of its components in, new values out.
+"""Event handlers of the lab's page: values of its components in, new values out.
 
-Reading needs no weights and is done while the user types. Encoding goes through ``run``, by which a WebUI keeps it
-apart from image generation. Whatever goes wrong comes back as text for the page.
+Reading needs no weights and is done while the user types. Encoding goes through ``run``, by which a WebUI separates it
+from image generation. All errors are returned as text for the page.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ OPTIONS = (
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
     *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
 )
-"""Fields of `EncodeOptions` that the page has a component for, in the order in which handlers take them."""
+"""Fields of `EncodeOptions` with a component on the page, in the order in which handlers take them."""
 
 TABS = ("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule")
-"""The parts of the page below the prompt."""
+"""Parts of the page below the prompt."""
 
 DETAILS = ("tokens", "chunk", "masks", "converted", "problems")
-"""What the tabs hold: token table; the chunk that is shown, its masks; converted prompt, what was lost."""
+"""Contents of the tabs: token table; the chunk shown, its masks; converted prompt, losses."""
 
 MAX_ROWS = 1000
-"""Of more tokens than this the table leaves out the rest."""
+"""Maximum number of rows in the token table."""
 
 MAX_POSITIONS = 77
-"""Of a mask."""
+"""Maximum number of positions in a mask."""
 
 MAX_CHARTS = 4
-"""Of more chunks than this only the first are drawn in a comparison."""
+"""Maximum number of chunks drawn in a comparison."""
 
 PROMPT_ID = "weighted_clip_prompt"
 HIDE_ID = "weighted_clip_hide"
@@ -67,26 +67,26 @@ BIND_STRENGTH_ID = "weighted_clip_bind_strength"
 _STRENGTH = OPTIONS.index("bind_strength")
 
 Run = Callable[..., Any]
-"""Calls a function with arguments, and gives what it returns."""
+"""Function that calls a function with arguments and returns its result."""
 
 
 def run_here(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The `Run` of a page that has the model for itself."""
+    """`Run` of a page that has the model to itself."""
     return function(*arguments)
 
 
 class Cancelled(Exception):
-    """Ends a comparison whose user has pressed Cancel."""
+    """Raised to end a comparison whose user has pressed Cancel."""
 
 
 class Handlers:
-    """The handlers of one page.
+    """Handlers of one page.
 
     Args:
-        source: Gives the model.
-        base: The options that the page has no component for.
-        run: Runs what needs the model's weights.
-        is_in_webui: Whether prompts are read as the WebUI does that the page is in.
+        source: Function that returns the model.
+        base: Options without a component on the page.
+        run: Runs functions that need the model's weights.
+        is_in_webui: Whether to read prompts as the WebUI that the page is in.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Handlers:
         self._lock = threading.Lock()
 
     def read(self, text: str, *values: Any) -> tuple[str, str, str, Any]:
-        """Model line, token strip, what the scheme does, and whether the box for other phrases is to be seen."""
+        """Model line, token strip, effect of the scheme, and visibility of the box for other phrases."""
         return self.read_steps(webui.DEFAULT_STEPS, text, *values)
 
     def read_steps(self, steps: Any, text: str, *values: Any) -> tuple[str, str, str, Any]:
-        """As `read`; with a strip for each text that a WebUI makes of a prompt for so many steps."""
+        """As `read`, with a strip for each text that a WebUI makes of a prompt for this number of steps."""
         model, model_line = self._model()
         inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
@@ -121,7 +121,7 @@ class Handlers:
         return model_line, strip, note, others
 
     def details(self, tab: str, chunk: float | None, target: str, text: str, *values: Any) -> tuple[Any, ...]:
-        """What is in the open tab, in the order of `DETAILS`; all else stays as it is."""
+        """Content of the open tab, in the order of `DETAILS`; all others remain unchanged."""
         shown: dict[str, Any] = dict.fromkeys(DETAILS, gr.update())
         place = {"Tokens": "tokens", "Masks": "masks", "Convert": "problems"}.get(str(tab))
         if place is None:
@@ -143,7 +143,7 @@ class Handlers:
         return tuple(shown.values())
 
     def schedule(self, tab: str, steps: float, counter: str, text: str, *values: Any) -> Any:
-        """Each text that a prompt in A1111's syntax has at some step, with its steps, if that tab is open."""
+        """All texts of a prompt in A1111's syntax over the steps, if that tab is open."""
         if tab != "Schedule":
             return gr.update()
         inputs = inputs_of(text, values)
@@ -169,11 +169,11 @@ class Handlers:
         """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job.
 
         Yields:
-            After each scheme: state of the buttons Compare and Cancel, how far it is, the comparison so far.
+            After each scheme: states of the buttons Compare and Cancel, progress, the comparison so far.
         """
         job["is_cancelled"] = False
         running, ended = buttons(is_running=True), buttons(is_running=False)
-        wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # whatever a request holds
+        wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # a request may hold anything
         names = [name for name in SCHEMES if name in wanted]
         if not names:
             no_such = f"There is no such scheme; allowed: {', '.join(SCHEMES)}"
@@ -201,7 +201,7 @@ class Handlers:
                 )
         except Cancelled:
             pass
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             yield *ended, markup.message(explained(error)), gr.update()
             return
         told = "done" if len(found) == total else "cancelled"
@@ -214,16 +214,16 @@ class Handlers:
         return gr.update(interactive=False), line
 
     def export(self, text: str, *values: Any) -> tuple[Any, str]:
-        """Encode a prompt into a file: the file, and what is in it."""
+        """Encode a prompt into a file: the file, and its contents."""
         try:
             model = self.source()
             given = self._given(model, text, values)
             options = given.options
-            with self._lock:  # from Python 3.12 on, those who ask at once would each make one, and all but one would go
+            with self._lock:  # since Python 3.12 concurrent calls would each create one
                 folder = self._folder.name
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
             self.run(export, model, given.text, options, path)
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return None, markup.message(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
@@ -232,11 +232,11 @@ class Handlers:
 
     @cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
-        """Where files are written that gradio then copies; it goes with the program."""
+        """Folder for files that gradio then copies; it is removed when the program ends."""
         return tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
 
     def _model(self) -> tuple[LabModel | None, str]:
-        """The model, or None, and the line that says so."""
+        """The model, or None, and a line about it."""
         try:
             model = self.source()
         except EXPLAINED as error:
@@ -245,7 +245,7 @@ class Handlers:
         return model, markup.model_line(model.title, model.warning)
 
     def options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
-        """The options, once the texts are known to be something that can be read."""
+        """Options, after checking that the texts can be read."""
         choices: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
         for name, value in (("prompt", text), *choices.items()):
             if name == "bind_strength":
@@ -293,7 +293,7 @@ class Handlers:
 
 
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
-    """The texts, by the id of their box."""
+    """Texts by the id of their box."""
     given = dict(zip(OPTIONS, values, strict=True))
     boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind", BIND_WORDS_ID: "bind_words"}
     return {PROMPT_ID: text, **{box: given[name] for box, name in boxes.items()}}
@@ -318,21 +318,21 @@ def _cell(value: str | int | float) -> str:
 
 
 def _masks(read: ReadPrompt, chunk: float | None) -> tuple[Any, str]:
-    """What is to be known where a chunk is chosen, and the masks of the one that is."""
+    """Information for choosing a chunk, and the masks of the chosen one."""
     count = len(read.chunks)
-    # a number of the page's box, or whatever else a request holds; NaN compares as false
+    # a number from the page's box, or anything else in a request; NaN compares as false
     number = int(min(count, chunk)) if isinstance(chunk, (int, float)) and chunk >= 1 else 1
     pictures = mask_pictures(read, MAX_POSITIONS, number - 1)
     return gr.update(label=f"Chunk, 1 to {count}", visible=count > 1), markup.figures(pictures)
 
 
 def _progress(done: int, total: int, told: str) -> str:
-    """How far a comparison has come."""
+    """Progress of a comparison."""
     return markup.progress(done / total, f"{done} of {total} schemes: {told}")
 
 
 def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, text: str, values: Sequence[Any]) -> str:
-    """What schemes do to the rows of a prompt, as a chart for each of its first chunks and a table."""
+    """Effects of schemes on the rows of a prompt: a chart for each of its first chunks, and a table."""
     read = given.read
     count = len(read.chunks)
     charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]

@@ -1,7 +1,7 @@
-"""What the stand-alone lab keeps for the next time the page is opened: the prompt and all that is chosen.
+"""State that the stand-alone lab keeps for the next visit: the prompt and all choices.
 
-It stays in the browser: in its storage, and behind the ``#`` of the page's address, which is sent to no server.
-``scripts/keeping.js`` does it. A WebUI's page keeps its own things there: this is for the stand-alone lab alone.
+It stays in the browser: in its storage, and after the ``#`` in the page's address, which is sent to no server.
+``scripts/keeping.js`` handles it. A WebUI's page keeps its own state there: this is only for the stand-alone lab.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import gradio as gr
 
 
 def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> None:
-    """Let a page begin with the values that it had last, or that its address has.
+    """Let a page start with its last values, or with those in its address.
 
     Args:
-        page: The page, which is open.
-        parts: The components by the name of what they hold.
+        page: The page, opened as a context.
+        parts: Components by the name of their content.
         link: The button that copies the address.
-        told: Where it is said that it was copied.
+        told: Component for the message that it was copied.
     """
     fields = json.dumps([(name, _allowed(part)) for name, part in parts.items()])
     values = list(parts.values())
@@ -35,7 +35,7 @@ def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> Non
 
 
 def _allowed(part: Any) -> Any:
-    """What a component can hold, as the script has it."""
+    """Values a component can hold, in the script's form."""
     if isinstance(part, gr.Slider):
         return {"from": part.minimum, "to": part.maximum, "step": part.step}
     if isinstance(part, gr.Textbox):

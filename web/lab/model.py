@@ -37,7 +37,7 @@ class LabModel(Protocol):
 
         Args:
             text: The prompt.
-            options: How to read and weight it.
+            options: Options for reading and weighting it.
             check: Called before each call of an encoder. An exception it raises ends the work.
 
         Returns:

@@ -1,7 +1,7 @@
 """Our own encoder as the lab's model: from a file, from a host's folder of models, from Hugging Face, or random.
 
-Only a file's header is read at first, which tells its towers and their sizes and so all that reading a prompt takes.
-The weights are loaded when something is encoded for the first time.
+At first only a file's header is read, which gives its towers and their sizes, enough for reading prompts. The weights
+are loaded when something is encoded for the first time.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ RANDOM_WARNING = (
     "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
     "mean nothing. Give real ones with --weights FILE.safetensors"
 )
-"""What is said wherever there are no real weights."""
+"""Warning shown wherever there are no real weights."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is loaded."""
+    """Settings for loading a model."""
 
     embeddings: tuple[Path, ...] = ()
     """Folders of textual inversions."""
     clip_skip: int = 1
-    """1 = last layer; families that never read it take their own."""
+    """1 = last layer; families that never use it take their own."""
     dtype: torch.dtype = torch.float32
-    """Of the weights and the arithmetic."""
+    """Type of the weights and of the computation."""
     device: str = "cpu"
     """``cpu`` or ``cuda``."""
 
@@ -63,7 +63,7 @@ class NativeLabModel:
         warning: str = "",
         path: Path | None = None,
     ) -> None:
-        """Take what is known of its towers without loading them: ``load`` does that, on the device of the settings.
+        """Describe the towers without loading them: ``load`` loads them, onto the device of the settings.
 
         ``path`` is the file, where pictures are to be compared with texts by its other half.
 
@@ -84,11 +84,11 @@ class NativeLabModel:
         self._readers = native_readers(configs, in_folders(settings.embeddings))
 
     def readers(self) -> Mapping[str, Reader]:
-        """What reads prompts for each text tower, by name."""
+        """Prompt readers for each text tower, by name."""
         return self._readers
 
     def encode(self, text: str, options: EncodeOptions, check: Check | None = None) -> Mapping[str, EncodedPrompt]:
-        """As in `LabModel`; the first call loads the weights, and raises `LabError` if they cannot be loaded."""
+        """Same as in `LabModel`; the first call loads the weights, and raises `LabError` if that fails."""
         return Encoders(self._readers, self._loaded()).prepare([text], options).run(check)[0].prompts
 
     def sizes(self) -> Mapping[str, TextConfig]:
@@ -140,14 +140,14 @@ class NativeLabModel:
 
 
 def file_model(path: Path, settings: Settings) -> NativeLabModel:
-    """The text encoders of a safetensors file.
+    """Text encoders of a safetensors file.
 
     Args:
         path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
-        settings: How to load them.
+        settings: Settings for loading.
 
     Raises:
-        CheckpointError: If the file is missing or holds no text encoder.
+        CheckpointError: If the file is missing or has no text encoder.
         ValueError: If the clip skip is out of range.
     """
     with open_tensor_file(path) as file:
@@ -164,12 +164,12 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
 
 
 def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
-    """CLIP-L with seeded random weights, and the warning that they mean nothing.
+    """CLIP-L with seeded random weights, and the warning that they are meaningless.
 
     Args:
-        settings: How to load it.
+        settings: Settings for loading.
         config: Sizes.
-        seed: Of the weights.
+        seed: Seed of the weights.
 
     Raises:
         ValueError: If the clip skip is out of range.

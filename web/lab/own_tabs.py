@@ -58,7 +58,7 @@ class WeightsPart:
         try:
             act()
             told = markup.message(f"Weights: {self._shelf.source().title}", is_problem=False)
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             told = markup.message(explained(error))
         return gr.update(choices=self._shelf.names, value=self._shelf.name), told
 

@@ -1,4 +1,4 @@
-"""The lab's page: its components and which handler each of them calls. ``image_tabs.py`` has the tabs about images."""
+"""The lab's page: its components and their handlers. ``image_tabs.py`` has the tabs about images."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from .shelf import Shelf
 from .text_to_image import TextToImageLab
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
-"""What stands in the prompt box at first."""
+"""Initial prompt."""
 
 COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
-"""Schemes that are compared unless others are chosen."""
+"""Schemes compared by default."""
 
 TARGET = "compel"
-"""Syntax that a prompt is converted to unless another is chosen."""
+"""Default target syntax of a conversion."""
 
 
 def build_page(
@@ -69,28 +69,28 @@ def build_page(
     """Build the page.
 
     Args:
-        source: Gives the model to use; it is asked at every change and may say that there is none.
-        run: Calls what needs the model's weights, as ``run(function, *arguments)``; a WebUI puts it into its queue.
-        prompt: What stands in the prompt box at first.
-        options: What is chosen at first, and the options that the page has no component for; by default syntax and
-            scheme ``a1111``.
-        image_tokens: What the tab for images as tokens does; without it there is no such tab.
+        source: Function that returns the model; it is called at every change and may report that there is none.
+        run: Calls functions that need the model's weights, as ``run(function, *arguments)``; a WebUI puts them into its
+            queue.
+        prompt: Initial prompt.
+        options: Initial choices, and options without a component on the page; by default syntax and scheme ``a1111``.
+        image_tokens: Handlers of the tab for images as tokens; None for no such tab.
         text_to_image: The same for the tab that draws images of a caption.
-        is_alone: Whether it is a page of our own, by gradio 6: the browser then keeps prompt and options for the next
-            time, and there is a tab that needs our own encoder.
-        is_in_webui: Whether the page is a WebUI's tab: prompts are read as the WebUI reads them, and can come from its
-            prompt boxes and go there.
-        shelf: What weights are chosen from, for a page of our own; with the tab that ranks pictures.
+        is_alone: Whether it is a page of our own, by gradio 6: then the browser keeps prompt and options for the next
+            visit, and there is a tab that needs our own encoder.
+        is_in_webui: Whether the page is a WebUI's tab: prompts are read as the WebUI reads them, and can be exchanged
+            with its prompt boxes.
+        shelf: Choice of weights, for a page of our own; with the tab that ranks pictures.
 
     Returns:
-        The page: to be launched, mounted, or given to a WebUI as a tab. Its comparison needs gradio's queue.
+        The page, to be launched, mounted, or passed to a WebUI as a tab. Its comparison needs gradio's queue.
     """
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run, is_in_webui=is_in_webui)
     with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
         drawn = (image_tokens, text_to_image)
         parts = _Page(handlers, prompt, base, *drawn, is_alone=is_alone, is_in_webui=is_in_webui, shelf=shelf)
-        live(page.load, parts.reading)  # the model may be another one by then
+        live(page.load, parts.reading)  # the model may have changed by then
         if is_alone:
             kept = {"prompt": parts.prompt, **parts.options, "schemes": parts.schemes, "target": parts.target}
             keep(page, {**kept, **parts.more}, parts.link, parts.linked)
@@ -98,7 +98,7 @@ def build_page(
 
 
 class _Page:
-    """Fills the open container."""
+    """Builds the components in the open container."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Page:
                     gr.Button(f"{label} {tab}", elem_id=element_id(f"{way}_{tab}"), size="sm")
 
     def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
-        """A component for each of `OPTIONS`."""
+        """Component for each of `OPTIONS`."""
         made: dict[str, Any] = {}
 
         def choice(name: str, label: str, choices: Any, info: str) -> None:
@@ -334,7 +334,7 @@ class _Page:
 
 
 def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that remembers which tab is open and fills it."""
+    """Handler that stores which tab is open and fills it."""
 
     def open_tab(*values: Any) -> Any:
         return (name, *details(name, *values))
@@ -343,5 +343,5 @@ def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, str]:
-    """The converted prompt in the prompt box, in its syntax; as before if there is none."""
+    """The converted prompt in the prompt box, in its syntax; unchanged if there is none."""
     return (converted, target) if converted.strip() else (prompt, syntax)

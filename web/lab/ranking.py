@@ -74,7 +74,7 @@ class RankingLab:
             if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
                 raise LabError(f"choose among {', '.join(SOFTMAX)}, and a syntax; got {softmax!r:.40}, {syntax!r:.40}")
             return self._ranked([Path(file) for file in files or ()], _texts(prompt, others), softmax, syntax)
-        except Exception as error:  # the page is the only place where the user could see it
+        except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
 
     def _ranked(self, paths: list[Path], texts: list[str], softmax: str, syntax: str) -> str:

@@ -1,6 +1,6 @@
-"""The stand-alone lab: its page on a server that only this computer can reach.
+"""The stand-alone lab: its page on a server that is reachable only from this computer.
 
-The browser is told by a Content-Security-Policy to fetch nothing from elsewhere, gradio to report nothing.
+A Content-Security-Policy forbids the browser to load anything from elsewhere, and gradio's reporting is disabled.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def serve(
     dalle: DALLE | None = None,
     shelf: Shelf | None = None,
 ) -> None:
-    """Serve the lab until Ctrl-C. One line with its address goes to the output.
+    """Serve the lab until Ctrl-C. One line with its address is printed.
 
     Args:
-        source: Gives the model.
-        listening: Where, as `ports.listen` gives it.
-        open_browser: Whether to show it in the user's browser.
-        is_private: Whether the browser is to store nothing of the prompt, and to forget what it stored before.
-        dvae: For images as tokens, if there is one.
-        dalle: For images of a caption, if there is one.
-        shelf: What other weights can be chosen from, if they can be.
+        source: Function that returns the model.
+        listening: Socket from `ports.listen`.
+        open_browser: Whether to open it in the user's browser.
+        is_private: Whether the browser stores nothing of the prompt and forgets what it stored before.
+        dvae: Model for images as tokens, or None.
+        dalle: Model for images of a caption, or None.
+        shelf: Choice of other weights, or None.
 
     Raises:
         LabError: If gradio is not installed.
@@ -65,12 +65,12 @@ def serve(
         if open_browser:
             threading.Timer(0.5, webbrowser.open, [address]).start()
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder goes then, too
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder is removed then, too
         server.run(sockets=[listening])
 
 
 def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None, *, is_private: bool) -> Any:
-    """The page, and the files that its strip is drawn with."""
+    """The page, and the files for drawing its strip."""
     try:
         import gradio as gr
         from fastapi import FastAPI
@@ -88,7 +88,7 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     app.add_middleware(Guard)
 
-    # Windows has its own idea of them, and browsers take no script or style sheet of another type
+    # Windows may map them differently, and browsers accept no script or style sheet of another type
     for suffix, kind in ((".js", "javascript"), (".mjs", "javascript"), (".css", "css")):
         mimetypes.add_type(f"text/{kind}", suffix)
     for folder in _SCRIPTS:
@@ -105,7 +105,7 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
     page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, is_alone=True, shelf=shelf).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
-    # by default small text and what stands on buttons is too pale to be read
+    # by default small text and button labels are too pale to read
     theme.set(
         block_info_text_color="*neutral_500",
         body_text_color_subdued="*neutral_500",
@@ -134,6 +134,6 @@ def _server(app: Any) -> Any:
     for name in ("uvicorn.error", "uvicorn.access", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
-    # at its end it complains of pages that are still open
+    # when it ends, it complains about pages that are still open
     logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
     return server
