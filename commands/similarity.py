@@ -24,11 +24,11 @@ from .rerank import (
 )
 
 SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
-"""Choices of the option, as the node CLIP Similarity Matrix has them, and what probabilities add up to 1 over."""
+"""Choices of the option, as in the node CLIP Similarity Matrix, and the dimension over which probabilities sum to 1."""
 
 
 def add_command(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the command to the parser."""
     parser = commands.add_parser(
         "similarity",
         help="compare images with texts, all with all",
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
-    """The texts among the arguments, in their order, those of the file last."""
+    """Texts among the arguments, in order, those of the file last."""
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         given = standard_input() if str(arguments.texts) == "-" else arguments.texts.read_text("utf-8-sig")
@@ -102,7 +102,7 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
 
 
 def _print(values: Sequence[Sequence[float]], texts: Sequence[str], paths: Sequence[Path]) -> None:
-    """The texts with their numbers, then a line for each image."""
+    """Print the texts with their numbers, then a line for each image."""
     width = len(str(len(texts)))
     for number, text in enumerate(texts, 1):
         show(f"text {number:>{width}}: {text}")

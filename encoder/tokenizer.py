@@ -153,7 +153,7 @@ def byte_symbols() -> list[str]:
 
 
 def bytes_of(symbol: str) -> bytes:
-    """What a vocabulary entry stands for, in UTF-8; that may be a part of a character.
+    """UTF-8 bytes of a vocabulary entry, possibly only part of a character.
 
     >>> bytes_of("crÃ¨me</w>").decode()
     'crème'

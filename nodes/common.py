@@ -178,11 +178,11 @@ REPORT_TOOLTIP = "The id, text and weight of each token, by chunk, and every pro
 ENCODED_TOOLTIP = f"The prompt as it was encoded. {REPORT_TOOLTIP}"
 CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
 METADATA = {"extra_pnginfo": "EXTRA_PNGINFO"}
-"""Hidden input of the encode nodes: what ComfyUI writes into images that are saved."""
+"""Hidden input of the encode nodes: the metadata that ComfyUI writes into saved images."""
 
 
 class EncodeNode:
-    """What all encode nodes share: attributes, and that saved images tell what was encoded."""
+    """Common attributes of all encode nodes, and the note in saved images of the texts encoded."""
 
     RETURN_TYPES = ("CONDITIONING", "STRING")
     RETURN_NAMES = ("CONDITIONING", "report")
@@ -193,7 +193,7 @@ class EncodeNode:
     encode: Callable[..., dict[str, Any]]
 
     def run(self, extra_pnginfo: Any = None, **inputs: Any) -> dict[str, Any]:
-        """Encode, and note for the metadata of images what was encoded."""
+        """Encode, and note the encoded texts for the metadata of images."""
         result = self.encode(**inputs)
         texts = result.pop("texts")
         boxes = {name: spec for name, spec in self.INPUT_TYPES()["required"].items() if spec[1].get(MARK) == PROMPT}

@@ -34,7 +34,7 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
         issues: Further issues for the user.
 
     Returns:
-        Also ``texts``: of each text that came in, what of it was encoded.
+        Also ``texts``: for each given text, the part that was encoded.
     """
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
@@ -75,7 +75,7 @@ def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, cou
         counter: Way of counting them.
 
     Returns:
-        Also ``texts``, as `encoded_result`.
+        Also ``texts``, as in `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()

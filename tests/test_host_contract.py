@@ -70,7 +70,7 @@ NOT_IN_3_64 = {
     *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single")),
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),
 }
-"""What came after ComfyUI 0.3.64: models that Weigh Attention knows, and the kinds of Flux's blocks."""
+"""Additions since ComfyUI 0.3.64: models that Weigh Attention knows, and the kinds of Flux's blocks."""
 
 
 def load_tool() -> ModuleType:
@@ -93,7 +93,7 @@ def asked_module(node: ast.expr) -> str | None:
 
 
 def names_asked() -> dict[str, set[str]]:
-    """What the code asks of each of ComfyUI's modules."""
+    """Names that the code uses of each of ComfyUI's modules."""
     found: dict[str, set[str]] = {}
     for tree in trees(USERS):
         for function in ast.walk(tree):

@@ -503,7 +503,7 @@ def test_a_workflow_says_where_its_files_are_chosen(path: Path) -> None:
 
 
 def sum_of(node: dict[str, Any], axis: int) -> float:
-    """Where a node ends, from its place and its size."""
+    """End of a node along an axis, from its position and size."""
     return node["pos"][axis] + node["size"][axis]
 
 

@@ -1,10 +1,10 @@
-"""Hold hosts/comfy/contract.py against a ComfyUI's files, which are only read: what it lacks of what the pack uses.
+"""Check hosts/comfy/contract.py against a ComfyUI's files, which are only read, and list the names it lacks.
 
     python tools/contract.py DIR ...
 
-DIR is a checkout of ComfyUI, or a folder with some of its files. Nothing of it is run. For each it prints the version,
-how many names were found, and every name that is missing or whose file is not there. The exit status is 1 if a name is
-missing.
+DIR is a checkout of ComfyUI, or a folder with some of its files. None of its code is run. For each it prints the
+version, the number of names found, and every name that is missing or whose file does not exist. The exit status is 1 if
+a name is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load_contract() -> ModuleType:
-    """The module, without the package around it."""
+    """Load the module without the package around it."""
     spec = util.spec_from_file_location("weighted_clip_contract", ROOT / "hosts" / "comfy" / "contract.py")
     assert spec
     assert spec.loader
@@ -34,14 +34,14 @@ def load_contract() -> ModuleType:
 
 @dataclass
 class Compared:
-    """What a ComfyUI has of the contract."""
+    """Parts of the contract in a ComfyUI."""
 
     version: str
     num_found: int = 0
     missing: list[str] = field(default_factory=list)
-    """Names that it has not."""
+    """Names that it lacks."""
     unread: list[str] = field(default_factory=list)
-    """Modules whose file is not there."""
+    """Modules without a file."""
 
 
 class Checkout:
@@ -53,13 +53,13 @@ class Checkout:
 
     @cached_property
     def version(self) -> str:
-        """As it states it."""
+        """Version stated in its files."""
         tree = self.tree("comfyui_version")
         values = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)] if tree else []
         return values[0] if values else "unknown"
 
     def tree(self, module: str) -> ast.Module | None:
-        """A module's source, parsed; None if its file is not there."""
+        """Parsed source of a module; None if its file does not exist."""
         if module not in self._trees:
             place = self._folder.joinpath(*module.split("."))
             files = [file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
@@ -76,7 +76,7 @@ class Checkout:
         return any(name in attributes_of(node) for node in self.classes(kind))
 
     def classes(self, kind: str) -> Iterator[ast.ClassDef]:
-        """A class and its bases, as far as their files are there."""
+        """A class and its bases, as far as their files exist."""
         module, _, name = kind.rpartition(".")
         tree = self.tree(module)
         for node in outer_statements(tree) if tree else ():
@@ -88,7 +88,7 @@ class Checkout:
                 yield from self.classes(self._resolved(module, name))
 
     def _resolved(self, module: str, name: str) -> str:
-        """Where what a module calls by a name stands."""
+        """Full name of an object that a module refers to by a name."""
         head, _, rest = name.partition(".")
         for node in outer_statements(self.tree(module) or ast.Module([], [])):
             if isinstance(node, ast.ImportFrom):
@@ -106,13 +106,13 @@ class Checkout:
         return f"{module}.{name}"
 
     def says(self, module: str, key: str) -> bool:
-        """Whether a string stands in a module, whole or as the beginning of one that is put together."""
+        """Whether a string occurs in a module, whole or as the beginning of a composed one."""
         tree = self.tree(module)
         return tree is not None and any(isinstance(node, ast.Constant) and node.value == key for node in ast.walk(tree))
 
 
 def outer_statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of a module, those under its conditions too."""
+    """Statements of a module, including those under its conditions."""
     for node in tree.body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -123,7 +123,7 @@ def outer_statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def names_of(node: ast.stmt) -> set[str]:
-    """The names that a statement defines."""
+    """Names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -133,7 +133,7 @@ def names_of(node: ast.stmt) -> set[str]:
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
-    """What a class defines, and what its methods set on ``self``."""
+    """Names that a class defines, and those its methods set on ``self``."""
     found = {name for statement in node.body for name in names_of(statement)}
     for inner in ast.walk(node):
         is_set = isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
@@ -144,14 +144,14 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
 
 
 def compare(folder: Path, contract: ModuleType) -> Compared:
-    """Hold the contract against the files of a ComfyUI.
+    """Check the contract against the files of a ComfyUI.
 
     Args:
         folder: A checkout, or some of its files.
-        contract: As `load_contract` gives it.
+        contract: Result of `load_contract`.
 
     Returns:
-        What was found.
+        The findings.
     """
     checkout = Checkout(folder)
     compared = Compared(checkout.version)
@@ -190,7 +190,7 @@ def compare(folder: Path, contract: ModuleType) -> Compared:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what each ComfyUI has of the contract."""
+    """Print each ComfyUI's part of the contract."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+", metavar="DIR", help="a checkout, or some of its files")
     contract, status = load_contract(), 0

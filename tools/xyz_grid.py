@@ -2,7 +2,7 @@
 
 Start a WebUI with this extension and ``--api``, then ``python tools/xyz_grid.py http://127.0.0.1:7860``. It overwrites
 ``docs/images/xyz-grid.png``. The picture there was made in Forge with the seeded Stable Diffusion 1.5 of
-``tests/hosts/make_checkpoint.py``, whose images mean nothing: any other checkpoint makes another picture.
+``tests/hosts/make_checkpoint.py``, whose images are meaningless: any other checkpoint makes another picture.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIELDS: dict[str, Any] = {
     **{"width": 128, "height": 128, "sampler_name": "Euler", "script_name": PLOT},
 }
 NUM_COLORS = 64
-"""Of the file, which is for looking at."""
+"""Number of colours in the file, which is only for viewing."""
 
 
 def main() -> None:
-    """Ask the WebUI for the grid and write it."""
+    """Request the grid from the WebUI and write it."""
     parser = argparse.ArgumentParser(description="Draw docs/images/xyz-grid.png by a running WebUI.")
     parser.add_argument("address", help="where the WebUI is, such as http://127.0.0.1:7860")
     address = parser.parse_args().address.rstrip("/")

@@ -1,4 +1,4 @@
-"""Which bytes of a character a token is, where a character takes several: rare characters, emoji, scripts.
+"""Bytes of tokens that are parts of characters: rare characters, emoji, scripts.
 
 CLIP's tokenizer joins bytes of UTF-8, not characters, so that a token can end within one.
 """
@@ -12,35 +12,35 @@ from ..encoder.tokenizer import bytes_of
 from .chunks import Token
 
 MAX_GROUP = 64
-"""Tokens that are looked at for the end of a character."""
+"""Maximum number of tokens examined for the end of a character."""
 
 
 class TokenBytes(NamedTuple):
-    """What a token is of a text whose characters are divided."""
+    """Part of a text that a token represents, if characters are split."""
 
     own: bytes
     """Its bytes."""
     first: int
-    """The number of its first byte in the text, from 1."""
+    """Number of its first byte in the text, counted from 1."""
     text: str
-    """The shortest text around it that tokens do not divide, as the tokenizer reads it."""
+    """The shortest surrounding text that no token splits, as the tokenizer reads it."""
 
     def __str__(self) -> str:
-        """In words, such as ``f0 9f a6: bytes 1 to 3 of 4 of 🦊``."""
+        """Description, such as ``f0 9f a6: bytes 1 to 3 of 4 of 🦊``."""
         last, total = self.first + len(self.own) - 1, len(self.text.encode())
         places = f"bytes {self.first} to {last}" if last > self.first else f"byte {last}"
         return f"{self.own.hex(' ')}: {places} of {total} of {self.text}"
 
 
 def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[TokenBytes | None]:
-    r"""Find the tokens that are no whole characters.
+    r"""Find the tokens that are not whole characters.
 
     Args:
-        tokens: Of a prompt, in order.
-        symbol: Gives the vocabulary entry of an id, as `Tokenizer.symbol`.
+        tokens: Tokens of a prompt, in order.
+        symbol: Function that returns the vocabulary entry of an id, such as `Tokenizer.symbol`.
 
     Returns:
-        For each token its bytes; None where it is whole characters, or no text, as a vector of an embedding.
+        Bytes of each token; None if it is whole characters, or no text, such as a vector of an embedding.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> tokens = [Token(one.id) for one in default_tokenizer()("fox 🦊")]

@@ -1,7 +1,7 @@
-"""Every name of ComfyUI's that this pack uses, in one place, and one clear line where a ComfyUI lacks one.
+"""Every name of ComfyUI's that this pack uses, in one place, with a clear message if a ComfyUI lacks one.
 
-What is listed here was compared with each ComfyUI that docs/compatibility.md names. The tables are by where a name is
-defined in the host, so that a new version can be held against them: ``python tools/contract.py DIR``.
+The lists were compared with each ComfyUI named in docs/compatibility.md. The tables are organised by the module that
+defines a name, so that a new version can be checked against them: ``python tools/contract.py DIR``.
 
 Source: ComfyUI 0.3.64 and 0.29.0.
 """
@@ -34,7 +34,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy_execution.utils": ("get_executing_context",),
     "nodes": ("LoraLoader", "NODE_CLASS_MAPPINGS"),
 }
-"""By module, what `host` gives of it. Nothing else of ComfyUI is imported, and nothing when the pack is."""
+"""Names by module that `host` provides. Nothing else of ComfyUI is imported, and nothing when the pack is."""
 
 CLIP = "comfy.sd.CLIP"
 PATCHER = "comfy.model_patcher.ModelPatcher"
@@ -67,7 +67,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
     "server.PromptServer": ("add_on_prompt_handler", "client_id", "instance", "routes", "send_sync"),
-    # Weigh Attention: what each network is asked for
+    # Weigh Attention: attributes of each network
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
     "comfy.ldm.flux.model.Flux": (),
     "comfy.ldm.chroma.model.Chroma": (),
@@ -83,7 +83,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": ("context_processor", "joint_blocks"),
     "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": (),
     "comfy.model_base.Flux2": (),
-    # text encoders other than CLIP, by the class of their tokenizer or of their model
+    # text encoders other than CLIP, by class of their tokenizer or model
     "comfy.text_encoders.flux.FluxTokenizer": (),
     "comfy.text_encoders.flux.KleinTokenizer": (),
     "comfy.text_encoders.flux.KleinTokenizer8B": (),
@@ -102,7 +102,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.hidream.HiDreamTEModel": ("llama", "t5xxl"),
     "comfy.sdxl_clip.StableCascadeClipModel": (),
 }
-"""By class, the attributes and methods that are used of its objects."""
+"""Attributes and methods used of objects, by class."""
 
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
@@ -110,7 +110,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     TOWER: ("execution_device",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
 }
-"""The same for what is done without where it is not there."""
+"""The same for names that are optional."""
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "sampler_sample"),
@@ -120,29 +120,29 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "comfy.samplers": ("model_conds", "transformer_options", "uuid", "uuids"),
     "comfy.model_base": ("c_crossattn", "cross_attn", "encoder_hidden_states_llama3", "t5xxl_ids", "t5xxl_weights"),
 }
-"""By module, the keys of its dictionaries that are used."""
+"""Keys of dictionaries that are used, by module."""
 
 
 class HostError(RuntimeError):
-    """This ComfyUI lacks something that the pack uses; the message names it."""
+    """Raised if this ComfyUI lacks something that the pack uses; the message names it."""
 
 
 def host_version() -> str:
-    """The version of the ComfyUI that runs, as it states it."""
+    """Version of the running ComfyUI, as stated by itself."""
     return getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")
 
 
 def host(module: str) -> Any:
-    """A module of ComfyUI, of which the names in `MODULES` can be asked for.
+    """A module of ComfyUI, restricted to the names in `MODULES`.
 
     Args:
         module: Its name.
 
     Returns:
-        A stand-in for it whose attributes are the module's.
+        A proxy with the module's attributes.
 
     Raises:
-        HostError: If there is no such module; when an attribute is asked for, if the module has none of that name.
+        HostError: If there is no such module; on access, if the module lacks an attribute.
     """
     names = MODULES[module]
     try:
@@ -153,7 +153,7 @@ def host(module: str) -> Any:
 
 
 class _Host:
-    """The names of a module that are in the contract."""
+    """Names of a module that are in the contract."""
 
     def __init__(self, name: str, module: Any, names: tuple[str, ...]) -> None:
         self._name, self._module, self._names = name, module, names
@@ -168,12 +168,12 @@ class _Host:
 
 
 def checked_object(thing: Thing, kind: str, *names: str) -> Thing:
-    """An object of the host that has what is used of it.
+    """Check that an object of the host has the attributes used.
 
     Args:
         thing: The object.
         kind: Its class, one of `OBJECTS`.
-        names: What is used here; all that the table has if none is given.
+        names: Names used here; all names in the table if none is given.
 
     Returns:
         The object.

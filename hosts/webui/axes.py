@@ -112,7 +112,7 @@ def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | 
 
 
 def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """As `on_axes`; the generation's own list of values becomes that, for what is made of it later, as by ADetailer."""
+    """Same as `on_axes`, also replacing the generation's own list of values, for later use, e.g. by ADetailer."""
     found, note = on_axes(p, values)
     if found is not values and (ours := _our_values(p)) is not None:
         every = list(p.script_args)
@@ -228,7 +228,7 @@ def _weighed(p: Generation, value: str) -> dict[str, str]:
 
 
 def _our_values(p: Generation) -> slice | None:
-    """Where the values of our script are among those of all scripts."""
+    """Position of our script's values among those of all scripts."""
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
     return next((slice(one.args_from, one.args_to) for one in scripts if one.title() == INFOTEXT), None)
 

@@ -1,4 +1,4 @@
-"""What our nodes note for the metadata of images; in a real ComfyUI: tests/hosts/test_comfyui_metadata.py."""
+"""Texts noted by our nodes for the metadata of images; in a real ComfyUI: tests/hosts/test_comfyui_metadata.py."""
 
 from __future__ import annotations
 

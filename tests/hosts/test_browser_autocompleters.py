@@ -42,7 +42,7 @@ class Pack(NamedTuple):
 
     name: str
     files: dict[str, str]
-    """What is written into the copy."""
+    """Text written into the copy."""
 
 
 PACKS = (
@@ -100,7 +100,7 @@ def page(beside: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
 
 
 def lists(page: RulerPage) -> dict[str, list[str]]:
-    """What is shown, longer after a key than any list takes to come; never two lists on the way."""
+    """Lists shown after a key, waiting longer than any list takes; never two at once."""
     both = page.run(
         f"let both = 0; const end = Date.now() + 1500; const read = () => {{{LISTS}}};"
         "while (Date.now() < end) {"

@@ -1,4 +1,4 @@
-"""What a real ComfyUI writes into saved images: the prompts as our nodes encoded them, and nothing else than before."""
+"""Metadata of saved images in a real ComfyUI: the prompts as our nodes encoded them, and nothing else new."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def texts_of(server: ComfyServer, result: Result) -> list[dict[str, str]]:
 
 
 def encoded_in(server: ComfyServer, result: Result) -> dict[str, Any]:
-    """What the metadata of the image of a run says was encoded."""
+    """Encoded texts in the metadata of a run's image."""
     (texts,) = texts_of(server, result)
     assert json.loads(texts["workflow"]) == WORKFLOW
     return json.loads(texts["weighted_clip"])

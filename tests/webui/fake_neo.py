@@ -46,7 +46,7 @@ class ClipEngine(fake.ForgeEngine):
         return Emphasis()
 
     def tokenize(self, texts: Any) -> Any:
-        """Of one text its ids, of several a list of them."""
+        """Ids of one text, or a list of them for several."""
         if isinstance(texts, str):
             return [token.id for token in default_tokenizer()(texts)]
         return [self.tokenize(text) for text in texts]

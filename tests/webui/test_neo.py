@@ -27,7 +27,7 @@ def neo(host_options: SimpleNamespace) -> fake.ForgeModel:
 
 
 def given(model: Any, *texts: str, **settings: Any) -> Any:
-    """What a generation gives, with the script at these settings; without it if there are none."""
+    """Result of a generation with the script at these settings, or without it if there are none."""
     generation = fake.Generation(model)
     generation.cached_c, generation.cached_uc = [None, None, None], [None, None, None]
     if settings:

@@ -1,6 +1,6 @@
 """The lab's tab for attention: the weights of one layer and head, and the mask that allowed them.
 
-Values of the page's components in, new values out, as in ``handlers.py``. Only our own encoder gives its weights.
+Values of the page's components in, new values out, as in ``handlers.py``. Only our own encoder returns its weights.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from .study import chunk_of
 from .values import explained
 
 MAX_VERSIONS = 200
-"""Of more versions of a prompt that are encoded than this, the first can be chosen."""
+"""Maximum number of encoded versions of a prompt to choose from."""
 
 
 @runtime_checkable
 class AttentionModel(LabModel, Protocol):
-    """A model that shows its attention."""
+    """A model that returns its attention."""
 
     def sizes(self) -> Mapping[str, TextConfig]:
         """Sizes of each text tower, by name, as in `readers`."""
         ...
 
     def attention(self, tower: str, ask: Ask, layer: int) -> Tensor:
-        """The weights ``[heads, positions, positions]`` of a layer, counted from 1, of one encoding of a tower."""
+        """Weights ``[heads, positions, positions]`` of a layer, counted from 1, for one encoding of a tower."""
         ...
 
 
 class Choice(NamedTuple):
-    """Which weights are to be seen, each number from 1. A number that is too large stands for the last one."""
+    """Selection of weights, each number from 1. A number that is too large means the last one."""
 
     layer: int
     head: int
-    """0: the mean of all heads."""
+    """0 for the mean of all heads."""
     version: int
-    """Of the prompt, as the scheme has it encoded."""
+    """Version of the prompt, as the scheme encodes it."""
     chunk: int
     tower: int
 
@@ -67,20 +67,20 @@ class Version(NamedTuple):
 
 
 class AttentionHandlers:
-    """The handlers of the tab.
+    """Handlers of the tab.
 
     Args:
-        handlers: Those of the page, which read its components.
+        handlers: Handlers of the page, which read its components.
     """
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 
     def show(self, is_open: bool, *values: Any) -> tuple[Any, ...]:
-        """The ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open.
+        """Ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open.
 
         Args:
-            is_open: Whether the tab is.
+            is_open: Whether the tab is open.
             values: The numbers of `Choice`, the prompt, the options.
         """
         if not is_open:
@@ -131,12 +131,12 @@ class AttentionHandlers:
 
 
 def versions_of(read: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
-    """The different encodings of one chunk that a prompt's scheme asks for, the prompt's own first.
+    """Distinct encodings of one chunk needed by a prompt's scheme, the prompt's own first.
 
     Args:
         read: The prompt.
-        chunk: The chunk's number, from 0.
-        reader: What has read it.
+        chunk: Number of the chunk, from 0.
+        reader: Its prompt reader.
 
     Returns:
         At most `MAX_VERSIONS`.
@@ -166,7 +166,7 @@ def _told(
     version: Version,
     versions: Sequence[Version],
 ) -> str:
-    """Whose weights they are, in words."""
+    """Description of the weights shown."""
     parts = [tower] if len(towers) > 1 else []
     parts += [f"layer {layer} of {config.num_layers}"]
     parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
@@ -176,15 +176,15 @@ def _told(
 
 
 def _number(value: Any) -> int:
-    """A number of the page, or whatever else a request holds; NaN compares as false."""
+    """A number from the page, or anything else in a request; NaN compares as false."""
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 1e6 else 1
 
 
 def _update(most: int, chosen: int) -> Any:
-    """A slider that goes as far as the model does."""
+    """Slider up to the model's limit."""
     return gr.update(maximum=most, value=most) if chosen > most else gr.update(maximum=most)
 
 
 def _hidden(label: str, count: int) -> Any:
-    """A number to choose by, which is only to be seen where there is something to choose."""
+    """Number input, visible only if there is a choice."""
     return gr.update(label=label, visible=count > 1)

@@ -1,6 +1,6 @@
-"""The weights of one head as markup: words that attend beside words that are attended, and both matrices.
+"""Weights of one head as markup: attending words beside attended words, and both matrices.
 
-``javascript/attention.mjs`` shows those of the word that the pointer is on or that has the focus; ``style.css`` draws.
+``javascript/attention.mjs`` shows the weights of the word under the pointer or with the focus; ``style.css`` draws.
 
 Source: the view of heads of BertViz (J. Vig, "A Multiscale Visualization of Attention in the Transformer Model", 2019).
 """
@@ -15,11 +15,11 @@ from html import escape
 from ..pictures.similarity import Scale
 
 ROW = 26
-"""Pixels from one word to the next, as in ``style.css``."""
+"""Distance between words in pixels, as in ``style.css``."""
 LEVELS = 16
 """Steps of opacity in the matrix of weights."""
 NAMED = 3
-"""Words that the line above names."""
+"""Number of words named in the line above."""
 _PERCENT = Scale(0.0, 1.0, True)
 NOTE = (
     "How much of each word on the right a head takes into the one on the left, 100 % in all. Point at a word, or use "
@@ -29,26 +29,26 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Attended:
-    """What is drawn."""
+    """Content of the chart."""
 
     labels: Sequence[str]
-    """Of the positions that are shown, from the first."""
+    """Labels of the positions shown, from the first."""
     weights: Sequence[Sequence[float]]
     """Query by key, 0 to 1."""
     allowed: Sequence[Sequence[bool]]
-    """Query by key: what the mask, with causality, lets be seen."""
+    """Query by key: True where mask and causality allow attention."""
     is_causal: bool
     told: str
-    """Whose weights they are."""
+    """Description of the weights."""
     num_more: int = 0
-    """Positions behind those that are shown."""
+    """Number of further positions not shown."""
 
 
 def attention_chart(attended: Attended) -> str:
-    """Draw the weights of a head, those of the last word at first.
+    """Draw the weights of a head, initially those of the last word.
 
     Returns:
-        Markup; it has the texts of all words, for the script to show.
+        Markup that includes the texts of all words, for the script.
     """
     labels = attended.labels
     rows = [_row(attended, query) for query in range(len(labels))]
@@ -86,7 +86,7 @@ def attention_chart(attended: Attended) -> str:
 
 
 def _row(attended: Attended, query: int) -> tuple[str, list[str], list[float]]:
-    """What is said of a word, what stands at each that it could attend, and its shares."""
+    """Text about a word, texts at each word that it could attend to, and its shares."""
     labels, weights, allowed = attended.labels, attended.weights[query], attended.allowed[query]
     texts = [
         _PERCENT.text(weight) if is_open else "later" if attended.is_causal and key > query else "hidden"
@@ -100,7 +100,7 @@ def _row(attended: Attended, query: int) -> tuple[str, list[str], list[float]]:
 
 
 def _weights(weights: Sequence[Sequence[float]]) -> str:
-    """A path for each step of opacity."""
+    """Path for each step of opacity."""
     cells: dict[int, list[str]] = {}
     for y, row in enumerate(weights):
         for x, weight in enumerate(row):

@@ -1,4 +1,4 @@
-"""The components of the tab for attention, and which handler they call. For gradio 6 alone."""
+"""Components of the tab for attention, and their handler. For gradio 6 only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .markup import NOT_YET
 
 ATTENTION_TAB = "Attention"
 MAX_LAYERS, MAX_HEADS = 64, 64
-"""More than any CLIP has. The sliders end where the model does."""
+"""Upper limits beyond any CLIP. The sliders end at the model's."""
 
 
 class AttentionTab:
-    """Fills the open tab."""
+    """Builds the components in the open tab."""
 
     def __init__(self, handlers: AttentionHandlers) -> None:
         self._handlers = handlers
@@ -36,18 +36,18 @@ class AttentionTab:
             chunk = number("attention_chunk", "Chunk of the prompt")
             tower = number("tower", "Text encoder")
         self.parts: dict[str, Any] = {"layer": layer, "head": head}
-        """What is kept for the next time."""
+        """Components whose values are kept for the next visit."""
         self._numbers = [layer, head, version, chunk, tower]
         self._shown = html("attention", "Attention weights", NOT_YET)
 
     def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
-        """Let it follow.
+        """Connect the tab's events.
 
         Args:
             tab: The tab.
-            open_tab: State with the name of the tab that is open.
+            open_tab: State with the name of the open tab.
             inputs: Prompt and options.
-            events: What changes them, or asks for what is shown to be made again.
+            events: Events that change them, or request an update.
         """
 
         def follow(name: str, *values: Any) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ class AttentionTab:
             return self._handlers.show(True, *values)
 
         asked = [*self._numbers, *inputs]
-        # while the encoder is at work only the last change is kept
+        # while the encoder is busy only the last change is kept
         shared = {"outputs": [*self._numbers, self._shown], "show_progress": "hidden", "trigger_mode": "always_last"}
         tab.select(opened, inputs=asked, **shared)
         gr.on([*events, *(one.change for one in self._numbers)], follow, inputs=[open_tab, *asked], **shared)

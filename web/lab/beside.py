@@ -1,4 +1,4 @@
-"""The lab's tab for two prompts: which tokens they share, and how alike their pooled vectors are.
+"""The lab's tab for two prompts: the tokens they share, and the similarity of their pooled vectors.
 
 Values of the page's components in, new values out, as in ``handlers.py``.
 """
@@ -23,7 +23,7 @@ from .values import EXPLAINED, explained
 
 OTHER_ID = "weighted_clip_other"
 MAX_TOKENS = 2000
-"""Of longer prompts the first tokens are compared."""
+"""Maximum number of tokens of a prompt that are compared."""
 NOTE = "Coloured: tokens that the other prompt does not have there. Dashed: the same token with another weight."
 POOLED_NOTE = (
     "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read beside the "
@@ -32,26 +32,26 @@ POOLED_NOTE = (
 
 
 class Shared(NamedTuple):
-    """One token of a prompt beside another prompt."""
+    """A token of a prompt compared with another prompt."""
 
     text: str
     weight: float
     kind: str
-    """``same``, ``weight`` where only its weight differs, or ``own``."""
+    """``same``, ``weight`` if only its weight differs, or ``own``."""
 
 
 class BesideHandlers:
-    """The handlers of the tab.
+    """Handlers of the tab.
 
     Args:
-        handlers: Those of the page, which read its components.
+        handlers: Handlers of the page, which read its components.
     """
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 
     def show(self, other: str, text: str, *values: Any) -> str:
-        """The tokens of both prompts."""
+        """Tokens of both prompts."""
         inputs = {**inputs_of(text, values), OTHER_ID: other}
         try:
             options = self._handlers.options(text, values)
@@ -63,7 +63,7 @@ class BesideHandlers:
         return markup.current(content, inputs)
 
     def pooled(self, other: str, text: str, *values: Any) -> str:
-        """How alike the pooled vectors are, for each text encoder."""
+        """Similarity of the pooled vectors, for each text encoder."""
         try:
             model, options = self._handlers.source(), self._handlers.options(text, values)
             self._handlers.options(other, values)
@@ -78,7 +78,7 @@ class BesideHandlers:
 
 
 def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
-    """The first tokens of two prompts, each with what it is beside the other prompt."""
+    """First tokens of two prompts, each compared with the other prompt."""
     first, second = _tokens(one), _tokens(other)
     ids = [[id_of(token.id) for token in tokens] for tokens in (first, second)]
     kinds = [["own"] * len(first), ["own"] * len(second)]

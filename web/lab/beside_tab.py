@@ -1,4 +1,4 @@
-"""The components of the tab for two prompts, and which handlers they call."""
+"""Components of the tab for two prompts, and their handlers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BESIDE_TAB = "Two prompts"
 
 
 class BesideTab:
-    """Fills the open tab."""
+    """Builds the components in the open tab."""
 
     def __init__(self, handlers: BesideHandlers) -> None:
         self._handlers = handlers
@@ -32,13 +32,13 @@ class BesideTab:
         self._pooled = html("pooled", "Similarity of the pooled vectors")
 
     def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
-        """Let it follow.
+        """Connect the tab's events.
 
         Args:
             tab: The tab.
-            open_tab: State with the name of the tab that is open.
+            open_tab: State with the name of the open tab.
             inputs: Prompt and options.
-            events: What changes them, or asks for what is shown to be made again.
+            events: Events that change them, or request an update.
         """
 
         def show_beside(name: str, *values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What only the stand-alone lab has: other weights, and pictures ranked. Components and handlers; for gradio 6."""
+"""Parts of the stand-alone lab only: other weights, and ranking of pictures. Components and handlers, for gradio 6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICTURES_TAB = "Pictures"
 
 
 class WeightsPart:
-    """Chooses weights: from a list, or a file that is dropped."""
+    """Chooses weights: from a list, or a dropped file."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -39,7 +39,7 @@ class WeightsPart:
         self._told = html("weights_told", "What became of the weights")
 
     def connect(self, refresh: str) -> None:
-        """Let it act; ``refresh`` is the id of the button that has everything read again."""
+        """Connect the events; ``refresh`` is the id of the button that rereads everything."""
         read_again = f"() => {{ document.getElementById('{refresh}').click(); }}"
         outputs = [self._names, self._told]
         chosen = self._names.input(self._choose, inputs=[self._names], outputs=outputs, show_progress="minimal")
@@ -64,7 +64,7 @@ class WeightsPart:
 
 
 class PicturesTab:
-    """Fills the open tab."""
+    """Builds the components in the open tab."""
 
     def __init__(self, lab: RankingLab) -> None:
         self._lab = lab
@@ -92,6 +92,6 @@ class PicturesTab:
         self._ranked = html("ranked", "Pictures, best first")
 
     def connect(self, prompt: Any, syntax: Any) -> None:
-        """Let it act on the page's prompt."""
+        """Connect the events to the page's prompt."""
         asked = [self._files, self.others, self.softmax, prompt, syntax]
         self._start.click(self._lab.rank, inputs=asked, outputs=[self._ranked], show_progress="minimal")

@@ -1,6 +1,6 @@
-"""The lab's tab for pictures: which fit the prompt best, and all of them beside some texts.
+"""The lab's tab for pictures: those that match the prompt best, and all of them compared with some texts.
 
-Values of the page's components in, new values out, as in ``handlers.py``; it knows nothing of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .values import checked_text, explained
 
 MAX_PICTURES = 48
 MAX_TEXTS = 8
-"""With the prompt."""
+"""Maximum number of texts, including the prompt."""
 MAX_CHARACTERS = 20_000
-"""Of all texts."""
+"""Maximum length of all texts together."""
 THUMBNAIL = 200
-"""Pixels of the longer side of a picture as it is shown."""
+"""Longer side of a picture as displayed, in pixels."""
 SOFTMAX: dict[str, Over] = {"cosines": "none", "over texts": "texts", "over pictures": "images"}
 NOTES: dict[str, str] = {
     "cosines": "Cosines, from -1 to 1: only the order in a column means something, not the size.",
@@ -43,32 +43,32 @@ NOTES: dict[str, str] = {
 
 
 class FullModel(Protocol):
-    """A model that may have an image half."""
+    """A model that may have an image tower."""
 
     def full(self) -> FullClip:
-        """Both halves; raises `LabError` where it has one alone."""
+        """Both towers; raises `LabError` if the model has only one."""
         ...
 
 
 class RankingLab:
-    """The handlers of the tab.
+    """Handlers of the tab.
 
     Args:
-        source: Gives the model.
+        source: Function that returns the model.
     """
 
     def __init__(self, source: Callable[[], FullModel]) -> None:
         self._source = source
 
     def rank(self, files: Sequence[str] | None, others: str, softmax: str, prompt: str, syntax: str) -> str:
-        """The pictures, those first that fit the prompt best, and a matrix of pictures and texts.
+        """Pictures, best matches of the prompt first, and a matrix of pictures and texts.
 
         Args:
             files: Paths of the pictures.
-            others: More texts, one a line.
+            others: More texts, one per line.
             softmax: One of `SOFTMAX`.
             prompt: The first text.
-            syntax: How weights are written in texts, for them to be left out.
+            syntax: Syntax of weights in texts, which are left out.
         """
         try:
             if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
@@ -110,7 +110,7 @@ class RankingLab:
 
 
 def _texts(prompt: str, others: str) -> list[str]:
-    """The prompt, and each other line."""
+    """The prompt and each of the other lines."""
     if len(checked_text("prompt", prompt)) + len(checked_text("other texts", others)) > MAX_CHARACTERS:
         raise LabError(f"the texts are longer than {MAX_CHARACTERS:,} characters: shorten them")
     texts = [prompt, *(line.strip() for line in others.splitlines() if line.strip())]
@@ -120,7 +120,7 @@ def _texts(prompt: str, others: str) -> list[str]:
 
 
 def _opened(paths: Sequence[Path]) -> tuple[list[tuple[str, Image.Image]], list[str]]:
-    """The pictures with their names, and what is wrong with those that cannot be read."""
+    """Pictures with their names, and problems with those that cannot be read."""
     images: list[tuple[str, Image.Image]] = []
     problems: list[str] = []
     for path in paths:
@@ -140,7 +140,7 @@ def _small(image: Image.Image) -> Image.Image:
 def _matrix(
     values: Sequence[Sequence[float]], texts: Sequence[str], names: Sequence[str], order: Sequence[int], over: Over
 ) -> str:
-    """A row for each picture, a column for each text; the larger a value, the stronger its colour."""
+    """Row for each picture, column for each text; the larger a value, the stronger its colour."""
     scale = scale_of(values, over)
     head = "".join(f"<th scope='col'>{escape(text[:80] + ('…' if len(text) > 80 else ''))}</th>" for text in texts)
     body = "".join(

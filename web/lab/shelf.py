@@ -1,6 +1,6 @@
-"""The weights that the stand-alone lab can use: those it was started with, those of a folder, and a file dropped on it.
+"""Weights available to the stand-alone lab: those it was started with, those of a folder, and a file dropped on it.
 
-All open pages of a lab use the same ones.
+All open pages of a lab use the same model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .places import SUFFIX
 
 
 class Shelf:
-    """Models by name, one of which is used. Only headers of files are read until something is encoded.
+    """Models by name, one of which is in use. Only headers of files are read until something is encoded.
 
     Args:
-        model: The one to begin with.
+        model: Initial model.
         name: Its name.
-        settings: How others are loaded.
-        files: Others, by name.
+        settings: Settings for loading others.
+        files: Other files by name.
     """
 
     def __init__(self, model: NativeLabModel, name: str, settings: Settings, files: Mapping[str, Path]) -> None:
@@ -32,24 +32,24 @@ class Shelf:
         self._dropped: tuple[str, Path] | None = None
         self._lock = threading.Lock()
         self.name = name
-        """Of the model that is used."""
+        """Name of the model in use."""
 
     def source(self) -> NativeLabModel:
-        """The model that is used."""
+        """The model in use."""
         return self._model
 
     @property
     def names(self) -> list[str]:
-        """All that can be chosen."""
+        """Names of all available models."""
         dropped = [] if self._dropped is None else [self._dropped[0]]
         return list(dict.fromkeys([*dropped, self._first[0], *self._files]))
 
     def choose(self, name: str) -> None:
-        """Use another model.
+        """Switch to another model.
 
         Raises:
-            LabError: If there is none of that name.
-            CheckpointError: If its file cannot be used; the model before it stays.
+            LabError: If there is none with that name.
+            CheckpointError: If its file cannot be used; the previous model stays in use.
         """
         with self._lock:
             if name == self.name:
@@ -65,11 +65,11 @@ class Shelf:
             self._model, self.name = model, name
 
     def drop(self, path: Path) -> None:
-        """Use a file that was dropped on the page, and remove the one that was dropped before.
+        """Use a file dropped on the page, and remove the one dropped before.
 
         Raises:
-            LabError: If it is no safetensors file.
-            CheckpointError: If it holds no text encoder; the model before it stays.
+            LabError: If it is not a safetensors file.
+            CheckpointError: If it has no text encoder; the previous model stays in use.
         """
         if path.suffix.lower() != SUFFIX:
             raise LabError(f"{path.name}: weights are read from {SUFFIX} files alone")

@@ -66,7 +66,7 @@ def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
 
 
 def totals(read: ReadPrompt) -> str:
-    """How many tokens, characters and chunks a prompt has, in words."""
+    """Numbers of tokens, characters and chunks in a prompt, in words."""
     counts = [chunk.num_content for chunk in read.chunks]
     characters = len(read.prompt.source)
     told = f"{counted(sum(counts), 'token')} of {counted(characters, 'character')} in {counted(len(counts), 'chunk')}"
@@ -74,7 +74,7 @@ def totals(read: ReadPrompt) -> str:
 
 
 def ids_text(read: ReadPrompt) -> str:
-    """The ids of a prompt's tokens as JSON: a list for each chunk, without BOS, EOS and padding; of one, that list."""
+    """Ids of a prompt's tokens as JSON: a list per chunk, without BOS, EOS and padding; only one list for one chunk."""
     ids = [[id_of(token.id) for token in chunk.content] for chunk in read.chunks]
     return json.dumps(ids if len(ids) > 1 else ids[0], ensure_ascii=False)
 

@@ -53,7 +53,7 @@ LEGEND = (
 CUT_LEGEND = "A bar with a gap is cut: it would be longer than its axis."
 UNCHANGED = "No row changes."
 CUT_PLACE, CUT_HEIGHT, CUT_SLANT = 7, 3, 4
-"""Where the gap in a cut bar is from its end, its height and its slant, in pixels."""
+"""Distance of the gap in a cut bar from its end, its height and its slant, in pixels."""
 
 
 def draw_changes(
