@@ -16,11 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-VOCABULARY_FILE = Path(__file__).parent / "data" / "bpe_simple_vocab_16e6.txt.gz"
+VOCABULARY_FILE = Path(__file__).parent / "data" / "clip_merges.txt.gz"
 BOS_TEXT, EOS_TEXT = "<|startoftext|>", "<|endoftext|>"
 END_OF_WORD = "</w>"
 
-_NUM_MERGES = 48894
 _WORD_PATTERN = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 # the only word above that is three in transformers: BOS or EOS in capitals, which is text
 _WORD_IN_BRACKETS = r"(?:start|end)oftext(?=\|>)"
@@ -141,7 +140,7 @@ def _cover_combining_marks(text: str, tokens: list[TokenSpan]) -> list[TokenSpan
 def read_merges() -> list[tuple[str, str]]:
     """Pairs of symbols that the vocabulary file joins, in order."""
     with gzip.open(VOCABULARY_FILE, "rt", encoding="utf-8") as file:
-        lines = file.read().split("\n")[1 : _NUM_MERGES + 1]  # the first line is a header
+        lines = file.read().split("\n")[1:-1]  # the first is a header
     return [(left, right) for left, right in (line.split() for line in lines)]
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORE_FILE = ".comfyignore"
-MAX_BYTES = 2_700_000
-"""Maximum size of the archive. Half of it is the vocabulary, a tenth the pictures of templates."""
+MAX_BYTES = 1_800_000
+"""Maximum size of the archive."""
 RULES = ("S102", "S307", "E702", "S603")
 """exec, eval, several statements in a line, subprocesses. `comfy node validate` only warns about the first three;
 exceptions, with reasons, are in pyproject.toml, which is in the archive."""

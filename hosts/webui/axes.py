@@ -48,6 +48,8 @@ PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
 _AXES = "weighted_clip_axes"
 """Attribute of a generation: axis values by name of their setting."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
+_SINGLE = re.compile(_NUMBER)
+_BRACKETS = re.compile(r"[()\[\]\\<>]")
 _RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d+)\s*\])?")
 _BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
 _GROUPS = {
@@ -143,7 +145,7 @@ def weights(text: str) -> list[str]:
     for item in next(csv.reader([text.replace("\n", " ")], skipinitialspace=True), []):
         named, colon, written = item.rpartition(":")
         word = named.strip() if colon else word
-        if not word or re.search(r"[()\[\]\\<>]", word):
+        if not word or _BRACKETS.search(word):
             raise WebUIError(
                 f"{LABEL}{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
                 f"“{item.strip()}”"
@@ -154,7 +156,7 @@ def weights(text: str) -> list[str]:
 
 def _weights(written: str) -> list[float]:
     """Numbers of one value: itself, or those of a range, both ends included."""
-    if re.fullmatch(_NUMBER, written):
+    if _SINGLE.fullmatch(written):
         return [float(written)]
     found = _RANGE.fullmatch(written)
     if found is None:

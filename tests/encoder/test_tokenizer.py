@@ -1,5 +1,6 @@
 """Ids against transformers' tokenizer; spans against the text."""
 
+import gzip
 import hashlib
 import json
 from itertools import pairwise
@@ -27,10 +28,17 @@ def ids(text: str) -> list[int]:
 
 
 def test_the_vocabulary_is_the_released_one() -> None:
-    # the file as OpenAI published it with CLIP
-    digest = hashlib.sha256(VOCABULARY_FILE.read_bytes()).hexdigest()
-    assert digest == "924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a"
+    merges = gzip.decompress(VOCABULARY_FILE.read_bytes())
+    assert hashlib.sha256(merges).hexdigest() == "685491abbdad36159d094ecdc23bebc0dd53f8d1df35c4d74ef6036db2ba7572"
+    assert merges.count(b"\n") == 48895
     assert default_tokenizer().vocab_size == 49408
+
+
+def test_the_vocabulary_is_the_beginning_of_the_file_that_openai_published() -> None:
+    published = (Path(library("open_clip").__file__).parent / "bpe_simple_vocab_16e6.txt.gz").read_bytes()
+    assert hashlib.sha256(published).hexdigest() == "924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a"
+    merges = gzip.decompress(VOCABULARY_FILE.read_bytes())
+    assert gzip.decompress(published).startswith(merges)
 
 
 @pytest.mark.parametrize(
