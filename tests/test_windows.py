@@ -31,9 +31,9 @@ from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.hosts.comfy.loras import load_loras
+from weighted_clip.nodes import routes
 from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.training.data import _in_order, read_captions, read_data
-from weighted_clip.web import routes
 from weighted_clip.web.lab import ports
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.extra_networks import read_loras, take_tags

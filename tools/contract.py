@@ -136,10 +136,9 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
     """Names that a class defines, and those its methods set on ``self``."""
     found = {name for statement in node.body for name in names_of(statement)}
     for inner in ast.walk(node):
-        is_set = isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
-        # on self, or on the class, as in PromptServer.instance = self
-        if is_set and ast.unparse(inner.value) in ("self", node.name):
-            found.add(inner.attr)
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            # on self, or on the class, as in PromptServer.instance = self
+            found |= {inner.attr} if ast.unparse(inner.value) in ("self", node.name) else set()
     return found
 
 

@@ -47,10 +47,10 @@ PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
 
 _AXES = "weighted_clip_axes"
 """Attribute of a generation: axis values by name of their setting."""
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)"
 _SINGLE = re.compile(_NUMBER)
 _BRACKETS = re.compile(r"[()\[\]\\<>]")
-_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d+)\s*\])?")
+_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d{{1,6}})\s*\])?")
 _BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
 _GROUPS = {
     "comfy": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)",
@@ -266,10 +266,6 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
     write = SYNTAXES[syntax].write if syntax in _GROUPS else None
     if write is None:
         raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
-    spaced = r"\s+".join(map(re.escape, word.split()))
-    group = _GROUPS[syntax].replace("{word}", spaced)
-    signs = r"(?:\++|-+(?!\w))?" if syntax == "compel" else ""
-    form = re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{signs}", re.IGNORECASE)
     is_found = False
 
     def replaced(match: re.Match[str]) -> str:
@@ -283,5 +279,14 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
             raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
         return written
 
+    form = form_of(word, syntax)
     result = form.sub(replaced, prompt)
     return result if is_found else None
+
+
+def form_of(word: str, syntax: str) -> re.Pattern[str]:
+    """Pattern of a word, alone in a weighted group or bare; it also matches tags, without a group of the pattern."""
+    spaced = r"\s+".join(map(re.escape, word.split()))
+    group = _GROUPS[syntax].replace("{word}", spaced)
+    signs = r"(?:\++|-+(?!\w))?" if syntax == "compel" else ""
+    return re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{signs}", re.IGNORECASE)

@@ -24,8 +24,9 @@ from safetensors import safe_open
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.nodes import routes
 from weighted_clip.nodes.ruler import ruler_nodes
-from weighted_clip.web import inspection, routes
+from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 

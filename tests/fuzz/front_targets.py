@@ -15,9 +15,9 @@ from unittest.mock import patch
 from weighted_clip import NODE_CLASS_MAPPINGS, commands
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted
+from weighted_clip.nodes import routes
 from weighted_clip.nodes.a1111 import EMPHASIS
 from weighted_clip.nodes.ruler import ruler_nodes
-from weighted_clip.web import routes
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.encode import EncodeOptions

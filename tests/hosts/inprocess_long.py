@@ -173,7 +173,7 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
     import nodes
 
     pack, _, _ = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")
-    routes = importlib.import_module(f"{pack}.web.routes")
+    routes = importlib.import_module(f"{pack}.nodes.routes")
     sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
     largest = 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip import NODE_CLASS_MAPPINGS
+from weighted_clip.nodes import routes
 from weighted_clip.nodes.ruler import ruler_nodes
-from weighted_clip.web import routes
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
     MAX_BYTES,

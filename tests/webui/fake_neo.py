@@ -63,7 +63,7 @@ class ClipEngine(fake.ForgeEngine):
             hidden.pooled = self.text_encoder.transformer.text_projection(outputs.pooler_output)
         return hidden
 
-    def tokenize_line(self, line: str) -> tuple[list[Any], int]:
+    def tokenize_line(self, line: str) -> Any:
         """Chunks of 75 tokens, cut at a comma as far back as the host's setting says."""
         from modules.shared import opts  # pyright: ignore[reportMissingImports]
 

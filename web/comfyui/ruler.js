@@ -22,7 +22,7 @@ const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
 /** The server's message of where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
-/** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of web/routes.py). */
+/** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of nodes/routes.py). */
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .inspection import RulerNode
+    from ..web.inspection import RulerNode
 
 PATH = "/weighted_clip/inspect"
 CONVERT_PATH = "/weighted_clip/convert"
@@ -55,7 +55,7 @@ async def answer(
     """Answer an aiohttp request: the views, or another result of ``read``, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
-    from .inspection import MAX_BYTES
+    from ..web.inspection import MAX_BYTES
 
     body = await request.content.read(MAX_BYTES + 1)
     while len(body) <= MAX_BYTES and (more := await request.content.read(MAX_BYTES + 1 - len(body))):
@@ -84,7 +84,7 @@ def _start(
 
 
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from .inspection import as_json, files_of, inspect, reader_of, request_of
+    from ..web.inspection import as_json, files_of, inspect, reader_of, request_of
 
     asked = json.loads(body)
     request = request_of(asked, nodes)
@@ -128,7 +128,7 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
 
 
 def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from .conversion import conversion
+    from ..web.conversion import conversion
 
     del nodes
     return json.dumps(conversion(json.loads(body)))
