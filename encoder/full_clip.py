@@ -15,8 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from .config import Activation
+from .fast import Fast
 from .files.checkpoint import load_weights
 from .files.tensor_file import CheckpointError, open_tensor_file
+from .kernels import CHOICE
+from .layers import PLAIN
 from .text_model import TextModel
 from .vision_model import VisionModel
 
@@ -64,8 +67,10 @@ class FullClip:
         Raises:
             ValueError: If the images have another shape.
         """
-        device = self.vision.post_layer_norm.weight.device
-        projected = self.vision(pixels.to(device)).projected
+        weight = self.vision.post_layer_norm.weight
+        is_fast = weight.device.type == "cpu" and weight.dtype == torch.float32
+        projected = self.vision.project(pixels.to(weight.device), Fast(CHOICE.now()) if is_fast else PLAIN)
+        CHOICE.answered()
         assert projected is not None
         return functional.normalize(projected.float(), dim=-1).cpu()
 

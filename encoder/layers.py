@@ -11,7 +11,7 @@ Language Supervision", 2021.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,6 +26,10 @@ from .rotary import Rotation
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """What one layer knows of earlier positions: takes keys and values of new ones, ``[b, h, s, e]``, and gives those of
 all that may be attended."""
+
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention: queries, keys and values ``[..., s, d]``, all heads side by side, to ``[..., s, d]``."""
 
 
 class BlockSizes(Protocol):
@@ -70,6 +74,29 @@ ACTIVATIONS = {
 """The last one is the approximation that GPT-2 has, and ru-DALL-E; no CLIP."""
 
 
+class Arithmetic:
+    """How a block computes its parts: here, each by its own module, as PyTorch does. `fast.py` has another way."""
+
+    def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
+        """Layer norm."""
+        return layer(hidden)
+
+    def products(self, layers: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
+        """``x W^T + b`` of each layer."""
+        return tuple(layer(x) for layer in layers)
+
+    def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The non-linearity of an MLP; ``x`` is not needed any more."""
+        return activation(x)
+
+    def added(self, hidden: Tensor, change: Tensor) -> Tensor:
+        """Their sum; ``change`` is not needed any more."""
+        return hidden + change
+
+
+PLAIN = Arithmetic()
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with an explicit boolean mask (Definition 5.5, equations 34 to 39).
 
@@ -92,6 +119,8 @@ class Attention(nn.Module):
         is_causal: bool,
         past: Past | None = None,
         rotate: Rotation | None = None,
+        mix: Mix | None = None,
+        arithmetic: Arithmetic = PLAIN,
     ) -> Tensor:
         """Mix positions.
 
@@ -101,21 +130,39 @@ class Attention(nn.Module):
             is_causal: Apply the causal mask; only allowed without ``mask``, which then has causality in it already.
             past: Earlier positions that are attended, too.
             rotate: What queries and keys pass where positions are rotary.
+            mix: Does all of that in another way, so that none of the others is looked at.
+            arithmetic: How matrices are multiplied.
 
         Returns:
             ``[b, s, d]``.
         """
-        q, k, v = (
-            project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, s, d] -> [b, h, s, e]
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        states = arithmetic.products((self.q_proj, self.k_proj, self.v_proj), hidden)  # [b, s, d] each
+        if mix is None:
+            mixed = self._mixed(*states, mask, is_causal=is_causal, past=past, rotate=rotate)
+        else:
+            mixed = mix(*states)
+        return arithmetic.products((self.out_proj,), mixed)[0]
+
+    def _mixed(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        past: Past | None,
+        rotate: Rotation | None,
+    ) -> Tensor:
+        """``[b, s, d]`` three times to ``[b, s, d]``."""
+        q, k, v = (states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in (q, k, v))  # [b, h, s, e]
         if rotate is not None:
             q, k = rotate(q), rotate(k)
         if past is not None:
             k, v = past(k, v)
         # softmax(q k^T / sqrt(e), masked with -inf) v
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # [b, h, s, e] -> [b, s, d]
+        return mixed.transpose(1, 2).flatten(2)  # [b, h, s, e] -> [b, s, d]
 
 
 class MLP(nn.Module):
@@ -127,9 +174,11 @@ class MLP(nn.Module):
         self.fc1 = nn.Linear(hidden_dim, mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, hidden_dim)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, arithmetic: Arithmetic = PLAIN) -> Tensor:
         """``[b, s, d]`` to ``[b, s, d]``."""
-        return self.fc2(self.activation(self.fc1(hidden)))  # [b, s, d] -> [b, s, m] -> [b, s, d]
+        (inner,) = arithmetic.products((self.fc1,), hidden)  # [b, s, d] -> [b, s, m]
+        (result,) = arithmetic.products((self.fc2,), arithmetic.activated(self.activation, inner))
+        return result  # [b, s, d]
 
 
 class Block(nn.Module):
@@ -150,11 +199,14 @@ class Block(nn.Module):
         is_causal: bool,
         past: Past | None = None,
         rotate: Rotation | None = None,
+        mix: Mix | None = None,
+        arithmetic: Arithmetic = PLAIN,
     ) -> Tensor:
         """``[b, s, d]`` to ``[b, s, d]``; all else as in `Attention.forward`."""
-        normed = self.layer_norm1(hidden)
-        hidden = hidden + self.self_attn(normed, mask, is_causal=is_causal, past=past, rotate=rotate)
-        return hidden + self.mlp(self.layer_norm2(hidden))
+        normed = arithmetic.norm(self.layer_norm1, hidden)
+        more = {"is_causal": is_causal, "past": past, "rotate": rotate, "mix": mix, "arithmetic": arithmetic}
+        hidden = arithmetic.added(hidden, self.self_attn(normed, mask, **more))
+        return arithmetic.added(hidden, self.mlp(arithmetic.norm(self.layer_norm2, hidden), arithmetic))
 
 
 class Encoder(nn.Module):

@@ -1,11 +1,10 @@
-"""How the rows of a matrix are multiplied: by which kernel, in which type, and how many at once.
+"""How the rows of a matrix are multiplied by weights as they are: in which type, and how many at once.
 
 Source: docs/performance.md, "On a CPU".
 """
 
 from __future__ import annotations
 
-import platform
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, cast
@@ -14,36 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-LONGEST_SUM = 2048
-"""Products that oneDNN may add up, so that the encoder stays within 1e-5 of PyTorch's own."""
-
-_IS_X86 = platform.machine() in ("x86_64", "AMD64")
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-_ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
+from .kernels import ONEDNN
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """``x W^T + b`` in the type of the weights, or in float32 on a CPU without arithmetic of that type.
 
-    In float32 on an x86 CPU by oneDNN, which uses the widest instructions of any processor. PyTorch takes MKL by
-    itself, which is less than half as fast on AMD's; but it adds long sums in shorter parts, so they are left to it.
-    See BENCHMARKS.md.
-
     Args:
-        x: ``[n, in]``.
+        x: ``[..., in]``.
         layer: The weights.
 
     Returns:
-        ``[n, out]``.
+        ``[..., out]``.
     """
     weight, bias = layer.weight, cast("Tensor | None", layer.bias)
-    if _ONEDNN is None or weight.device.type != "cpu":
+    if ONEDNN is None or weight.device.type != "cpu" or weight.dtype not in _lacking():
         return functional.linear(x.to(weight.dtype), weight, bias)
-    if weight.dtype in _lacking():
-        weight, bias = weight.float(), None if bias is None else bias.float()
-    if weight.dtype == torch.float32 and weight.shape[1] <= LONGEST_SUM:
-        return _ONEDNN._linear_pointwise(x.float(), weight, bias, "none", [], "")
-    return functional.linear(x.to(weight.dtype), weight, bias)
+    wide_bias = None if bias is None else bias.float()
+    return ONEDNN._linear_pointwise(x.float(), weight.float(), wide_bias, "none", [], "")
 
 
 def layer_norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
@@ -79,4 +66,4 @@ def rounded_up(count: int) -> int:
 def _lacking() -> set[torch.dtype]:
     """The types that this x86 CPU has no fast arithmetic for."""
     tests = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    return {dtype for dtype, name in tests.items() if not getattr(_ONEDNN, name, bool)()}  # bool() is False
+    return {dtype for dtype, name in tests.items() if not getattr(ONEDNN, name, bool)()}  # bool() is False

@@ -22,7 +22,9 @@ from torch.nn import functional
 
 from .config import TextConfig
 from .encoding import Encoding
-from .layers import Block
+from .fast import arithmetic_for
+from .kernels import CHOICE, Kernel
+from .layers import Arithmetic, Block
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
 from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
@@ -37,6 +39,17 @@ LEAST_SHARED = 8
 """Positions in common that make it worth to fetch remembered states."""
 
 
+class _Scope(NamedTuple):
+    """What the results of an encoder depend on, beside the chunks."""
+
+    state: Hashable
+    """Of the weights."""
+    kernel: Kernel
+    clip_skip: int
+    final_norm: bool
+    projected: bool
+
+
 class PrefixTextEncoder(TextEncoder):
     """A `TextEncoder` that computes no state twice, in a call or, as far as it remembers, between calls."""
 
@@ -48,6 +61,7 @@ class PrefixTextEncoder(TextEncoder):
         final_norm: bool = True,
         projected: bool = False,
         max_bytes: int | None = None,
+        is_packed: bool = True,
     ) -> None:
         """Choose the layer, and how much is remembered.
 
@@ -58,19 +72,24 @@ class PrefixTextEncoder(TextEncoder):
             projected: As in `TextEncoder`.
             max_bytes: Half of it for encodings, half for states that chunks with the same beginning go on from; 0
                 remembers nothing. By default what the environment variable WEIGHTED_CLIP_MEMORY_MB says, or 64 MiB.
+            is_packed: Whether a copy of the weights may be kept that is multiplied faster; `fast.py` makes it, if the
+                kernel wants one and there is room.
 
         Raises:
             ValueError: As `TextEncoder`; or if ``max_bytes`` is negative, or the variable not a number.
         """
         super().__init__(model, clip_skip=clip_skip, final_norm=final_norm, projected=projected)
         max_bytes = default_bytes() if max_bytes is None else max_bytes
+        self.is_packed = is_packed
         self.encodings: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
         self.trunks: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
 
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks; as `TextEncoder`, to within rounding."""
-        return remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
+        found = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
+        CHOICE.answered()
+        return found
 
     def _encode(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
@@ -80,13 +99,13 @@ class PrefixTextEncoder(TextEncoder):
             parts = [self._run(ids[part], None if mask is None else mask[part], is_causal, attempt) for part in batches]
         return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _scope(self) -> Hashable:
+    def _scope(self) -> _Scope:
         """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
-        return state_of(self.model), self.clip_skip, self.final_norm, self.projected
+        return _Scope(state_of(self.model), CHOICE.now(), self.clip_skip, self.final_norm, self.projected)
 
     def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode chunks at once; as `_encode`."""
-        model = self.model
+        model, scope = self.model, cast("_Scope", attempt.scope)
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
         tokens = torch.tensor(plain, dtype=torch.long, device=device)
@@ -104,11 +123,14 @@ class PrefixTextEncoder(TextEncoder):
         hidden = widened(model.embeddings(tokens, vectors)[rows, places])  # [n, d]
         rotate = model.rotation(places)
         blocks = cast("Sequence[Block]", model.encoder.layers)
+        arithmetic = arithmetic_for(
+            model, blocks, scope.kernel, scope.state, partial(state_of, model), is_packed=self.is_packed
+        )
         chosen = hidden
         saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
         for index, block in enumerate(blocks):
             past = [entry[2 * index :][:2] for entry in known]
-            hidden, (k, v) = _run_block(block, hidden, past, mix, rotate)
+            hidden, (k, v) = _run_block(block, hidden, past, mix, rotate, arithmetic)
             for row, entry in enumerate(saved):
                 entry += [k[nodes[row]], v[nodes[row]]]  # [s, d] each
             if index == len(blocks) - self.clip_skip:
@@ -234,7 +256,7 @@ class _Mixer:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
         """Queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
         if self.is_whole:
-            chunks = [states.view(*self.nodes.shape, -1) for states in (q, k, v)]
+            chunks = [states.unflatten(0, self.nodes.shape) for states in (q, k, v)]
         else:
             chunks = [q[self.queries], k[self.nodes], v[self.nodes]]
         heads = (states.unflatten(-1, (num_heads, -1)).transpose(1, 2) for states in chunks)  # [b, h, s, e]
@@ -244,19 +266,30 @@ class _Mixer:
 
 
 def _run_block(
-    block: Block, hidden: Tensor, past: Sequence[tuple[Tensor, ...]], mix: _Mixer, rotate: Rotation | None
+    block: Block,
+    hidden: Tensor,
+    past: Sequence[tuple[Tensor, ...]],
+    mix: _Mixer,
+    rotate: Rotation | None,
+    arithmetic: Arithmetic,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first.
 
     Keys are known as they are attended: those of rotary positions have been turned.
     """
-    attention, mlp = block.self_attn, block.mlp
-    normed = layer_norm(hidden, block.layer_norm1)
-    q, k, v = (linear(normed, layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
-    if rotate is not None:
-        heads = (states.unflatten(-1, (attention.num_heads, -1)).transpose(0, 1) for states in (q, k))  # [h, n, e]
-        q, k = (rotate(states).transpose(0, 1).flatten(1) for states in heads)
-    if past:
-        k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
-    hidden = hidden + linear(mix(q, k, v, attention.num_heads), attention.out_proj)
-    return hidden + linear(mlp.activation(linear(layer_norm(hidden, block.layer_norm2), mlp.fc1)), mlp.fc2), (k, v)
+    num_heads = block.self_attn.num_heads
+    known: tuple[Tensor, ...] = ()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        nonlocal known
+        if rotate is not None:
+            heads = (states.unflatten(-1, (num_heads, -1)).transpose(0, 1) for states in (q, k))  # [h, n, e]
+            q, k = (rotate(states).transpose(0, 1).flatten(1) for states in heads)
+        if past:
+            k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
+        known = k, v
+        return mix(q, k, v, num_heads)
+
+    hidden = block(hidden, None, is_causal=False, mix=attend, arithmetic=arithmetic)
+    k, v = known
+    return hidden, (k, v)

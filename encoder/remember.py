@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -258,7 +257,7 @@ def state_of(module: nn.Module) -> bytes:
     Returns:
         Digest, equal for the same weights at the same addresses.
     """
-    tensors = [tensor.detach() for tensor in chain(module.parameters(), module.buffers())]
+    tensors = [tensor.detach() for tensor in _tensors(module)]
     places = [
         (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, tensor.shape, tensor.stride())
         for tensor in tensors
@@ -272,9 +271,22 @@ def state_of(module: nn.Module) -> bytes:
     return digest.digest()
 
 
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers; those that modules share come again. As `parameters`, in a fraction of the time."""
+    rest = [module]
+    while rest:
+        one = rest.pop()
+        yield from (tensor for tensor in one._parameters.values() if tensor is not None)
+        yield from (tensor for tensor in one._buffers.values() if tensor is not None)
+        rest += [child for child in one._modules.values() if child is not None]
+
+
 def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.flatten()
-    return flat[:: max(1, len(flat) // NUM_SAMPLES)]
+    size = tensor.numel()
+    step = max(1, size // NUM_SAMPLES)
+    if not tensor.is_contiguous():
+        return tensor.flatten()[::step]
+    return tensor.as_strided((-(-size // step),), (step,))
 
 
 def _bytes(tensor: Tensor) -> bytes:

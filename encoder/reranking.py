@@ -93,14 +93,23 @@ def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int
         width: Width of the original image.
 
     Returns:
-        Bytes for the states of all layers, the widest layer's inner values, and the image during resizing.
+        Bytes for a layer's states, three times its inner values, and the image during resizing.
     """
     positions = config.grid**2 + 1
-    states = (config.num_layers + 1) * positions * config.hidden_dim
-    inner = positions * (2 * config.mlp_dim + 6 * config.hidden_dim)
+    states = positions * (3 * config.mlp_dim + 5 * config.hidden_dim)
     # float32, before, between and after the two passes of resizing
     pixels = 3 * 4 * (2 * height * width + 3 * config.image_size * max(height, config.image_size))
-    return (states + inner) * itemsize + pixels
+    return states * itemsize + pixels
+
+
+def fixed_bytes(config: VisionConfig, itemsize: int) -> int:
+    """Memory that encoding takes however few the images are, roughly: twice a layer's largest matrix, as it is copied.
+
+    Args:
+        config: Of the image tower.
+        itemsize: Bytes of one number of its arithmetic.
+    """
+    return 2 * config.hidden_dim * config.mlp_dim * itemsize
 
 
 def _batches(
@@ -111,7 +120,8 @@ def _batches(
     itemsize = next(vision.parameters()).element_size()
 
     def size(height: int, width: int) -> int:
-        return max(1, min(MAX_BATCH, memory_budget // bytes_per_image(config, itemsize, height, width)))
+        room = memory_budget - fixed_bytes(config, itemsize)
+        return max(1, min(MAX_BATCH, room // bytes_per_image(config, itemsize, height, width)))
 
     if isinstance(images, Tensor):
         # anything else than a batch of images is refused in preprocessing, with its name

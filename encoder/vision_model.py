@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import VisionConfig
-from .layers import Encoder, projection
+from .layers import PLAIN, Arithmetic, Encoder, projection
 
 
 class VisionOutput(NamedTuple):
@@ -76,11 +76,36 @@ class VisionModel(nn.Module):
         Raises:
             ValueError: If the images have another shape.
         """
+        states = self.encoder(self._embedded(pixels), None, is_causal=False)
+        pooled, projected = self._pooled(states[-1])
+        return VisionOutput(states[-1], pooled, projected, tuple(states))
+
+    def project(self, pixels: Tensor, arithmetic: Arithmetic = PLAIN) -> Tensor | None:
+        """Encode images to projected vectors ``[b, p]`` alone, so that no layer's states are kept.
+
+        Args:
+            pixels: As in `forward`.
+            arithmetic: How blocks are computed.
+
+        Returns:
+            None without a projection.
+
+        Raises:
+            ValueError: As `forward`.
+        """
+        hidden = self._embedded(pixels)
+        for block in self.encoder.layers:
+            hidden = block(hidden, None, is_causal=False, arithmetic=arithmetic)
+        return self._pooled(hidden)[1]
+
+    def _embedded(self, pixels: Tensor) -> Tensor:
+        """H_0, ``[b, s, d]``."""
         size = self.config.image_size
         if pixels.ndim != 4 or pixels.shape[1:] != (3, size, size):
             raise ValueError(f"images must be [images, 3, {size}, {size}], got {list(pixels.shape)}")
-        embedded = self.pre_layer_norm(self.embeddings(pixels.to(self.embeddings.class_embedding.dtype)))
-        states = self.encoder(embedded, None, is_causal=False)
-        pooled = self.post_layer_norm(states[-1][:, 0])  # [b, s, d] -> [b, d]
-        projected = None if self.visual_projection is None else self.visual_projection(pooled)
-        return VisionOutput(states[-1], pooled, projected, tuple(states))
+        return self.pre_layer_norm(self.embeddings(pixels.to(self.embeddings.class_embedding.dtype)))
+
+    def _pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Pooled and projected vectors of H_N."""
+        pooled = self.post_layer_norm(hidden[:, 0])  # [b, s, d] -> [b, d]
+        return pooled, None if self.visual_projection is None else self.visual_projection(pooled)

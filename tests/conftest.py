@@ -7,6 +7,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,11 @@ _load_package()
 from weighted_clip.parity.torchvision_operators import declare_missing_operators  # noqa: E402 - loaded above
 
 declare_missing_operators()
+
+from weighted_clip.encoder.kernels import ONEDNN, VARIABLE  # noqa: E402 - loaded above
+
+# not measured: the same numbers in every run, and nothing written into the user's folders
+os.environ.setdefault(VARIABLE, "plain" if ONEDNN is None else "onednn")
 
 
 FONT = TESTS / "fonts" / "DejaVuSans.ttf"

@@ -50,7 +50,7 @@ _AXES = "weighted_clip_axes"
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)"
 _SINGLE = re.compile(_NUMBER)
 _BRACKETS = re.compile(r"[()\[\]\\<>]")
-_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d{{1,6}})\s*\])?")
+_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d{{1,12}})\s*\])?")
 _BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
 _GROUPS = {
     "comfy": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)",

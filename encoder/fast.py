@@ -1,0 +1,168 @@
+"""Blocks in few passes over memory: joined products by the kernel of `kernels.py`, and results written in place.
+
+For encoding alone, without gradients. Weights that oneDNN multiplies by are a copy in its own order, which is made when
+a model is first encoded with, and anew whenever its weights have changed. Where there is no room for it, or it is not
+wanted, small products are PyTorch's own, and for large ones each matrix is copied as it is needed.
+
+Source: docs/performance.md, "On a CPU".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from .kernels import Kernel, Packed
+from .layers import Arithmetic, quick_gelu
+from .linear import layer_norm, linear
+
+PACK_ROWS = 256
+"""Rows from which a copy pays that is used once."""
+LEAST_FREE = 2**29
+"""Bytes that must be free beside the copy, for it to be made or kept."""
+
+Layers = Sequence[nn.Linear]
+
+
+class Fast(Arithmetic):
+    """Parts of a block for one call of an encoder."""
+
+    def __init__(self, kernel: Kernel, packs: dict[int, Packed] | None = None) -> None:
+        """Choose how matrices are multiplied.
+
+        Args:
+            kernel: Of `kernels.py`; it counts in float32 on a CPU.
+            packs: Weights in oneDNN's order, by the identity of the first layer of a product; None: there are none.
+        """
+        self.kernel = kernel
+        self.packs = packs or {}
+
+    def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
+        """In the type of the states."""
+        return layer_norm(hidden, layer)
+
+    def products(self, layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
+        """Of ``[..., in]``, joined where the weights are packed."""
+        packed = self.packs.get(id(layers[0]))
+        if packed is None and self.kernel == "onednn" and x.numel() // x.shape[-1] >= PACK_ROWS and can_pack(layers):
+            packed = Packed(layers)
+        if packed is None:
+            return tuple(linear(x, layer) for layer in layers)
+        return tuple(result.unflatten(0, x.shape[:-1]) for result in packed(x.flatten(0, -2)))
+
+    def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """CLIP's own one in place; the same numbers."""
+        return torch.mul(x, 1.702).sigmoid_().mul_(x) if activation is quick_gelu else activation(x)
+
+    def added(self, hidden: Tensor, change: Tensor) -> Tensor:
+        """In place of the change, if it is as wide as the states."""
+        return change.add_(hidden) if change.dtype == hidden.dtype else hidden + change
+
+
+class Packs:
+    """The packed weights of models, as long as those live. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._found: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[int, Packed]]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def of(
+        self, model: nn.Module, products: Sequence[Layers], now: Hashable, state: Callable[[], Hashable]
+    ) -> dict[int, Packed]:
+        """Weights in oneDNN's order, those that there are or new ones.
+
+        Args:
+            model: Whose they are.
+            products: Layers that are multiplied together.
+            now: What changes whenever the weights do, as it was when the call began.
+            state: Says what it is by now.
+
+        Returns:
+            By the identity of a product's first layer; none where there is no room, or the weights are of another kind.
+        """
+        with self._lock:
+            size = sum(layer.weight.nbytes for layers in products for layer in layers)
+            kept, packs = self._found.get(model, (None, {}))
+            if packs and kept == now and has_room(0):
+                return packs
+            self._found.pop(model, None)
+            del packs
+            if not all(map(can_pack, products)) or not has_room(size):
+                return {}
+            packs = {id(layers[0]): Packed(layers) for layers in products}
+            if state() != now:  # another thread has changed them meanwhile
+                return {}
+            self._found[model] = now, packs
+            return packs
+
+    def num_bytes(self, model: nn.Module) -> int:
+        """What the copy of a model's weights takes."""
+        return sum(packed.num_bytes for packed in self._found.get(model, (None, {}))[1].values())
+
+
+PACKS = Packs()
+
+
+def arithmetic_for(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    kernel: Kernel,
+    now: Hashable,
+    state: Callable[[], Hashable],
+    *,
+    is_packed: bool = True,
+) -> Fast:
+    """How the blocks of a model are computed in the next call.
+
+    Args:
+        model: On any device, in any type.
+        blocks: Its layers, of `layers.py`.
+        kernel: Of `kernels.py`.
+        now: As in `Packs.of`.
+        state: Likewise.
+        is_packed: Whether a copy of the weights may be kept.
+    """
+    if kernel == "plain" or not is_packed:
+        return Fast(kernel)
+    return Fast(kernel, PACKS.of(model, [layers for block in blocks for layers in products_of(block)], now, state))
+
+
+def products_of(block: nn.Module) -> list[Layers]:
+    """The layers of a block that are multiplied together."""
+    attention, mlp = block.self_attn, block.mlp
+    return [(attention.q_proj, attention.k_proj, attention.v_proj), (attention.out_proj,), (mlp.fc1,), (mlp.fc2,)]
+
+
+def can_pack(layers: Layers) -> bool:
+    """Whether oneDNN can multiply by these: float32 on the CPU, and nothing in the place of a layer."""
+    return all(
+        type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
+        for layer in layers
+    )
+
+
+def has_room(size: int) -> bool:
+    """Whether some bytes are free, and `LEAST_FREE` beside them; where nobody can tell, yes."""
+    free = free_bytes()
+    return free is None or free >= size + LEAST_FREE
+
+
+def free_bytes() -> int | None:
+    """Memory that can be had without swapping; None where it is not known."""
+    if sys.platform == "linux":
+        try:
+            with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - asked before every call
+                found = next((line for line in file if line.startswith("MemAvailable:")), None)
+        except OSError:
+            return None
+        return None if found is None else int(found.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

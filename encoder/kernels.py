@@ -1,0 +1,205 @@
+"""By which kernel an encoder of ours multiplies on this machine: chosen by a measurement, and remembered for it.
+
+There are two. ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` is oneDNN on weights that were brought
+into its order beforehand, with long sums added up in parts, so that they are no further from exact ones than MKL's.
+
+Where nothing is known of a machine, the first answer of a process is by ``plain``. Then both are timed once, which
+takes a fraction of a second, and the choice is kept in a file for the processor, its threads and the version of torch.
+
+Source: docs/performance.md, "On a CPU".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Kernel = Literal["plain", "onednn"]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+VARIABLE = "WEIGHTED_CLIP_KERNEL"
+"""Environment variable that names the kernel, so that nothing is measured and nothing written."""
+
+LONGEST_SUM = 192
+"""Products that oneDNN adds up one after the other. MKL's sums are as exact as those of parts of this length."""
+PACKED_ROWS = 77
+"""For which weights are packed; oneDNN's order fits any other number as well."""
+LEAST_GAIN = 1.05
+"""How many times as fast as ``plain`` another kernel must be to be chosen."""
+
+_IS_X86 = platform.machine() in ("x86_64", "AMD64")
+_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
+ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
+"""OneDNN's operators; None where they are not."""
+
+
+class Packed:
+    """``x W^T + b`` of some layers with the same inputs, as one product by oneDNN, on a copy of their weights."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        """Copy the weights.
+
+        Args:
+            layers: In float32, on the CPU, all with a bias or none.
+        """
+        assert ONEDNN is not None
+        self.sizes = [layer.out_features for layer in layers]
+        self.num_parts = num_parts(layers[0].in_features)
+        weights = [layer.weight.detach() for layer in layers]
+        parts = zip(*(weight.chunk(self.num_parts, dim=1) for weight in weights), strict=True)
+        # one part at a time, so that no whole second copy is held
+        self.weights: list[Tensor] = [ONEDNN._reorder_linear_weight(torch.cat(part), PACKED_ROWS) for part in parts]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
+        self.bias: Tensor | None = torch.cat(biases) if biases else None
+        self.num_bytes = sum(weight.nbytes for weight in weights)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """``[n, in]``, float32, to ``[n, out]`` of each layer."""
+        assert ONEDNN is not None
+        multiply = ONEDNN._linear_pointwise.default
+        parts = (x,)
+        if self.num_parts > 1:
+            parts = x.view(x.shape[0], self.num_parts, -1).transpose(0, 1).contiguous().unbind()
+        total: Tensor = multiply(parts[0], self.weights[0], self.bias, "none", [], "")
+        for number in range(1, self.num_parts):
+            total.add_(multiply(parts[number], self.weights[number], None, "none", [], ""))
+        return total.split(self.sizes, dim=1) if len(self.sizes) > 1 else (total,)
+
+
+def num_parts(length: int) -> int:
+    """In how many parts of the same length oneDNN adds up a sum.
+
+    >>> [num_parts(length) for length in (64, 768, 1024, 1280, 3072)]
+    [1, 4, 8, 8, 16]
+    """
+    return next(count for count in range(1, length + 1) if length % count == 0 and length // count <= LONGEST_SUM)
+
+
+class Choice:
+    """Which kernel is used in this process."""
+
+    def __init__(self, place: Callable[[], Path] | None = None) -> None:
+        """Nothing is chosen yet; ``place`` says in which file choices are kept, by default `kept_at`."""
+        self._place = place or kept_at
+        self._chosen: Kernel | None = None
+        self._has_answered = False
+        self._lock = Lock()
+
+    def now(self) -> Kernel:
+        """The kernel for the next answer; measures if there was an answer before and nothing is known.
+
+        Raises:
+            ValueError: If the environment names a kernel that there is not, or not here.
+        """
+        forced = _forced()
+        if forced is not None:
+            return forced
+        with self._lock:
+            if self._chosen is None:
+                self._chosen = "plain" if ONEDNN is None else self._kept()
+            if self._chosen is None and self._has_answered:
+                self._chosen = measured()
+                self._keep(self._chosen)
+            return self._chosen or "plain"
+
+    def answered(self) -> None:
+        """An answer has been given: from now on there is time to measure."""
+        self._has_answered = True
+
+    def _kept(self) -> Kernel | None:
+        try:
+            found = json.loads(self._place().read_text(encoding="utf-8")).get(machine())
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found if found in KERNELS else None
+
+    def _keep(self, kernel: Kernel) -> None:
+        """Write it down, if that can be done: elsewhere it is measured again by every process."""
+        place = self._place()
+        try:
+            try:
+                known = dict(json.loads(place.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError):
+                known = {}
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
+                json.dump(known | {machine(): kernel}, file, indent=1)
+            Path(file.name).replace(place)
+        except OSError:
+            return
+
+
+def kept_at() -> Path:
+    """The file in which choices are kept, in the user's folder for what can be made again."""
+    folder = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return Path(folder or Path.home() / ".cache", "weighted-clip", "kernels.json")
+
+
+def machine() -> str:
+    """What the choice depends on: processor, threads and torch, in words."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    name = found[1] if found else platform.processor() or platform.machine()
+    kind = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {kind}, threads: {torch.get_num_threads()}, torch {torch.__version__}"
+
+
+@torch.no_grad()
+def measured(repetitions: int = 5) -> Kernel:
+    """Time both kernels in turn on layers of CLIP-L, for a whole chunk and for its last words.
+
+    Args:
+        repetitions: Rounds.
+
+    Returns:
+        The faster one; ``plain`` where the other gains too little.
+    """
+    with torch.random.fork_rng(devices=[]):
+        layers = [nn.Linear(*sizes) for sizes in ((768, 2304), (768, 768), (768, 3072), (3072, 768)) * 2]
+        inputs = {(size, rows): torch.rand(rows, size) for size in (768, 3072) for rows in (26, 77)}
+    packed = [Packed([layer]) for layer in layers]
+    rounds: list[tuple[float, float]] = []
+    for number in range(-1, repetitions):
+        start = time.perf_counter()
+        for layer in layers:
+            for rows in (26, 77):
+                functional.linear(inputs[layer.in_features, rows], layer.weight, layer.bias)
+        middle = time.perf_counter()
+        for layer, product in zip(layers, packed, strict=True):
+            for rows in (26, 77):
+                product(inputs[layer.in_features, rows])
+        if number >= 0:
+            rounds.append((middle - start, time.perf_counter() - middle))
+    plain, onednn = map(min, zip(*rounds, strict=True))  # what is longer was disturbed
+    return "onednn" if plain >= LEAST_GAIN * onednn else "plain"
+
+
+def _forced() -> Kernel | None:
+    written = os.environ.get(VARIABLE, "").strip()
+    if not written:
+        return None
+    kernel = next((kernel for kernel in KERNELS if kernel == written), None)
+    if kernel is None:
+        raise ValueError(f"{VARIABLE}={written} is no kernel; allowed are {', '.join(KERNELS)}")
+    if kernel == "onednn" and ONEDNN is None:
+        raise ValueError(f"{VARIABLE}={written}: oneDNN multiplies on x86 processors only; leave the variable out")
+    return kernel
+
+
+CHOICE = Choice()
+"""The choice of this process."""

@@ -1,0 +1,266 @@
+"""Which kernel multiplies, what it multiplies by, and that its sums are as exact as PyTorch's."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from weighted_clip.encoder import fast, kernels
+from weighted_clip.encoder.config import VisionConfig
+from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.full_clip import FullClip
+from weighted_clip.encoder.kernels import KERNELS, ONEDNN, VARIABLE, Choice, Kernel, Packed, machine
+from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.remember import state_of
+from weighted_clip.encoder.text_model import TextEncoder, TextModel
+
+from .conftest import TINY, random_ids
+
+needs_onednn = pytest.mark.skipif(ONEDNN is None, reason="needs oneDNN on x86")
+IDS = random_ids(1).tolist()
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """Nothing is forced; measuring takes the first of these off the list, which is longer than it may become."""
+    results: list[Kernel] = ["onednn", "plain"]
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(kernels, "measured", lambda: results.pop(0))
+    return results
+
+
+# --- the choice
+
+
+@needs_onednn
+def test_nothing_is_measured_before_the_first_answer(measurements: list[Kernel], tmp_path: Path) -> None:
+    place = tmp_path / "folder" / "kernels.json"
+    choice = Choice(lambda: place)
+    assert [choice.now(), choice.now()] == ["plain", "plain"]
+    assert len(measurements) == 2
+    choice.answered()
+    assert [choice.now(), choice.now()] == ["onednn", "onednn"]
+    assert len(measurements) == 1
+    assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn"}
+    restarted = Choice(lambda: place)
+    assert restarted.now() == "onednn"  # from the first answer on
+    assert len(measurements) == 1
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"another machine": "onednn"}', "{MACHINE: 3}", '{MACHINE: "fastest"}']
+)
+def test_a_file_that_does_not_know_the_machine_is_made_anew(
+    text: str, measurements: list[Kernel], tmp_path: Path
+) -> None:
+    place = tmp_path / "kernels.json"
+    place.write_text(text.replace("MACHINE", json.dumps(machine())), encoding="utf-8")
+    choice = Choice(lambda: place)
+    assert choice.now() == "plain"
+    choice.answered()
+    assert choice.now() == "onednn"
+    known = json.loads(place.read_text(encoding="utf-8"))
+    assert known[machine()] == "onednn"
+    assert ("another machine" in known) == ("another machine" in text)
+
+
+@needs_onednn
+def test_a_place_that_cannot_be_written_is_done_without(measurements: list[Kernel], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    choice = Choice(lambda: tmp_path / "file" / "kernels.json")
+    choice.answered()
+    assert [choice.now(), choice.now()] == ["onednn", "onednn"]
+    assert len(measurements) == 1
+
+
+def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    choice = Choice(lambda: tmp_path / "kernels.json")
+    choice.answered()
+    monkeypatch.setenv(VARIABLE, "plain")
+    assert choice.now() == "plain"
+    monkeypatch.setenv(VARIABLE, "fastest")
+    with pytest.raises(ValueError, match="WEIGHTED_CLIP_KERNEL=fastest is no kernel; allowed are plain, onednn"):
+        choice.now()
+    monkeypatch.setenv(VARIABLE, "onednn")
+    monkeypatch.setattr(kernels, "ONEDNN", None)
+    with pytest.raises(ValueError, match="x86 processors only"):
+        choice.now()
+    monkeypatch.delenv(VARIABLE)
+    assert choice.now() == "plain"  # where there is no other
+    assert len(measurements) == 2
+    assert not list(tmp_path.iterdir())
+
+
+@needs_onednn
+def test_what_one_kernel_computed_is_not_taken_for_anothers(tiny: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = PrefixTextEncoder(tiny)
+    for kernel in KERNELS:
+        monkeypatch.setenv(VARIABLE, kernel)
+        found = encode(IDS)
+        assert torch.equal(found.hidden, PrefixTextEncoder(tiny, max_bytes=0)(IDS).hidden)
+    assert len(encode.encodings) == 2
+
+
+@needs_onednn
+def test_measuring_names_a_kernel() -> None:
+    assert kernels.measured(repetitions=1) in KERNELS
+    state = torch.random.get_rng_state()
+    kernels.measured(repetitions=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+# --- packed weights
+
+
+@needs_onednn
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("num_inputs", [5, 64, 191, 193, 768, 1280, 3072])
+def test_joined_products_are_those_of_the_layers(num_inputs: int, has_bias: bool) -> None:
+    layers = [nn.Linear(num_inputs, size, bias=has_bias).requires_grad_(False) for size in (6, 10, 10)]
+    product = Packed(layers)
+    for rows in (1, 77, 130):
+        x = torch.randn(rows, num_inputs)
+        for found, layer in zip(product(x), layers, strict=True):
+            exact = x.double() @ layer.weight.double().T + (layer.bias.double() if has_bias else 0)
+            torch.testing.assert_close(found, exact.float(), atol=2e-6, rtol=0)
+
+
+@needs_onednn
+@pytest.mark.parametrize("num_inputs", [768, 3072, 5120])
+def test_sums_are_as_exact_as_pytorchs(num_inputs: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(num_inputs, 256).requires_grad_(False)
+    layer.weight.normal_(generator=generator)
+    x = torch.randn(77, num_inputs, generator=generator)
+    exact = x.double() @ layer.weight.double().T + layer.bias.double()
+    errors = [(found - exact).pow(2).mean().sqrt() for found in (Packed([layer])(x)[0], layer(x))]
+    assert errors[0] <= 1.1 * errors[1]
+
+
+@needs_onednn
+def test_weights_are_packed_once_and_anew_when_they_change() -> None:
+    model = seeded_text_model(TINY)
+    encode = PrefixTextEncoder(model, max_bytes=0)
+    encode(IDS)
+    size = sum(layer.weight.nbytes for block in model.encoder.layers for one in products_of(block) for layer in one)
+    assert PACKS.num_bytes(model) == size > 0
+    first = PACKS._found[model][1]
+    encode(IDS)
+    PrefixTextEncoder(model, max_bytes=0)(IDS)
+    assert PACKS._found[model][1] is first
+    with torch.no_grad():
+        model.encoder.layers[1].mlp.fc2.weight += 1
+    found = encode(IDS)
+    assert PACKS._found[model][1] is not first
+    torch.testing.assert_close(found.hidden, TextEncoder(model)(IDS).hidden, atol=1e-5, rtol=0)
+
+
+@needs_onednn
+def test_packed_weights_go_with_their_model() -> None:
+    model = seeded_text_model(TINY)
+    count = len(PACKS._found)
+    PrefixTextEncoder(model, max_bytes=0)(IDS)
+    assert len(PACKS._found) == count + 1
+    del model
+    assert len(PACKS._found) == count
+
+
+@needs_onednn
+def test_packed_weights_go_when_memory_is_short(tiny: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = PrefixTextEncoder(tiny, max_bytes=0)
+    expected = encode(IDS)
+    assert PACKS.num_bytes(tiny) > 0
+    monkeypatch.setattr(fast, "free_bytes", lambda: fast.LEAST_FREE - 1)
+    found = encode(IDS)
+    assert PACKS.num_bytes(tiny) == 0
+    torch.testing.assert_close(found.hidden, expected.hidden, atol=1e-5, rtol=0)
+    monkeypatch.setattr(fast, "free_bytes", lambda: None)  # a system that does not tell
+    encode(IDS)
+    assert PACKS.num_bytes(tiny) > 0
+
+
+@needs_onednn
+def test_no_copy_is_kept_if_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded_text_model(TINY)
+    encode = PrefixTextEncoder(model, max_bytes=0, is_packed=False)
+    few = encode(IDS)
+    assert PACKS.num_bytes(model) == 0
+    packed: list[int] = []
+    monkeypatch.setattr(fast, "Packed", lambda layers: packed.append(1) or Packed(layers))
+    many = encode(random_ids(8).tolist())  # of which one pays that is used once
+    assert len(packed) == 4 * TINY.num_layers
+    assert PACKS.num_bytes(model) == 0
+    torch.testing.assert_close(many.hidden[:1], encode(random_ids(8)[:1].tolist()).hidden, atol=1e-5, rtol=0)
+    assert few.hidden.shape == (1, 77, TINY.hidden_dim)
+
+
+@needs_onednn
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_only_float32_is_packed(dtype: torch.dtype) -> None:
+    model = seeded_text_model(TINY).to(dtype)
+    PrefixTextEncoder(model, max_bytes=0)(IDS)
+    assert PACKS.num_bytes(model) == 0
+
+
+@needs_onednn
+def test_weights_that_change_while_they_are_packed_are_not_kept() -> None:
+    model, packs = seeded_text_model(TINY), Packs()
+    products = [layers for block in model.encoder.layers for layers in products_of(block)]
+    states = iter([b"later", b"later"])
+    assert packs.of(model, products, b"before", lambda: next(states)) == {}
+    assert packs.num_bytes(model) == 0
+    assert len(packs.of(model, products, b"later", lambda: next(states))) == len(products)
+
+
+@needs_onednn
+def test_threads_that_encode_at_once_get_the_same(tiny: TextModel) -> None:
+    expected = PrefixTextEncoder(tiny, max_bytes=0)(IDS).hidden
+    PACKS._found.pop(tiny)
+    results: list[torch.Tensor] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(PrefixTextEncoder(tiny, max_bytes=0)(IDS).hidden))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(torch.equal(result, expected) for result in results)
+
+
+@needs_onednn
+def test_the_image_tower_packs_each_matrix_for_its_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = VisionConfig(image_size=112, hidden_dim=32, num_heads=2, num_layers=3, mlp_dim=64, projection_dim=16)
+    vision = seeded_vision_model(config)
+    pixels = torch.randn(4, 3, 112, 112)
+    packed: list[int] = []
+    monkeypatch.setattr(fast, "Packed", lambda layers: packed.append(len(layers)) or Packed(layers))
+    found = FullClip(seeded_text_model(TINY), vision).image_features(pixels)
+    assert packed == [3, 1, 1, 1] * 3  # q, k and v as one
+    with torch.no_grad():
+        expected = torch.nn.functional.normalize(vision(pixels).projected, dim=-1)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert PACKS.num_bytes(vision) == 0
+
+
+def test_a_state_that_may_be_asked_for_is_not_written_to() -> None:
+    arithmetic, hidden = Fast("plain"), torch.ones(2, 3)
+    assert torch.equal(arithmetic.added(hidden, torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    assert torch.equal(hidden, torch.ones(2, 3))
+    wide = arithmetic.added(hidden, torch.ones(2, 3, dtype=torch.bfloat16) / 3)
+    assert wide.dtype == torch.float32
+
+
+def test_weights_are_told_apart_by_their_state() -> None:
+    model = seeded_text_model(TINY)
+    before = state_of(model)
+    assert state_of(model) == before
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+        assert state_of(model) != before
+        before = state_of(model)
