@@ -20,6 +20,7 @@ from .machine import machine
 from .parsing import parse_block
 from .peak import peak_block
 from .precision import PICTURE, precision_block
+from .processors import processor_block
 from .reranking import image_block
 from .sampling import sampling_block
 from .scale import FULL, QUICK, Scale
@@ -29,6 +30,7 @@ from .training import training_block
 
 MEASURES: dict[str, Callable[[Scale], str]] = {
     "machine": lambda scale: machine(),
+    "processors": processor_block,
     "parse": parse_block,
     "tokens": token_block,
     "encode": encode_block,
@@ -47,6 +49,11 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
 their results."""
 
 
+GOALS = "goals"
+OF_GOALS = ("machine", "processors")
+"""What ``--only goals`` measures."""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument(
@@ -59,7 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a folder with a ComfyUI checkout and its .venv, ADV_CLIP_emb, and a dalle-venv with dalle-pytorch",
     )
     parser.add_argument(
-        "--only", nargs="+", choices=MEASURES, default=MEASURES, metavar="SECTION", help="of: " + ", ".join(MEASURES)
+        "--only",
+        nargs="+",
+        choices=[*MEASURES, GOALS],
+        default=MEASURES,
+        metavar="SECTION",
+        help=f"of: {', '.join(MEASURES)}; or {GOALS}, which is {' and '.join(OF_GOALS)} and takes a few minutes",
     )
     parser.add_argument(
         "--images",
@@ -95,7 +107,11 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
     measures["precision"] = partial(precision_block, say=say, picture=PICTURE if options.write else None)
     blocks: dict[str, str] = {}
-    for name in (name for name in measures if name in options.only):
+    on_page = page.PAGE.read_text(encoding="utf-8") if page.PAGE.is_file() else ""
+    before = page.blocks_of(on_page).get("processors", "")
+    measures["processors"] = partial(processor_block, before=before, folder=options.hosts, say=say)
+    asked = [*options.only, *(OF_GOALS if GOALS in options.only else ())]
+    for name in (name for name in measures if name in asked):
         blocks[name] = measures[name](scale)
         say(f"\n## {name}\n\n{blocks[name]}")
     say(f"\n## goals\n\n{goal_block(blocks)}")

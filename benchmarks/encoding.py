@@ -52,17 +52,17 @@ def encode_block(scale: Scale) -> str:
     import torch
 
     model = scale.model()
-    peers = _peers(model)
+    others = peers(model)
     rows: list[list[str]] = []
     with torch.no_grad():
         for prompt, ways in WAYS.items():
             runs = {way: _ours(model, prompt, way, options) for way, options in ways.items()}
             pairs = [pair for pair in PAIRS if pair[0] == prompt]
-            runs |= {f"peer {name}": peers[name](prompt) for _, _, name, _ in pairs if name in peers}
+            runs |= {f"peer {name}": others[name](prompt) for _, _, name, _ in pairs if name in others}
             results = {name: run() for name, run in runs.items()}  # all for the first text in the sequence
             times = times_in_turn(runs, repetitions=scale.repetitions)
             for _, way, name, is_same in pairs:
-                if name not in peers:
+                if name not in others:
                     rows.append(missing(prompt, way, name))
                     continue
                 difference = float((results[way] - results[f"peer {name}"]).abs().max()) if is_same else None
@@ -78,7 +78,7 @@ def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> C
     return ours(encoder, fresh(PROMPTS[prompt], choices["syntax"]), **choices)
 
 
-def _peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
+def peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
     """For each installed peer, a function from the name of a prompt to one that encodes its next text."""
     theirs = transformers_of(model)
     if theirs is None:

@@ -80,7 +80,7 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
             if peer in places:
                 if not weights.exists():
                     save_model(model, weights)
-                job = _job(model, weights, places[peer], peer, scale.repetitions)
+                job = job_for(model, weights, places[peer], peer, scale.repetitions)
                 try:
                     result = _run(places[peer], job, Path(temporary))
                     about.append(
@@ -114,7 +114,8 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
     return {peer: place for peer, places in ways.items() for place in places}
 
 
-def _job(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
+def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
+    """What host_process.py is told: all prompts and ways of a peer."""
     return {
         "weights": str(weights),
         "sizes": sizes_of(model.config),

@@ -44,6 +44,11 @@ def measured(*packages: str) -> str:
     return "; ".join([", ".join(parts), *load("the minute before")]) + "."
 
 
+def processor() -> str:
+    """How many cores of which processor."""
+    return _processor()[0]
+
+
 def load(when: str) -> list[str]:
     """Load of the machine in the last minute, in words, if the system reports it."""
     return [f"load average over {when}: {os.getloadavg()[0]:.1f}"] if hasattr(os, "getloadavg") else []

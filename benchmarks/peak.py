@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from .breakdown import HEAD as PARTS_HEAD
+from .breakdown import breakdown, rows_of
 from .page import NOT_FOUND, milliseconds, table
 from .runs import TRANSFORMERS, native, ours, transformers_of
 from .scale import Scale
@@ -14,7 +16,7 @@ from .timing import Run, times_in_turn
 if TYPE_CHECKING:
     from ..encoder.config import TextConfig
 
-BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "encoder.linear.linear"
+BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "oneDNN, packed weights"
 NATIVE, EXACT = "native encoder", "ours, bit for bit"
 HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ours")
 
@@ -24,7 +26,7 @@ def peak_block(scale: Scale) -> str:
     import torch
     from torch import nn
 
-    from ..encoder.linear import linear
+    from ..encoder.kernels import ONEDNN, Packed
     from ..encoder.text_model import TextEncoder
 
     model, side = scale.model(), scale.side
@@ -32,7 +34,12 @@ def peak_block(scale: Scale) -> str:
     prompt = PROMPTS["plain"]
     left, layer = torch.rand(side, side), nn.Linear(side, side, bias=False).requires_grad_(False)
     right = layer.weight.T
-    multiply: dict[str, Run] = {BY_TORCH: lambda: left @ right, BY_ONEDNN: lambda: linear(left, layer)}
+    multiply: dict[str, Run] = {
+        BY_TORCH: lambda: left @ right,
+    }
+    if ONEDNN is not None:
+        packed = Packed([layer])
+        multiply[BY_ONEDNN] = lambda: packed(left)
     encode: dict[str, Run] = {} if theirs is None else {TRANSFORMERS: theirs.one(fresh(prompt, "none"))}
     encode[EXACT] = ours(TextEncoder(model), fresh(prompt, "comfy"))
     encode[NATIVE] = ours(native(model), fresh(prompt, "comfy"))
@@ -40,7 +47,7 @@ def peak_block(scale: Scale) -> str:
         taken = times_in_turn(multiply | encode, repetitions=scale.repetitions)
     times = {name: statistics.median(these) for name, these in taken.items()}
     square, chunk = 2.0 * side**3, chunk_flop(model.config)
-    peaks = [square / times[name] for name in multiply]
+    peaks = [square / times.get(name, times[BY_TORCH]) for name in (BY_TORCH, BY_ONEDNN)]
 
     def row(work: str, name: str, flop: float) -> list[str]:
         if name not in times:
@@ -49,12 +56,15 @@ def peak_block(scale: Scale) -> str:
         parts = (f"{speed / peak:.2f}" for peak in peaks)
         return [work, name, f"{flop / 1e9:.3g}", milliseconds(times[name]), f"{speed / 1e9:.3g}", *parts]
 
-    rows = [row(f"{side} x {side} x {side}", name, square) for name in multiply]
+    rows = [row(f"{side} x {side} x {side}", name, square) for name in (BY_TORCH, BY_ONEDNN)]
     rows += [row("one chunk, plain", name, chunk) for name in (TRANSFORMERS, EXACT, NATIVE)]
-    return table(HEAD, rows, num_left=2)
+    with torch.no_grad():
+        parts = breakdown(encode, scale.repetitions)
+    products = chunk_flop(model.config, has_attention=False)
+    return "\n\n".join([table(HEAD, rows, num_left=2), table(PARTS_HEAD, rows_of(parts, products), num_left=1)])
 
 
-def chunk_flop(config: TextConfig) -> float:
+def chunk_flop(config: TextConfig, *, has_attention: bool = True) -> float:
     """Additions and multiplications in the matrix products of one chunk.
 
     Four matrices of ``d x d`` and two of ``d x d_mlp`` for each position and layer; attention multiplies each query
@@ -62,6 +72,7 @@ def chunk_flop(config: TextConfig) -> float:
 
     Args:
         config: Sizes.
+        has_attention: Whether what attention multiplies counts.
 
     Returns:
         Number of operations.
@@ -72,5 +83,5 @@ def chunk_flop(config: TextConfig) -> float:
     """
     width, length = config.hidden_dim, config.context_length
     matrices = 2 * (4 * width**2 + 2 * width * config.mlp_dim)
-    attention = 2 * 2 * length * width
+    attention = 2 * 2 * length * width * has_attention
     return float(length * config.num_layers * (matrices + attention))

@@ -50,11 +50,10 @@ _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def image_block(scale: Scale) -> str:
     """Section in Markdown: speed, memory, and when and with what they were measured."""
-    from ..encoder.config import VisionConfig
     from ..encoder.files.checkpoint import seeded_vision_model
 
     about = measured("transformers")
-    config = VisionConfig(**scale.vision_sizes)  # pyright: ignore[reportArgumentType]
+    config = scale.vision()
     rows = memory_rows(config, scale.num_images, scale.image_side)
     model = seeded_vision_model(config)
     pictures = _pictures(scale.image_batch, scale.image_side)
@@ -100,6 +99,32 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
             cells = times(compare(taken["ours"], taken["peer"]), lambda seconds: f"{len(images) / seconds:.3g}")
             rows.append([work, PEER, *cells, small(difference)])
     return rows
+
+
+def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[float]] | None:
+    """Seconds of the image tower alone, ours and the peer's in turn; None without the peer.
+
+    Args:
+        scale: Sizes.
+        count: Images at once.
+        repetitions: Rounds.
+    """
+    import torch
+
+    from ..encoder.files.checkpoint import seeded_vision_model
+    from ..encoder.full_clip import FullClip
+    from ..encoder.images import preprocess
+
+    model = seeded_vision_model(scale.vision())
+    images = _pictures(count, scale.image_side)
+    pixels = preprocess(images, model.config.image_size)
+    theirs = _peer(model, images, pixels)
+    if theirs is None:
+        return None
+    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    with torch.no_grad():
+        runs = {"ours": lambda: clip.image_features(pixels), "peer": theirs[WORKS[2]]}
+        return times_in_turn(runs, repetitions=repetitions, warm_up=2)
 
 
 def _peer(model: VisionModel, images: list[Image.Image], pixels: Tensor) -> dict[str, Callable[[], Any]] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..encoder.config import VisionConfig
     from ..encoder.text_model import TextModel
 
 SEED = 0
@@ -146,6 +147,12 @@ class Scale:
         from ..encoder.files.checkpoint import seeded_text_model
 
         return seeded_text_model(TextConfig(**self.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
+
+    def vision(self) -> VisionConfig:
+        """Sizes of the image encoder."""
+        from ..encoder.config import VisionConfig
+
+        return VisionConfig(**self.vision_sizes)  # pyright: ignore[reportArgumentType]
 
 
 FULL = Scale()

@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.benchmarks import add_options, page, run
+from weighted_clip.benchmarks.breakdown import breakdown
 from weighted_clip.benchmarks.dalle import OWN
 from weighted_clip.benchmarks.dtypes import CASES, NATIVE
 from weighted_clip.benchmarks.encoding import PAIRS, encode_block
 from weighted_clip.benchmarks.goals import GOALS
 from weighted_clip.benchmarks.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
 from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_of
-from weighted_clip.benchmarks.page import NOT_FOUND
+from weighted_clip.benchmarks.machine import processor
+from weighted_clip.benchmarks.page import NOT_FOUND, table_rows
 from weighted_clip.benchmarks.parsing import SYNTAXES
 from weighted_clip.benchmarks.peak import BY_ONEDNN, BY_TORCH, chunk_flop, peak_block
+from weighted_clip.benchmarks.processors import HEAD, WEIGHTED, merged
+from weighted_clip.benchmarks.processors import WORKS as OF_PROCESSORS
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
 from weighted_clip.benchmarks.sampling import TIMED, WAYS
 from weighted_clip.benchmarks.scale import QUICK
@@ -36,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SECTIONS = [
     "machine",
+    "processors",
     "parse",
     "tokens",
     "encode",
@@ -169,6 +174,37 @@ def test_every_encoder_stands_beside_both_ways_to_multiply(sections: dict[str, s
     assert rows[0][5] == rows[1][6] == "1.00"
     assert float(rows[0][2]) == pytest.approx(2 * 64**3 / 1e9, rel=0.01)
     assert all(float(row[4]) > 0 for row in rows)
+
+
+def test_the_time_of_a_chunk_is_divided_among_its_parts(sections: dict[str, str]) -> None:
+    library("transformers", "5")
+    rows = cells(sections["peak"].split("\n\n", 1)[1])
+    assert [row[0] for row in rows] == ["transformers", "ours, bit for bit", "native encoder"]
+    for row in rows:
+        products, attention, others, between, everything, speed = map(float, row[1:])
+        assert min(products, attention, others, everything, speed) > 0
+        assert between >= 0
+    found = breakdown({"one": lambda: torch.rand(300, 300) @ torch.rand(300, 300)}, 2)["one"]
+    assert found["Products"] > found["Attention"] == 0
+
+
+def test_each_processor_has_a_column(sections: dict[str, str]) -> None:
+    library("transformers", "5")
+    library("compel", "2.1")
+    (*figures, date, version) = table_rows(sections["processors"])
+    assert [row["Work"] for row in figures] == [work.name for work in OF_PROCESSORS]
+    (own,) = (head for head in date if head.endswith(processor()))
+    for row in figures:
+        assert row[own] == "not found" if row["Work"] == WEIGHTED.name else float(row[own]) >= 0, row
+    assert "torch" in version[own]
+    others = [head for head in date if head not in (*HEAD, own)]
+    assert merged(sections["processors"], own, {row["Work"]: row[own] for row in (*figures, date, version)}) == (
+        sections["processors"].strip()
+    )
+    two = merged(sections["processors"], "Another", {OF_PROCESSORS[0].name: "9.99"})
+    (first, *_) = table_rows(two)
+    assert list(first) == [*HEAD, *others, own, "Another"]
+    assert first["Another"] == "9.99"
 
 
 def test_counts_the_arithmetic_of_a_chunk() -> None:

@@ -1,0 +1,62 @@
+"""Where the time of one encode goes, by PyTorch's profiler: matrix products, attention, the rest, and between them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+
+from .page import milliseconds
+from .timing import Run
+
+PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "linear", "_linear_pointwise", "mkldnn_linear", "_mkl_linear")
+"""PyTorch's operators that multiply matrices; attention that is written out counts as such, too."""
+PARTS = ("Products", "Attention", "Element-wise", "Between")
+HEAD = ("By", *(f"{part}, ms" for part in PARTS), "All, ms", "Products, GFLOP/s")
+
+
+def breakdown(runs: Mapping[str, Run], repetitions: int) -> dict[str, dict[str, float]]:
+    """Seconds of one call by `PARTS`, and ``All``.
+
+    What PyTorch's operators take is measured with its profiler on, and the whole without; what lies between them is
+    Python, and what the profiler cannot see.
+
+    Args:
+        runs: What is called.
+        repetitions: How often, with the profiler and without.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    found: dict[str, dict[str, float]] = {}
+    for name, run in runs.items():
+        run()
+        taken: list[float] = []
+        for _ in range(repetitions):
+            start = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - start)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            for _ in range(repetitions):
+                run()
+        parts = dict.fromkeys(PARTS, 0.0)
+        for event in seen.key_averages():
+            parts[_part(event.key)] += event.self_cpu_time_total / 1e6 / repetitions
+        everything = statistics.median(taken)
+        operators = sum(parts.values())
+        found[name] = parts | {"Between": max(0.0, everything - operators), "All": everything}
+    return found
+
+
+def rows_of(found: Mapping[str, Mapping[str, float]], flop: float) -> list[list[str]]:
+    """The cells of `HEAD`, for products of ``flop`` operations."""
+    return [
+        [name, *(milliseconds(parts[part]) for part in (*PARTS, "All")), f"{flop / parts['Products'] / 1e9:.0f}"]
+        for name, parts in found.items()
+    ]
+
+
+def _part(operator: str) -> str:
+    name = operator.rpartition("::")[2]
+    if name in PRODUCTS:
+        return "Products"
+    return "Attention" if "scaled_dot_product" in name else "Element-wise"
