@@ -1,4 +1,4 @@
-"""From the texts of a shard to the tensors saved: prompts are read one by one and encoded in batches."""
+"""From the texts of a shard to the tensors saved; prompts that begin alike are encoded together."""
 
 from __future__ import annotations
 
@@ -41,10 +41,23 @@ class BulkEncoder:
             ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose
                 phrases cannot be bound, or that subtracts words in an attention.
         """
+        reads = list(self._read(texts, first, report))
+        order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))
+        done = dict(zip(order, self._in_order(reads, order, first, report), strict=True))
+        for index in range(len(reads)):
+            saved, problems = done.pop(index)
+            report.tell(first + index, problems)
+            yield saved
+
+    def _in_order(
+        self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int], first: int, report: Report
+    ) -> Iterator[tuple[Encoding, list[str]]]:
+        """What is saved of each prompt, and its problems, in another order."""
         from ..encoder.encoding import Encoding
         from ..weighting.schemes.negpip import NegPipError, check_without_signs
 
-        for line, encoded in enumerate(self._in_windows(self._read(texts, first, report)), first):
+        for index, encoded in zip(order, self._in_windows(reads[index] for index in order), strict=True):
+            line = first + index
             try:
                 check_without_signs(encoded.prompts, "a file")
             except NegPipError as error:
@@ -53,8 +66,7 @@ class BulkEncoder:
             problems = [issue.line for prompt in encoded.prompts.values() for issue in prompt.read.issues]
             if not (saved.hidden.isfinite().all() and saved.pooled.isfinite().all()):
                 problems.append(f"Some of its numbers are too large for {self.dtype}, or not finite.")
-            report.tell(line, list(dict.fromkeys(problems)))
-            yield saved
+            yield saved, list(dict.fromkeys(problems))
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor, so that the batch it is part of can be freed."""
@@ -87,3 +99,8 @@ class BulkEncoder:
                 yield from self.encoders.plan(window).run()
                 window, num_chunks = [], 0
         yield from self.encoders.plan(window).run()
+
+
+def _tokens(read: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
+    """What a prompt is sorted by, so that those with the same beginning come together."""
+    return [chunk.plain_ids for one in read.values() for chunk in one.chunks]

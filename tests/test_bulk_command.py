@@ -830,8 +830,27 @@ def test_a_window_ends_when_it_has_chunks_enough(weights: Path, tmp_path: Path, 
 
     monkeypatch.setattr(Encoders, "plan", counted)
     long = ", ".join([LONG] * 8)  # 14 chunks
-    texts = ["a cat"] * (WINDOW_CHUNKS + 6) + [long] * 7
+    texts = ["!"] * (WINDOW_CHUNKS + 6) + [long] * 7  # sorted by their tokens, as they are here
     assert encode(written(tmp_path, texts), weights, tmp_path / "out", "--shard-size", 100) == 0
     assert windows[0] == WINDOW_CHUNKS
     assert windows[1] < 6 + 7
     assert sum(windows) == len(texts)
+
+
+def test_prompts_that_begin_alike_are_encoded_together_and_written_in_order(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[set[str]] = []
+    plan = Encoders.plan
+
+    def watched(encoders: Encoders, reads: Any) -> Any:
+        windows.append({read["clip_l"].prompt.source.split()[0] for read in reads})
+        return plan(encoders, reads)
+
+    monkeypatch.setattr(Encoders, "plan", watched)
+    monkeypatch.setattr(bulk_encoder, "WINDOW_CHUNKS", 4)
+    texts = [f"{('ink', 'oil')[number % 2]} drawing of {number} foxes" for number in range(8)]
+    assert encode(written(tmp_path, texts), weights, tmp_path / "out", "--shard-size", 8) == 0
+    assert sorted(map(sorted, filter(None, windows))) == [["ink"], ["oil"]]
+    monkeypatch.undo()
+    assert is_as_alone(tmp_path / "out", texts, weights, EncodeOptions(syntax="a1111", scheme="a1111"))
