@@ -9,23 +9,23 @@ import { createRuler } from "../web/comfyui/ruler/draw.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 import { whenText } from "../web/comfyui/ruler/words.js";
 
-/** The prompt's, and that of the texts of a timed prompt. */
+/** The strip of the prompt, and that of the texts of a timed prompt. */
 const STRIPS = ["weighted_clip_strip", "weighted_clip_schedule"];
 const REFRESH = "weighted_clip_refresh";
-/** Milliseconds without a change before what is shown is compared with what stands in the boxes. */
+/** Milliseconds without a change before the strip is compared with the content of the boxes. */
 const QUIET_TIME = 400;
-/** Of the same texts the server is asked again at most this often. */
+/** Maximum number of repeated requests for the same texts. */
 const MAX_ASKED = 3;
 
-/** By the id of the strip, its ruler and the data that it shows. */
+/** Ruler of each strip by id, with the data it shows. */
 const rulers = new Map();
-/** What says of which texts it was made. */
+/** Attribute with the texts that an element was made from. */
 const MADE = "[data-weighted-clip-inputs]";
 let timer = 0;
 let asked = { texts: "", times: 0 };
 let isWaiting = false;
 
-/** Draw what gradio has brought since. */
+/** Draw everything new from gradio. */
 function update() {
   for (const id of STRIPS) {
     const host = document.getElementById(id);
@@ -65,7 +65,7 @@ function start() {
   document.addEventListener("click", copy);
 }
 
-/** Copy what a button holds, and say so beside it. */
+/** Copy the text of a button, and say so next to it. */
 async function copy({ target }) {
   const button = target.closest?.("#weighted_clip_page [data-weighted-clip-copy]");
   if (!button) return;
@@ -125,7 +125,7 @@ function check() {
   }, QUIET_TIME);
 }
 
-/** Grey what stays when the texts and choices are changed of which it was made. */
+/** Grey out elements whose texts and choices have changed. */
 function markChanged() {
   for (const element of document.querySelectorAll("[data-weighted-clip-of]")) {
     const made = Object.entries(JSON.parse(element.dataset.weightedClipOf));
@@ -138,7 +138,7 @@ function markChanged() {
 
 const fieldOf = (id) => document.querySelector(`#${id} :is(textarea, input)`);
 
-/** Whether something that is to be seen was made of other texts than those that stand in the boxes, or not made yet. */
+/** Whether something visible was made from other texts than those in the boxes, or is missing. */
 const isOld = (element) => {
   const strip = element.closest(STRIPS.map((id) => `#${id}`).join());
   const isSeen = element.offsetParent || strip?.previousElementSibling?.offsetParent;

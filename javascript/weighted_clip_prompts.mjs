@@ -13,12 +13,12 @@ import { whenText } from "../web/comfyui/ruler/words.js";
 const ROUTE = "./weighted-clip/ruler";
 /** Milliseconds without a change before the server is asked. */
 const QUIET_TIME = 300;
-/** Milliseconds between looks at what the host itself puts into the boxes, which tells of nothing. */
+/** Milliseconds between checks for text that the host itself puts into the boxes, without events. */
 const LOOK_TIME = 1000;
-/** The status of a server that reads as many prompts as it does at a time, and milliseconds until it is asked again. */
+/** The status of a busy server, and milliseconds until the next request. */
 const BUSY = 429;
 const BUSY_TIME = 250;
-/** The prompt boxes of the host, and what it calls their counters. */
+/** The host's prompt boxes, and the names of their counters. */
 const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
   { tab, id: `${tab}_prompt`, counter: `${tab}_token_counter`, isNegative: false },
   { tab, id: `${tab}_neg_prompt`, counter: `${tab}_negative_token_counter`, isNegative: true },
@@ -26,7 +26,7 @@ const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
 
 const find = (selector) => document.querySelector(selector);
 
-/** Whether the host's user wants the rulers; on until the host has told its settings. */
+/** Whether the host's user wants the rulers; on until the host has sent its settings. */
 const isOn = () => globalThis.opts?.weighted_clip_ruler !== false;
 
 /** The ruler of one box of the host. */
@@ -34,7 +34,7 @@ class PromptRuler {
   #box;
   #drawing = createRuler();
   #content = null;
-  /** What was asked last, as JSON. */
+  /** The last request, as JSON. */
   #asked = "";
   #timer = 0;
   #abort = new AbortController();
@@ -47,7 +47,7 @@ class PromptRuler {
     onTheme(() => this.#drawing.refresh());
   }
 
-  /** Compare what is shown with what stands on the page, and soon ask. */
+  /** Compare the ruler with the page, and send a request soon. */
   check(quietTime = QUIET_TIME) {
     const area = find(`#${this.#box.id} textarea`);
     const text = area?.value ?? "";
@@ -67,7 +67,7 @@ class PromptRuler {
     this.#timer = setTimeout(() => this.#ask(body), quietTime);
   }
 
-  /** What is asked: syntax and steps are the host's, or those of our script if it is switched on. */
+  /** The request: syntax and steps are the host's, or those of our script if it is switched on. */
   #request(text) {
     const { tab, isNegative } = this.#box;
     const script = `#script_${tab}_weighted_clip_`;
@@ -113,7 +113,7 @@ class PromptRuler {
     if (this.#content && this.#content.total !== this.#total()) this.#show({ ...this.#content, isSilent: true });
   }
 
-  /** Below the row of the box, as a part of nothing that the host draws anew. */
+  /** Below the row of the box, outside everything that the host redraws. */
   #place(area) {
     const row = area.closest(".prompt-row") ?? find(`#${this.#box.id}`);
     if (row.nextElementSibling !== this.#drawing.element) row.after(this.#drawing.element);
@@ -145,7 +145,7 @@ function fill(selector, value) {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-/** Fetch the prompt of txt2img or img2img into our tab, with its steps, or send it there and go along. */
+/** Fetch the prompt of txt2img or img2img into our tab, with its steps, or send it there and switch to it. */
 function exchange({ target }) {
   const [, way, tab] = /^weighted_clip_(from|to)_(txt2img|img2img)$/.exec(target.closest?.("button")?.id ?? "") ?? [];
   if (!way) return;

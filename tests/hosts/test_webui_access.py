@@ -27,7 +27,7 @@ RUN = (
     "return violations.flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.target} ${node.failureSummary}`))"
 )
 OF_THE_HOST = ("label", "nested-interactive")
-"""What axe-core finds in the host's own accordions, each of which has a switch without a name in a button."""
+"""Findings of axe-core in the host's own accordions, each of which has a switch without a name in a button."""
 
 
 @pytest.fixture(scope="module")

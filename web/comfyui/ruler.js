@@ -20,17 +20,17 @@ import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
-/** The server's message of where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
+/** The server's message about where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
-/** The status of a server that reads as many prompts as it does at a time (MAX_AT_ONCE of nodes/routes.py). */
+/** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;
-/** Milliseconds between two looks at the nodes that linked texts come from. */
+/** Milliseconds between two checks of the nodes that linked texts come from. */
 const LINKED_TIME = 200;
 /** ComfyUI's setting of the language. */
 const LOCALE = "Comfy.Locale";
-/** Off: nothing is asked and there are no chips; the problems still come after a run. */
+/** Off: no requests and no chips; problems are still shown after a run. */
 const SETTING = "WeightedCLIP.TokenRuler";
 /** Off: no names of embeddings and LoRAs are offered. */
 const NAMES_SETTING = "WeightedCLIP.Names";
@@ -43,19 +43,19 @@ const rules = new Map();
 /** The rulers of all nodes, by node. */
 const rulers = new Map();
 
-/** The settings, which tell of a change before they have the new value. */
+/** The settings, which announce a change before they have the new value. */
 let isOn = true;
 let hasNames = true;
 
-/** The names that the server knows, once they were asked for. */
+/** Names known to the server, once requested. */
 let names = null;
 
 const host = { isOn: () => isOn, ask, convert, changed };
 
-/** Ends with the request before: the nodes of a page take turns. */
+/** Resolves with the previous request: the nodes of a page take turns. */
 let turn = Promise.resolve();
 
-/** Ask the server for views by a request as JSON (web/inspection.py); while it is busy, again and again. */
+/** Ask the server for views by a request as JSON (web/inspection.py), repeatedly while it is busy. */
 function ask(body, signal) {
   const views = turn.then(() => askNow(ROUTE, body, signal)).then((answer) => answer.views);
   turn = views.catch(() => {});
@@ -85,7 +85,7 @@ async function post(route, body, signal) {
   });
 }
 
-/** A node by its id, in which those of the subgraphs that it is in stand before it: "7", "3:12". */
+/** A node by its id, preceded by those of its subgraphs: "7", "3:12". */
 function nodeOf(id) {
   const ids = String(id).split(":");
   const last = ids.pop();
@@ -94,7 +94,7 @@ function nodeOf(id) {
   return graph?.getNodeById(last);
 }
 
-/** Those who read a prompt box, if an element is one: the box, and each node with its ruler. */
+/** Readers of a prompt box, if an element is one: the box, and each node with its ruler. */
 function readersOf(area) {
   const found = [];
   for (const [node, ruler] of rulers) {
@@ -106,7 +106,7 @@ function readersOf(area) {
   return found;
 }
 
-/** The box that an element is, if rulers read it, and all of them in one syntax. */
+/** The box of an element, if rulers read it, all of them in one syntax. */
 function boxOf(area) {
   const found = readersOf(area).map(({ box, ruler }) => ({ box, syntax: ruler.syntax }));
   const [first] = found;
@@ -142,7 +142,7 @@ async function readNames() {
   }
 }
 
-/** What a step of Ctrl and an arrow key changes, by ComfyUI's setting. */
+/** Step of Ctrl and an arrow key, by ComfyUI's setting. */
 const weightStep = () => app.extensionManager?.setting?.get("Comfy.EditAttention.Delta") ?? undefined;
 
 /** Let ComfyUI see that the workflow has changed, so that its Undo knows. */
@@ -215,15 +215,15 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
-    // what no widget tells of: undo, a loader's menu, a theme
+    // changes without a widget event: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
-    // nor does a node tell of what is typed in another one
+    // and typing in another node
     setInterval(() => rulers.forEach((ruler) => ruler.isLinked && ruler.check()), LINKED_TIME);
     api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },
 
-  /** ComfyUI was told to read its lists of files anew. */
+  /** ComfyUI was told to reread its lists of files. */
   refreshComboInNodes() {
     names = null;
   },

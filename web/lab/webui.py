@@ -1,4 +1,4 @@
-"""The page's prompt as the WebUI reads it that the page is in: each of its texts, and which of them is encoded here."""
+"""The page's prompt as read by the WebUI around it: each of its texts, and the one that is encoded here."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from ...weighting.timed.webui import read_as_webui, webui_view
 from .values import whole_number
 
 DEFAULT_STEPS = 20
-"""Sampling steps where none are given."""
+"""Default number of sampling steps."""
 
 TAGS_ACT = "tags act in txt2img and img2img, not here"
 _SHOWN = "The tab Schedule shows how"
 
 
 class Given(NamedTuple):
-    """The page's prompt as far as it is encoded."""
+    """The encoded part of the page's prompt."""
 
     text: str
-    """What is encoded; in a WebUI the first text that it makes of the prompt, without comments and tags."""
+    """Text to encode; in a WebUI the first text that it makes of the prompt, without comments and tags."""
     options: EncodeOptions
-    """How that is read."""
+    """Options for reading it."""
     read: ReadPrompt
-    """What was read, in places of the whole prompt."""
+    """The text as read, in positions of the whole prompt."""
     note: str = ""
-    """Which text of the prompt it is, where there are several."""
+    """Note on which text of the prompt it is, if there are several."""
 
 
 class Texts(NamedTuple):
-    """The texts that the WebUI makes of a prompt."""
+    """Texts that the WebUI makes of a prompt."""
 
     reads: list[TimedRead]
-    """What was read of the first ones; at least one."""
+    """The first texts as read; at least one."""
     num_more: int
-    """How many more there are."""
+    """Number of further texts."""
 
 
 def texts_of(
@@ -54,10 +54,10 @@ def texts_of(
 
     Args:
         text: The prompt.
-        options: As chosen on the page.
-        reader: From options to what reads a text by them.
+        options: Options chosen on the page.
+        reader: Function from options to a reader of texts.
         steps: Sampling steps.
-        counter: How they are counted.
+        counter: Way of counting them.
 
     Raises:
         ValueError: If it cannot be read.
@@ -69,7 +69,7 @@ def texts_of(
 
 
 def first_of(texts: Texts, options: EncodeOptions) -> Given:
-    """The text that is encoded here."""
+    """The text to encode here."""
     first, count = texts.reads[0], len(texts.reads) + texts.num_more
     note = f"Of {count} texts that the WebUI makes of this prompt this is the first: “{shortened(first.text)}”."
     return Given(first.text, _left(options), first.read, note if count > 1 else "")
@@ -89,5 +89,5 @@ def told(line: str) -> str:
 
 
 def _left(options: EncodeOptions) -> EncodeOptions:
-    """How a text is read of which the WebUI has taken comments and tags."""
+    """Options for reading a text from which the WebUI has removed comments and tags."""
     return replace(options, cleaning="none", has_tags=False)

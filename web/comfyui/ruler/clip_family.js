@@ -1,18 +1,18 @@
 /**
- * Which text encoder a node is linked to, as far as the page can know: the type that a loader of ComfyUI was set to. What
- * is in the loader's file only a run tells.
+ * Text encoder that a node is linked to, as far as the page can know: the type that a loader of ComfyUI is set to. The
+ * content of the loader's file is known only after a run.
  */
 
 /** Loaders with a widget `type`. */
 const LOADERS = ["CLIPLoader", "DualCLIPLoader"];
-/** Types that hold a CLIP-L, -G or -H, by load_text_encoder_state_dicts in ComfyUI 0.29.0. */
+/** Types with a CLIP-L, -G or -H, by load_text_encoder_state_dicts in ComfyUI 0.29.0. */
 const CLIP_TYPES = new Set([
   ...["stable_diffusion", "sdxl", "stable_cascade", "sd3", "flux", "hidream"],
   ...["hunyuan_dit", "hunyuan_video", "kandinsky5", "kandinsky5_image"],
 ]);
 /** Widgets that name a file of the folder text_encoders; our own loader names the folder, too. */
 const FILES = { CLIPLoader: ["clip_name"], DualCLIPLoader: ["clip_name1", "clip_name2"], WeightedCLIPLoad: ["file"] };
-/** Links that are followed. */
+/** Maximum number of links to follow. */
 const MAX_HOPS = 30;
 
 /**
@@ -37,7 +37,7 @@ export function clipOf(node) {
   return { key, encoder: `${nameOf(source)} ${type}`, files: filesOf(source), note };
 }
 
-/** The files that a loader is set to; none where a link sets it. */
+/** The files that a loader is set to; none if a link sets it. */
 function filesOf(loader) {
   const names = (loader && FILES[nameOf(loader)]) ?? [];
   const isLinked = (name) => loader.inputs?.some((slot) => slot.widget?.name === name && slot.link != null);
@@ -49,7 +49,7 @@ function filesOf(loader) {
 
 const nameOf = (node) => node.comfyClass ?? node.type;
 
-/** The node that a node has its CLIP from: by the input of that type or, as a reroute has, the only one. */
+/** The node that provides a node's CLIP: at the input of that type or, for a reroute, the only one. */
 function sourceOf(node) {
   const { inputs = [], graph } = node;
   const named = inputs.find(({ type }) => String(type).split(",").includes("CLIP"));

@@ -1,9 +1,9 @@
 /**
- * Colours of the token ruler, by the rules of the drawn pictures (web/pictures/style.py), on whatever background and
+ * Colours of the token ruler, by the rules of the drawn pictures (web/pictures/style.py), on any background and
  * text colour the host's theme has. A colour is [red, green, blue] from 0 to 255.
  */
 
-/** Contrast ratio that WCAG 2.1 level AA asks of text. */
+/** Contrast ratio that WCAG 2.1 level AA requires for text. */
 const MIN_CONTRAST = 4.5;
 /** The same for lines. */
 const MIN_LINE_CONTRAST = 3;
@@ -30,7 +30,7 @@ const ACCENTS = {
 const NEAR_BLACK = [12, 13, 15];
 const WHITE = [255, 255, 255];
 
-/** All colours by name, for a background behind the chips and a colour of the text on it. */
+/** All colours by name, for the background of the chips and a text colour on it. */
 export function themeOf(background, text) {
   const accents = luminance(background) < luminance(text) ? ACCENTS.dark : ACCENTS.light;
   return {
@@ -61,7 +61,7 @@ export function readable(background, ...wanted) {
 /** Colour of the wavy line on a chip of some background. */
 export const waveColor = (background, theme) => toned(background, theme.wave, MIN_LINE_CONTRAST);
 
-/** A colour made darker or lighter, as little as gives it a contrast with what is behind it. */
+/** A colour made darker or lighter, just enough for a contrast with its background. */
 function toned(background, color, wanted) {
   const end = readable(background);
   for (let amount = 0; amount < 1; amount += 0.1) {
@@ -83,7 +83,7 @@ export function contrast(first, second) {
 /** For CSS. */
 export const css = (color) => `rgb(${color.join(", ")})`;
 
-/** Any CSS colour, as getComputedStyle gives it; null for one that is not opaque or not known. */
+/** Any CSS colour, as returned by getComputedStyle; null for one that is not opaque or unknown. */
 export function parseColor(text) {
   const simple = /^rgba?\((\d+), (\d+), (\d+)(?:, 1)?\)$/.exec(text);
   if (simple) return simple.slice(1).map(Number);
@@ -95,7 +95,7 @@ export function parseColor(text) {
   return alpha === 255 ? [red, green, blue] : null;
 }
 
-/** 0 at no distance, 0.2 at 0.1, 0.68 at 0.5, 0.9 at 1, towards 1. */
+/** 0 at distance 0, 0.2 at 0.1, 0.68 at 0.5, 0.9 at 1, approaching 1. */
 const share = (distance) => 1 - Math.exp(-2.3 * distance);
 
 const luminance = (color) => {

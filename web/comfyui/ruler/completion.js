@@ -11,13 +11,13 @@ import { say } from "./language.js";
 import { namesAt } from "./names.js";
 import { counted } from "./words.js";
 
-/** Milliseconds after a key until a list is opened: those of other packs are there first. */
+/** Milliseconds after a key until a list is opened: lists of other packs appear first. */
 const DELAY = 200;
-/** The lists of ComfyUI-Custom-Scripts and of Autocomplete-Plus, and the tags that the latter shows beside. */
+/** The lists of ComfyUI-Custom-Scripts and Autocomplete-Plus, and the tags that the latter also shows. */
 const OTHERS = ".pysssss-autocomplete, #autocomplete-plus-root, #related-tags-root";
 const ID = "weighted-clip-names";
 const GAP = 3;
-/** Styles that decide where the text of a box stands. */
+/** Styles that affect the position of a box's text. */
 const LOOKS = [
   ...["font", "lineHeight", "letterSpacing", "wordSpacing", "textIndent", "textAlign", "tabSize", "direction"],
   ...["boxSizing", "paddingTop", "paddingRight", "paddingBottom", "paddingLeft"],
@@ -159,7 +159,7 @@ function dress(element) {
   }
 }
 
-/** Below the caret or, where there is no room, above it. */
+/** Below the caret or, if there is no room, above it. */
 function stand({ area, element, caret }) {
   const around = area.getBoundingClientRect();
   const scale = around.width / area.offsetWidth || 1;

@@ -10,9 +10,9 @@ import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
 import { counted, countText, optionTexts, spoken } from "./words.js";
 
-/** Of more chips than this, the first are shown and a button for the rest. */
+/** Maximum number of chips shown; a button shows the rest. */
 const MAX_CHIPS = 600;
-/** Of more texts than this, the first are shown and how many more there are. */
+/** Maximum number of texts shown; the rest are counted. */
 const MAX_SECTIONS = 20;
 /** Milliseconds without a change before a screen reader is told. */
 const QUIET_TIME = 1000;
@@ -22,16 +22,16 @@ const RIGHT_TO_LEFT = /^[^\p{L}]*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Sy
 let numRulers = 0;
 
 /**
- * @typedef {object} Content What a ruler shows.
+ * @typedef {object} Content Content of a ruler.
  * @property {{label: string, view: object}[]} sections Its texts; a label is text or "".
  * @property {boolean} [hasChips] False: count line and problems only.
- * @property {boolean} [hasScheme] Whether the scheme is named beside the syntax.
+ * @property {boolean} [hasScheme] Whether the scheme is named after the syntax.
  * @property {string} [total] The host's own count of tokens, or "" where it has none; then each view has a `total` too,
  *   and syntax and scheme, which are the host's, are not named.
- * @property {string[]} [notes] What else stands in the count line.
- * @property {string} [message] Why there is nothing newer; the chips are grey then.
- * @property {boolean} [isStale] Whether the chips are of another text than the one that stands there.
- * @property {boolean} [isSilent] Whether a screen reader is not told.
+ * @property {string[]} [notes] Further notes in the count line.
+ * @property {string} [message] Reason why there is nothing newer; the chips are then grey.
+ * @property {boolean} [isStale] Whether the chips belong to another text than the current one.
+ * @property {boolean} [isSilent] Whether nothing is announced to a screen reader.
  * @property {(section: number, from: string) => void} [onConvert] Converts the prompt of a section from the syntax that
  *   a problem says some of it is written in.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
@@ -255,7 +255,7 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
   return bar;
 }
 
-/** How full the last chunk is, by the host's own count if there is one; and how many encodings, if more than usual. */
+/** Fill level of the last chunk, by the host's own count if there is one; and encodings, if more than usual. */
 function counts(view, total = say(countText(view))) {
   const encodings = view.encodings ? [make("span", "wcr-extra", say(view.encodings))] : [];
   const meters = view.chunks.at(-1).capacity === null ? [] : [meter(view)];
@@ -277,7 +277,7 @@ function moreTokens(number, onMore) {
   return row;
 }
 
-/** Chips that stand in the text can have the focus; one of each text is reached by the Tab key. */
+/** Chips with a position in the text can have the focus; one of each text is reached by the Tab key. */
 function letChipsHaveFocus(scroll) {
   for (const section of scroll.querySelectorAll(".wcr-section")) {
     for (const [index, chip] of section.querySelectorAll(".wcr-chip[data-start]").entries()) {
@@ -288,13 +288,13 @@ function letChipsHaveFocus(scroll) {
   }
 }
 
-/** The chip of a place in a text. */
+/** The chip at a position in a text. */
 function chipAt(box, { section, start }) {
   const chips = [...box.querySelectorAll(`.wcr-editable[data-section="${section}"]`)];
   return chips.find((chip) => Number(chip.dataset.start) <= Number(start) && Number(start) < Number(chip.dataset.end));
 }
 
-/** What scrolls can be reached by keyboard. */
+/** Make scrolling elements reachable by keyboard. */
 function markScrolling(box) {
   for (const part of box.querySelectorAll(".wcr-scroll, .wcr-problems")) {
     if (part.scrollHeight > part.clientHeight) part.tabIndex = 0;

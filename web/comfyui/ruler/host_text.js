@@ -1,6 +1,6 @@
 /**
- * What ComfyUI's page makes of a prompt box before it sends it: comments go and `{a|b}` becomes one of its choices. By
- * the rules of processDynamicPrompt in ComfyUI's front end 1.27 to 1.47, which draws a choice at random; here it is the
+ * A prompt box as ComfyUI's page sends it: without comments, and `{a|b}` replaced by one of its choices. By
+ * the rules of processDynamicPrompt in ComfyUI's front end 1.27 to 1.47, which chooses at random; here it is the
  * first.
  */
 
@@ -31,7 +31,7 @@ export function hostText(text) {
   return { text: resolve(text), hasChoice };
 }
 
-/** The choices of a block whose bracket stands before `start`, and where the text goes on. */
+/** The choices of a block whose bracket is before `start`, and where the text continues. */
 function choices(source, start) {
   const options = [""];
   let depth = 0;

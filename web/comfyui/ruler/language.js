@@ -1,21 +1,21 @@
 /**
- * What the ruler says, in the language of the page. A language is a file languages/CODE.json: English texts and what they
- * are called there. `{}` stands for anything; in a translation `{0}`, `{1}` say which of them, where the order is another.
+ * Texts of the ruler in the language of the page. A language is a file languages/CODE.json: English texts with their
+ * translations. `{}` matches anything; in a translation `{0}`, `{1}` name the match, if the order differs.
  * A text that is not in the table stays English.
  */
 
-/** The languages that there is a table of. */
+/** Languages with a table. */
 const LANGUAGES = ["zh"];
 /** A problem with its place, as the server writes it. */
 const AT = "at {}: {}";
 
 /** Texts without `{}`. */
 let exact = new Map();
-/** The others: how to recognise one, and what it becomes. */
+/** The others: pattern and translation. */
 let patterns = [];
 let at = AT;
 
-/** Take another language; English for one that there is no table of. */
+/** Switch to another language; English for one without a table. */
 export async function setLanguage(code) {
   const file = new URL(`./languages/${code}.json`, import.meta.url);
   const answer = LANGUAGES.includes(code) ? await fetch(file).catch(() => null) : null;

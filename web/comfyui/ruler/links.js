@@ -1,23 +1,23 @@
 /**
- * Where the value of an input comes from: past reroutes, in and out of subgraphs, to a widget whose value is sent as it
- * stands. By the rules of ComfyUI's front end 1.27 to 1.47 (resolveInput in ExecutableNodeDTO.ts, applyToGraph of
+ * Source of an input's value: through reroutes, in and out of subgraphs, to a widget whose value is sent as it
+ * is. By the rules of ComfyUI's front end 1.27 to 1.47 (resolveInput in ExecutableNodeDTO.ts, applyToGraph of
  * PrimitiveNode).
  */
 
-/** ComfyUI's nodes that put out the value of a widget, and nothing else. */
+/** ComfyUI's nodes that output just the value of a widget. */
 const PRIMITIVES = ["PrimitiveString", "PrimitiveStringMultiline", "PrimitiveInt", "PrimitiveFloat", "PrimitiveBoolean"];
 const PRIMITIVE_WIDGET = "value";
 /** Property of a PrimitiveNode that has the page replace parts of its value when it is sent. */
 const REPLACES = "Run widget replace on values";
-/** Links and subgraphs that are followed, one behind the other. */
+/** Maximum number of consecutive links and subgraphs to follow. */
 const MAX_HOPS = 30;
-/** Places of a subgraph that are looked at. */
+/** Maximum number of places of a subgraph to examine. */
 const MAX_PATHS = 20;
 /** A link that ends nowhere: ComfyUI sends the value of the widget that it leads to. */
 const NOTHING = Symbol("nothing");
 
 /**
- * @typedef {object} Source Where a value comes from.
+ * @typedef {object} Source Source of a value.
  * @property {*} value The value.
  * @property {boolean} isPrompt Whether the page takes comments and `{a|b}` out of it before it is sent.
  * @property {{node: object, widget: object}[]} places The widgets that hold it: one, but where a subgraph stands in
@@ -28,7 +28,7 @@ const NOTHING = Symbol("nothing");
  * Follow the links of an input to the widget that its value comes from.
  * @param {object} node A node.
  * @param {string} name The name of one of its inputs, with a widget or without.
- * @returns {Source | null} Null where the value is computed, or is another one in each place of a subgraph.
+ * @returns {Source | null} Null if the value is computed, or differs between the places of a subgraph.
  */
 export function sourceOf(node, name) {
   const paths = isLinked(node, name) ? pathsTo(node.graph) : [[]];
@@ -66,7 +66,7 @@ function pathsTo(graph) {
   return paths;
 }
 
-/** The widget that the value of an input comes from, by a path to the node's graph; null where it is computed. */
+/** The widget that provides the value of an input, by a path to the node's graph; null if it is computed. */
 function valueOf(node, name, path, hops) {
   const widget = node.widgets?.find((one) => one.name === name);
   const isPrompt = Boolean(widget?.dynamicPrompts);

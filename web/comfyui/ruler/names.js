@@ -3,9 +3,9 @@
  * text in, the stretch to replace and what may be put there out.
  */
 
-/** How embeddings are read: the first word of the chunk rule that each syntax means. */
+/** Reading of embeddings: first word of the chunk rule of each syntax. */
 const RULES = { comfy: "comfy", none: "comfy", a1111: "a1111", compel: "compel" };
-/** By that, how one is written, and which names can be; compel reads none. */
+/** For each reading, how a name is written, and which names can be; compel reads none. */
 const EMBEDDINGS = {
   comfy: { write: (name) => `embedding:${name}`, allowed: /^[^\s<[]+$/u },
   a1111: { write: (name) => name, allowed: /^[^<>]+$/u },
@@ -83,7 +83,7 @@ function choicesOf(text, [start, end], typed, isAsked, names, kind, write) {
   return others.length ? { start, end, isAsked, choices: others } : null;
 }
 
-/** 0: the name begins so; 1: so does the name of the file; 2: it is in it; 3: it is not. */
+/** 0: the name begins with it; 1: the file name does; 2: the name contains it; 3: it does not. */
 function rankOf(name, wanted) {
   if (name.startsWith(wanted)) return 0;
   if (name.slice(name.lastIndexOf("/") + 1).startsWith(wanted)) return 1;

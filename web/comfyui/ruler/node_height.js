@@ -1,5 +1,5 @@
 /**
- * How high a node with a ruler is: as high as its user made it, and by the height of the ruler more. So the prompt box
+ * Height of a node with a ruler: as high as its user made it, plus the height of the ruler. So the prompt box
  * keeps its height whatever the ruler shows.
  */
 
@@ -7,7 +7,7 @@ import { after } from "./wrap.js";
 
 /** Pixels of text that a box of a new node shows at least, without the box's padding. */
 const TEXT_HEIGHT = 120;
-/** What ComfyUI puts around that text on the canvas: margins of 10 and padding of 2 pixels, above and below. */
+/** ComfyUI's space around that text on the canvas: margins of 10 and padding of 2 pixels, above and below. */
 const AROUND_TEXT = 24;
 /** Pixels that ComfyUI gives a box on a new node that has no free room. */
 const LEAST_BOX = 50;
@@ -18,7 +18,7 @@ const MAX_FRAMES = 60;
 /** Frames in which it may still show the boxes of a node that had the same id before. */
 const STALE_FRAMES = 4;
 
-/** Makes a node as high as its ruler needs it, and its boxes of text high enough when it is new. */
+/** Makes a node as high as its ruler needs, and its text boxes high enough when it is new. */
 export class NodeHeight {
   #node;
   /** Pixels of the node's height that are the ruler's. */
@@ -26,7 +26,7 @@ export class NodeHeight {
   /** Whether the height is of an older file, in which the ruler's is already counted. */
   #isCounted = false;
   #isNew = true;
-  /** The height of the node before the ruler was drawn anew, for as long as that is not known to the page. */
+  /** The height of the node before the ruler was redrawn, as long as the page does not know it. */
   #before = null;
 
   /** @param {object} node A node that has all its widgets, but was not read from a file yet. */

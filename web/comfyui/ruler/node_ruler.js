@@ -12,33 +12,33 @@ import { whenText } from "./words.js";
 const QUIET_TIME = 100;
 
 /**
- * @typedef {object} Host What a ruler needs of the page.
+ * @typedef {object} Host Functions of the page that a ruler needs.
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
  * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
  * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
  */
 
-/** Follows a node's widgets and links, asks the server, and shows its answer or what a run brought. */
+/** Follows a node's widgets and links, asks the server, and shows its answer or the result of a run. */
 export class NodeRuler {
   #node;
   #rule;
   #host;
-  /** What was last read from the node, and the same as text. */
+  /** The last reading of the node, and the same as text. */
   #read = { boxes: [], hasChoice: false, notes: [], origins: [], obstacle: "", clipNote: "" };
-  /** The text encoder that a run has told, and the CLIP that it was. */
+  /** The text encoder reported by a run, and its CLIP. */
   #told = { encoder: "", key: "" };
   #key = "";
   #timer = 0;
   #asked = new AbortController();
-  /** The texts that are shown, and whether a run brought them. */
+  /** The texts shown, and whether they came from a run. */
   #sections = [];
   #isFromRun = false;
   /** Whether nothing was shown yet: a workflow that is opened is not read out. */
   #isNew = true;
-  /** Where its weights acted in the last sampling, until something changes. */
+  /** Note on where its weights acted in the last sampling, until something changes. */
   #weighed = "";
-  /** What a conversion could not keep, until something changes. */
+  /** Losses of a conversion, until something changes. */
   #lost = "";
   #content = null;
 
@@ -54,14 +54,14 @@ export class NodeRuler {
     this.drawing = createRuler();
   }
 
-  /** Look at the node again; asks only if something that counts has changed. */
+  /** Check the node again; asks only if a relevant value has changed. */
   check() {
     if (!this.#node.graph || !this.#hasChanged() || !this.#host.isOn()) return;
     this.#stop();
     this.#timer = setTimeout(() => this.#ask(), QUIET_TIME);
   }
 
-  /** Show the views that a run brought, unless the text has changed since it was queued. */
+  /** Show the views of a run, unless the text has changed since it was queued. */
   executed(views) {
     this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
     this.check();
@@ -69,7 +69,7 @@ export class NodeRuler {
     if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(views);
   }
 
-  /** Show the views of an earlier run, which the page has kept, if it was of the same text. */
+  /** Show the views of an earlier run, kept by the page, if it had the same text. */
   restored(views) {
     if (this.#isOfThisText(views)) this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
     this.check();
@@ -83,13 +83,13 @@ export class NodeRuler {
     if (this.#content) this.#show(this.#content);
   }
 
-  /** How the prompts of the node are read; undefined while that is not known. */
+  /** Reading of the node's prompts; undefined while it is unknown. */
   get syntax() {
     const menu = this.#node.widgets.find(({ name }) => name === "syntax" || name === "from");
     return menu?.value ?? this.#sections[0]?.view.syntax;
   }
 
-  /** Whether a value that counts comes from another node, which does not tell when it changes. */
+  /** Whether a relevant value comes from another node, which does not report its changes. */
   get isLinked() {
     return [...this.#rule.texts, ...this.#rule.counts].some((name) => isLinked(this.#node, name));
   }
@@ -146,7 +146,7 @@ export class NodeRuler {
     this.drawing.remove();
   }
 
-  /** Read the node; whether it is other than before. */
+  /** Read the node; returns whether it has changed. */
   #hasChanged() {
     const clip = clipOf(this.#node);
     const encoder = clip.key === this.#told.key ? this.#told.encoder : clip.encoder;
@@ -215,7 +215,7 @@ export class NodeRuler {
     });
   }
 
-  /** The views with a label each, where there are several or a node has several prompt boxes. */
+  /** The views with a label each, if there are several or a node has several prompt boxes. */
   #labelled(views) {
     const names = this.#rule.texts;
     if (names.length === 1) return views.map((view) => ({ view, label: whenText(view, views), names }));

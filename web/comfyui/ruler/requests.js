@@ -1,24 +1,24 @@
 /**
- * What is asked of the server (web/inspection.py) for a node: its class, the text of a prompt box, and the values of the
- * inputs that count. Which these are the node says itself (MARK of nodes/common.py), and what they mean the server knows.
+ * Request to the server (web/inspection.py) for a node: its class, the text of a prompt box, and the values of the
+ * relevant inputs, which the node marks itself (MARK of nodes/common.py), and whose meaning the server knows.
  */
 
 import { hostText } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 
-/** Longest request that the server answers, in bytes (MAX_BYTES of web/inspection.py). */
+/** Maximum size of a request, in bytes (MAX_BYTES of web/inspection.py). */
 const MAX_BYTES = 64 * 1024;
 
 const AFTER_THE_RUN = "shown after the run";
 
-/** The option of an input that says what it is to the ruler. */
+/** The option of an input with its role for the ruler. */
 const MARK = "weighted_clip_ruler";
 
 /**
  * @typedef {object} Rule
  * @property {string} id The node's class.
  * @property {string[]} texts Names of its prompt boxes.
- * @property {string[]} counts Names of the inputs that count, also of those without a widget.
+ * @property {string[]} counts Names of the relevant inputs, also of those without a widget.
  * @property {boolean} hasScheme Whether the node encodes.
  */
 
@@ -37,7 +37,7 @@ export function ruleOf(definition) {
 }
 
 /**
- * What to ask for a node as it stands.
+ * Request for a node in its current state.
  * @param {object} node The node.
  * @param {Rule} rule The rule for its class.
  * @param {string} encoder The text encoder that it is linked to, as a view of a run or a loader names it, or "".
@@ -68,7 +68,7 @@ export function requestsOf(node, rule, encoder = "", files = []) {
   return { boxes, hasChoice, notes, origins: origins(node, rule), obstacle: obstacle(node, rule, boxes) };
 }
 
-/** Which node each linked text comes from. */
+/** Node that each linked text comes from. */
 function origins(node, rule) {
   const names = new Map();
   for (const name of rule.texts.filter((text) => isLinked(node, text))) {

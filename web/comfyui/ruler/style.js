@@ -107,7 +107,7 @@ export function addStyle() {
   document.head.append(Object.assign(document.createElement("style"), { id, textContent: STYLE }));
 }
 
-/** Call something whenever the page may have taken another theme. */
+/** Call a function whenever the theme of the page may have changed. */
 export function onTheme(then) {
   const themes = new MutationObserver(() => then());
   for (const element of [document.documentElement, document.body]) {

@@ -1,4 +1,4 @@
-/** The message of a problem beside the chip that the pointer is on or that has the focus. One for the whole page. */
+/** The message of a problem next to the chip under the pointer or with the focus. One for the whole page. */
 
 import { css } from "./colors.js";
 
@@ -22,7 +22,7 @@ export function addTooltip(root, theme) {
   });
 }
 
-/** Take the tooltip away. */
+/** Remove the tooltip. */
 export function closeTooltip() {
   open?.remove();
   open = null;
@@ -43,6 +43,6 @@ function openAt(chip, theme) {
   const below = around.bottom + GAP;
   const top = below + height <= innerHeight ? below : around.top - GAP - height;
   Object.assign(open.style, { left: `${left}px`, top: `${Math.max(GAP, top)}px` });
-  // the place is no longer right when the canvas moves
+  // the position is wrong once the canvas moves
   window.addEventListener("wheel", closeTooltip, { capture: true, passive: true });
 }

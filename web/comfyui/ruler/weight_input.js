@@ -1,6 +1,6 @@
 /**
  * Weights changed by hand: Ctrl and the arrow keys in a prompt box; arrow keys, wheel and a slider on a chip of the ruler.
- * What is written is in the syntax that the prompt is read in.
+ * Weights are written in the syntax of the prompt.
  */
 
 import { areaOf, replaceText } from "./boxes.js";
@@ -9,21 +9,21 @@ import { say } from "./language.js";
 import { closeTooltip } from "./tooltip.js";
 import { reweighted, weightAt } from "./weights.js";
 
-/** What a step changes, unless ComfyUI's setting says otherwise. */
+/** Size of a step, unless set in ComfyUI. */
 const STEP = 0.05;
 const [LEAST, MOST] = [0, 2];
 const GAP = 6;
 const CHIP = ".wcr-editable";
 
 /**
- * @typedef {object} Place A stretch of a prompt that stands in some boxes.
+ * @typedef {object} Place A stretch of a prompt in some boxes.
  * @property {import("./boxes.js").Box[]} boxes The boxes with that prompt.
- * @property {string} syntax How it is read.
- * @property {number} [start] Where the stretch begins.
- * @property {number} [end] Where it ends.
+ * @property {string} syntax Its syntax.
+ * @property {number} [start] Start of the stretch.
+ * @property {number} [end] End of the stretch.
  */
 
-/** Change a weight; where the weighted text then begins, or null if nothing was changed. */
+/** Change a weight; returns the new start of the weighted text, or null if nothing was changed. */
 function change({ boxes, syntax, start, end = start }, by) {
   const found = reweighted(String(boxes[0].widget.value ?? ""), start, end, syntax, by);
   if (!found) return null;
@@ -36,7 +36,7 @@ function change({ boxes, syntax, start, end = start }, by) {
  * all boxes; of ours it is kept away.
  * @param {(area: HTMLTextAreaElement) => {box: import("./boxes.js").Box, syntax: string} | null} boxOf Says of an
  *   element whether it is a prompt box that a ruler reads, and how its prompt is read.
- * @param {() => number | undefined} step Gives what a step changes.
+ * @param {() => number | undefined} step Returns the size of a step.
  */
 export function addWeightKeys(boxOf, step) {
   const onKey = (event) => {
@@ -60,8 +60,8 @@ export function addWeightKeys(boxOf, step) {
 /**
  * Let chips of a ruler change the weights of their words.
  * @param {object} drawing The ruler, as draw.js makes it.
- * @param {(section: number) => Place | null} placeOf Where the text of a section stands; null where it cannot be changed.
- * @param {{step: () => number | undefined, changed: () => void}} host What a step changes; what to call afterwards.
+ * @param {(section: number) => Place | null} placeOf Place of a section's text; null if it cannot be changed.
+ * @param {{step: () => number | undefined, changed: () => void}} host Size of a step; callback afterwards.
  */
 export function addChipWeights(drawing, placeOf, host) {
   const { element } = drawing;
@@ -125,7 +125,7 @@ function moveFocus(element, chip, by) {
 
 let closeOpen = () => {};
 
-/** A slider below a chip. It changes the text when it is let go. */
+/** A slider below a chip. It changes the text when it is released. */
 function showSlider(chip, weight, theme, onChange) {
   closeOpen();
   const box = Object.assign(document.createElement("div"), { className: "weighted-clip-slider" });

@@ -3,31 +3,31 @@
  * in, the stretch to replace and its replacement out.
  */
 
-/** Of the syntaxes that have weights: how a group is written. */
+/** Form of a group in each syntax with weights. */
 const FORMS = {
   comfy: (inside, weight) => `(${inside}:${weight})`,
   a1111: (inside, weight) => `(${inside}:${weight})`,
   compel: (inside, weight) => `(${inside})${weight.includes(".") ? weight : `${weight}.0`}`,
 };
-/** What a bare pair of brackets weighs. */
+/** Weight of a bare pair of brackets. */
 const BARE = { comfy: 1.1, a1111: 1.1, compel: 1 };
 
-/** What ends a word. In compel brackets must stand behind white space, so a word there goes as far as that. */
+/** End of a word. In compel brackets must follow whitespace, so a word extends up to that. */
 const BETWEEN_WORDS = /[\s.,\\/!?%^*;:{}=\-_`~()[\]<>|"'+#]/u;
 const BETWEEN_PARTS = /[\s,()"]/u;
-/** White space and, in compel, signs around a word that are none of it; the word; and its weight in compel. */
+/** Whitespace and, in compel, signs around a word that do not belong to it; the word; and its weight in compel. */
 const PLAIN_WORD = /^(\s*)([^]*?)()\s*$/u;
 const COMPEL_WORD = /^([\s.;:!?'`~]*)([^]*?)(\++|-+|)[\s.;:!?'`~]*$/u;
 
 const NUMBER_INSIDE = /^([^]*):\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*$/u;
 const WEIGHT_BEHIND = /^(?:\++|-+(?!\d)|[+-]?(?:\d+\.\d*|\.\d+)|-?\d+)/u;
-/** What in compel stands before brackets that hold no text, or only prompts. */
+/** Text before brackets in compel that contain no text, or only prompts. */
 const CALL = /(?:\.\s*(?:blend|and|add|attend)|withLora|useLora)\s*$/u;
 const TAG = /<\w+:[^<>]*>/gu;
 const TAG_NUMBER = /^(<\w+:[^:>]+:)([+-]?(?:\d+\.?\d*|\.\d+))([^]*)$/u;
 
 /**
- * @typedef {object} Change What becomes of a weight: `by` is added to it, or `to` takes its place.
+ * @typedef {object} Change Change of a weight: `by` is added to it, or `to` replaces it.
  * @property {number} [by]
  * @property {number} [to]
  */
@@ -38,7 +38,7 @@ const TAG_NUMBER = /^(<\w+:[^:>]+:)([+-]?(?:\d+\.?\d*|\.\d+))([^]*)$/u;
  * @param {number} start Start of the selection, or the place of the caret.
  * @param {number} end End of the selection.
  * @param {string} syntax The syntax that the prompt is read in.
- * @param {Change} change What becomes of the weight.
+ * @param {Change} change Change of the weight.
  * @returns {{start: number, end: number, text: string, inside: [number, number], weight: number} | null} The stretch to
  *   replace, what to put there, where in it the weighted text then stands, and its weight. Null where there is nothing
  *   to weigh, or the syntax has no weights.
@@ -58,7 +58,7 @@ export function reweighted(text, start, end, syntax, change) {
   return { start: found.start, end: found.end, text: written, inside: [offset, offset + inside.length], weight };
 }
 
-/** The weight that holds at a place, of those that are changed there; null where there is none. */
+/** The weight at a position that would be changed there; null if there is none. */
 export function weightAt(text, start, end, syntax) {
   return reweighted(text, start, end, syntax, { by: 0 })?.weight ?? null;
 }
@@ -69,7 +69,7 @@ function changed(weight, { by = 0, to }, syntax) {
   return syntax === "compel" ? Math.max(0, next) : next;
 }
 
-/** The nearest group around the caret, or the group whose inside is selected; null where there is none. */
+/** The nearest group around the caret, or the group whose inside is selected; null if there is none. */
 function groupAt(text, start, end, syntax) {
   const group = syntax === "compel" ? compelGroup : numberedGroup;
   const groups = pairsOf(text).map(([open, close]) => group(text, open, close, syntax));
@@ -85,7 +85,7 @@ function numberedGroup(text, open, close, syntax) {
   return { start: open, end: close + 1, inside: [open + 1, end], weight };
 }
 
-/** Brackets of a call, such as .blend(1, 2), and those that it is called on are no group. */
+/** Brackets of a call, such as .blend(1, 2), and those it is called on are not a group. */
 function compelGroup(text, open, close) {
   if (/[\p{L}\p{N}_]/u.test(text[open - 1] ?? "") || /^\s*\.\s*[a-z]/iu.test(text.slice(close + 1))) return null;
   const behind = WEIGHT_BEHIND.exec(text.slice(close + 1))?.[0] ?? "";
@@ -117,13 +117,13 @@ function wordAt(text, start, end, syntax) {
 
 const isBalanced = (text) => 2 * pairsOf(text).length === [...text.replace(/\\./gsu, "").matchAll(/[()]/gu)].length;
 
-/** Whether the nearest brackets are of a call whose values are no text. */
+/** Whether the nearest brackets belong to a call whose values are not text. */
 function isInCall(text, start, end) {
   const opened = pairsOf(text).filter(([open, close]) => open < start && end <= close);
   return CALL.test(text.slice(0, Math.max(0, ...opened.map(([open]) => open))));
 }
 
-/** Where brackets open and close, escaped ones left out. */
+/** Positions of opening and closing brackets, without escaped ones. */
 function pairsOf(text) {
   const open = [];
   const pairs = [];

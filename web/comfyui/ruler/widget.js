@@ -7,7 +7,7 @@ import { before } from "./wrap.js";
 
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
-/** Milliseconds between two looks at whether the ruler is where it belongs. */
+/** Milliseconds between two checks of the ruler's position. */
 const PLACE_TIME = 200;
 
 /**

@@ -1,14 +1,14 @@
-/** What the ruler says in words of a view (weighting/view.py, weighting/timed/view.py). */
+/** The ruler's texts about a view (weighting/view.py, weighting/timed/view.py). */
 
 import { say } from "./language.js";
 
-/** How many times of a text that comes and goes are listed. */
+/** Maximum number of periods listed for a text that comes and goes. */
 const MAX_RUNS = 4;
 
 /** A number with its noun: "1 token", "2 tokens", "4,400 tokens". */
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-/** How full the last chunk of a view is: "17 / 75", "11 / 75 in chunk 2 of 2"; "17 tokens" where there are none. */
+/** Fill level of the last chunk of a view: "17 / 75", "11 / 75 in chunk 2 of 2"; "17 tokens" without chunks. */
 export function countText(view) {
   const { num_tokens: count, capacity } = view.chunks.at(-1);
   const number = view.chunks.length;
@@ -17,7 +17,7 @@ export function countText(view) {
 }
 
 /**
- * When a text of a timed prompt stands, and how much it counts.
+ * Steps of a text of a timed prompt, and its weight.
  * @param {object} view A view with `branch`, `weight` and `steps`.
  * @param {object[]} views All views of that prompt.
  * @returns {string} "steps 1–10", "AND ×0.5, all steps", or "" if there is nothing to say.
@@ -52,7 +52,7 @@ export function optionTexts(view, hasScheme) {
   return { text: [...new Set(all)].join(" · "), title };
 }
 
-/** What a screen reader says, in one line, when these views are shown, and an error or "". */
+/** Announcement for a screen reader, in one line, when these views are shown, and an error or "". */
 export function spoken(views, message) {
   const issues = views.flatMap((view) => view.issues.map((issue) => say(issue.message)));
   const one = views.length === 1 ? say(`${countText(views[0])} tokens`) : "";

@@ -1,6 +1,6 @@
-/** Adding to what methods of the page's objects do. */
+/** Extending methods of the page's objects. */
 
-/** Call something before a method of an object. */
+/** Call a function before a method of an object. */
 export function before(object, name, first) {
   const original = object[name];
   object[name] = function (...values) {
@@ -9,7 +9,7 @@ export function before(object, name, first) {
   };
 }
 
-/** Call something more after a method of an object, which it may lack, with the same arguments. */
+/** Call a function after a method of an object, which may not exist, with the same arguments. */
 export function after(object, name, then) {
   const original = object[name];
   object[name] = function (...values) {

@@ -19,7 +19,7 @@ globalThis.weightedClipKeeping = (() => {
     }
   }
 
-  /** What an address or the storage holds, as an object; null if it is none of ours. */
+  /** Content of an address or the storage, as an object; null if it is not ours. */
   function parsed(text) {
     try {
       const state = JSON.parse(text);
@@ -53,14 +53,14 @@ globalThis.weightedClipKeeping = (() => {
     return Array.isArray(value) && value.every((one) => allowed.several.includes(one));
   }
 
-  /** Whether a slider can stand there. */
+  /** Whether a slider can have this value. */
   function isStep(value, { from, to, step }) {
     if (typeof value !== "number" || !(value >= from && value <= to)) return false;
     return step < 1 || Number.isInteger(value);
   }
 
   return {
-    /** The values to begin with: those of the address, or else the last ones here, or else those that are there. */
+    /** Initial values: those of the address, or else the last ones here, or else the current ones. */
     restore(fields, values) {
       const state = ofAddress() ?? ofStorage() ?? {};
       return fields.map(([name, allowed], i) => (isAllowed(state[name], allowed) ? state[name] : values[i]));
@@ -76,7 +76,7 @@ globalThis.weightedClipKeeping = (() => {
           history.replaceState(history.state, "", `#${encodeURIComponent(text)}`);
           localStorage.setItem(KEY, text);
         } catch {
-          // half a character, or no storage: the page works without
+          // a lone surrogate, or no storage: the page works without
         }
       }, QUIET_TIME);
       return [];
