@@ -1,9 +1,9 @@
 """Weighted CLIP: prompt conditioning with explicit masks and exact weighting schemes, for ComfyUI, WebUI and Python.
 
 ComfyUI loads this file and reads the two tables of nodes and the folder of scripts; a program imports `Encoders`. The
-tables and `Encoders` are made when they are first asked for, so that importing takes no time where they are not.
-Importing patches nothing and needs no host; where ComfyUI's server runs, it adds its routes to it, and has it hand over
-requests, so that saved images tell what our nodes encoded.
+tables and `Encoders` are made on first access, so importing stays fast. Importing patches nothing and needs no host;
+if ComfyUI's server is running, it adds its routes to the server and receives its requests, so that saved images record
+what our nodes encoded.
 """
 
 import sys
@@ -18,7 +18,7 @@ WEB_DIRECTORY = "./web/comfyui"
 
 __version__ = "0.1.0"
 REPOSITORY = "https://github.com/weighted-clip/weighted-clip"
-"""As in pyproject.toml, which is the place to change both; where the pack is not installed, it has no metadata."""
+"""Same as in pyproject.toml, where both are to be changed; a pack that is not installed has no metadata."""
 
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "Encoders", "__version__"]
 
@@ -27,7 +27,7 @@ _HOMES = {
     "NODE_DISPLAY_NAME_MAPPINGS": ".nodes",
     "Encoders": ".weighting.encoders",
 }
-"""Modules of what is imported when it is first asked for."""
+"""Modules of the names imported on first access."""
 
 
 def __getattr__(name: str) -> Any:

@@ -134,7 +134,7 @@ def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tens
 
 
 def tell_left_out(others: Sequence[Path], num_failed: int, num_paths: int) -> int:
-    """Say which files of folders were not looked at, and how many could not be read: the exit status."""
+    """Report the skipped files of folders and the number of unreadable ones; return the exit status."""
     if others:
         kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
         show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)

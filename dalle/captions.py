@@ -14,7 +14,7 @@ from .pieces import Pieces
 
 
 def piece_lines(pieces: Pieces, caption: str) -> list[str]:
-    """List the pieces of a caption: place, number and text, with a plus if the word goes on in the next piece.
+    """List the pieces of a caption: place, number and text, with a plus if the word continues in the next piece.
 
     Args:
         pieces: Merges to divide it by.

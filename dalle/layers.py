@@ -95,7 +95,7 @@ class DVAEEncoder(nn.Module):
         """Encode images.
 
         Args:
-            pixels: ``[b, 3, h, w]``, as `map_pixels` gives them; h and w multiples of 8.
+            pixels: ``[b, 3, h, w]``, from `map_pixels`; h and w multiples of 8.
 
         Returns:
             Logits ``[b, K, h / 8, w / 8]``.
@@ -130,6 +130,6 @@ class DVAEDecoder(nn.Module):
             shares: ``[b, K, h / 8, w / 8]``: one-hot tokens, or their relaxation.
 
         Returns:
-            ``[b, 6, h, w]``: μ for red, green and blue, the logit of a pixel as `map_pixels` gives it; then ln b.
+            ``[b, 6, h, w]``: μ for red, green and blue, the logit of a pixel from `map_pixels`; then ln b.
         """
         return self.blocks(shares)

@@ -49,9 +49,9 @@ def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> 
     """Negative logarithm of the logit-Laplace density (equation 2): -ln of exp(-|logit x - μ| / b) / (2 b x (1 - x)).
 
     Args:
-        pixels: x, between 0 and 1, both excluded, as `map_pixels` gives them.
+        pixels: x, strictly between 0 and 1, as returned by `map_pixels`.
         mu: μ, of the same shape.
-        log_scale: ln b, likewise, or one number for all.
+        log_scale: ln b, of the same shape, or one number for all.
 
     Returns:
         Nats, in the same shape.

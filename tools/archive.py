@@ -1,7 +1,7 @@
 """Write the archive that the Comfy Registry would get from this checkout, and check it.
 
     python tools/archive.py [node.zip]     # writes the archive
-    python tools/archive.py --check        # its size, and the rules by which the registry looks at code
+    python tools/archive.py --check        # its size, and the registry's rules for code
 
 comfy-cli packs the files tracked by git that .comfyignore does not name. Here git itself lists them, so that neither
 comfy-cli nor a network is needed.

@@ -42,7 +42,7 @@ class TextMemory:
             self._nodes.popitem(last=False)
 
     def get(self, signature: str) -> Mapping[str, Runs]:
-        """The runs by suffix; none of a node that is not known."""
+        """The runs by suffix; empty for an unknown node."""
         return self._nodes.get(signature, {})
 
 
@@ -57,7 +57,7 @@ class EncodedTexts(dict[str, Any]):
 
         Args:
             prompt: Its nodes by id, the object that ComfyUI runs.
-            ids: Those of them that are ours.
+            ids: Ids of our nodes in it.
             memory: The memory of this process.
         """
         super().__init__(dict.fromkeys(ids))  # one without entries would be written without being asked for them
@@ -125,7 +125,7 @@ def note_texts(extra_pnginfo: Any, texts: dict[str, str]) -> None:
     """Add the texts of the node that is running to the metadata of its request.
 
     Args:
-        extra_pnginfo: ComfyUI's EXTRA_PNGINFO; None where there is no metadata.
+        extra_pnginfo: ComfyUI's EXTRA_PNGINFO, or None without metadata.
         texts: The texts it encoded, by input.
     """
     if not isinstance(extra_pnginfo, dict):

@@ -261,7 +261,7 @@ class Handlers:
         return self._reader(model, options)(text)
 
     def reader(self, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
-        """Reads prompts for the model, or as CLIP-L does where there is none."""
+        """Return a reader of prompts for the model, or for CLIP-L if none is loaded."""
         return self._reader(self._model()[0], options)
 
     def _given(self, model: LabModel | None, text: str, values: Sequence[Any]) -> Given:
