@@ -38,7 +38,7 @@ def breakdown(runs: Mapping[str, Run], repetitions: int) -> dict[str, dict[str, 
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             for _ in range(repetitions):
                 run()
-        parts = dict.fromkeys(PARTS, 0.0)
+        parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         for event in seen.key_averages():
             parts[_part(event.key)] += event.self_cpu_time_total / 1e6 / repetitions
         everything = statistics.median(taken)

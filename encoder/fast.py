@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import Kernel, Packed
-from .layers import Arithmetic, quick_gelu
+from .layers import Arithmetic, Block, quick_gelu
 from .linear import layer_norm, linear
 
 PACK_ROWS = 256
@@ -111,7 +111,7 @@ PACKS = Packs()
 
 def arithmetic_for(
     model: nn.Module,
-    blocks: Sequence[nn.Module],
+    blocks: Sequence[Block],
     kernel: Kernel,
     now: Hashable,
     state: Callable[[], Hashable],
@@ -133,7 +133,7 @@ def arithmetic_for(
     return Fast(kernel, PACKS.of(model, [layers for block in blocks for layers in products_of(block)], now, state))
 
 
-def products_of(block: nn.Module) -> list[Layers]:
+def products_of(block: Block) -> list[Layers]:
     """The layers of a block that are multiplied together."""
     attention, mlp = block.self_attn, block.mlp
     return [(attention.q_proj, attention.k_proj, attention.v_proj), (attention.out_proj,), (mlp.fc1,), (mlp.fc2,)]

@@ -12,6 +12,7 @@ Source: docs/performance.md, "On a CPU".
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Literal, get_args
@@ -38,6 +40,8 @@ PACKED_ROWS = 77
 """For which weights are packed; oneDNN's order fits any other number as well."""
 LEAST_GAIN = 1.05
 """How many times as fast as ``plain`` another kernel must be to be chosen."""
+MOST_SECONDS = 3.0
+"""Measuring ends behind the round in which this is reached; on a quiet machine it takes a fraction of a second."""
 
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
@@ -124,7 +128,7 @@ class Choice:
             found = json.loads(self._place().read_text(encoding="utf-8")).get(machine())
         except (OSError, ValueError, AttributeError):
             return None
-        return found if found in KERNELS else None
+        return _named(found)
 
     def _keep(self, kernel: Kernel) -> None:
         """Write it down, if that can be done: elsewhere it is measured again by every process."""
@@ -160,40 +164,52 @@ def machine() -> str:
 
 
 @torch.no_grad()
-def measured(repetitions: int = 5) -> Kernel:
+def measured(repetitions: int = 20, attempts: int = 3) -> Kernel:
     """Time both kernels in turn on layers of CLIP-L, for a whole chunk and for its last words.
 
     Args:
         repetitions: Rounds.
+        attempts: How often as many are added as long as ``plain`` seems faster, as a busy machine disturbs threads
+            that wait for one another.
 
     Returns:
         The faster one; ``plain`` where the other gains too little.
     """
     with torch.random.fork_rng(devices=[]):
-        layers = [nn.Linear(*sizes) for sizes in ((768, 2304), (768, 768), (768, 3072), (3072, 768)) * 2]
+        layers = [nn.Linear(*sizes) for sizes in ((768, 2304), (768, 768), (768, 3072), (3072, 768))]
         inputs = {(size, rows): torch.rand(rows, size) for size in (768, 3072) for rows in (26, 77)}
-    packed = [Packed([layer]) for layer in layers]
-    rounds: list[tuple[float, float]] = []
-    for number in range(-1, repetitions):
-        start = time.perf_counter()
-        for layer in layers:
-            for rows in (26, 77):
-                functional.linear(inputs[layer.in_features, rows], layer.weight, layer.bias)
-        middle = time.perf_counter()
-        for layer, product in zip(layers, packed, strict=True):
-            for rows in (26, 77):
-                product(inputs[layer.in_features, rows])
-        if number >= 0:
-            rounds.append((middle - start, time.perf_counter() - middle))
-    plain, onednn = map(min, zip(*rounds, strict=True))  # what is longer was disturbed
-    return "onednn" if plain >= LEAST_GAIN * onednn else "plain"
+    ways = [
+        (partial(functional.linear, x, layer.weight, layer.bias), partial(product, x))
+        for layer in layers
+        for product in (Packed([layer]),)
+        for x in (inputs[layer.in_features, rows] for rows in (26, 77))
+    ]
+    begun = time.perf_counter()
+    shortest = [[math.inf, math.inf] for _ in ways]  # what is longer was disturbed
+    for number in range(attempts * repetitions):
+        for pair, times in zip(ways, shortest, strict=True):
+            for index, way in enumerate(pair):
+                start = time.perf_counter()
+                way()
+                times[index] = min(times[index], time.perf_counter() - start)
+        plain, onednn = map(sum, zip(*shortest, strict=True))
+        is_late = time.perf_counter() - begun > MOST_SECONDS
+        if (is_late or (number + 1) % repetitions == 0) and plain >= LEAST_GAIN * onednn:
+            return "onednn"
+        if is_late:
+            break
+    return "plain"
+
+
+def _named(written: object) -> Kernel | None:
+    return next((kernel for kernel in KERNELS if kernel == written), None)
 
 
 def _forced() -> Kernel | None:
     written = os.environ.get(VARIABLE, "").strip()
     if not written:
         return None
-    kernel = next((kernel for kernel in KERNELS if kernel == written), None)
+    kernel = _named(written)
     if kernel is None:
         raise ValueError(f"{VARIABLE}={written} is no kernel; allowed are {', '.join(KERNELS)}")
     if kernel == "onednn" and ONEDNN is None:

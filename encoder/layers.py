@@ -136,11 +136,11 @@ class Attention(nn.Module):
         Returns:
             ``[b, s, d]``.
         """
-        states = arithmetic.products((self.q_proj, self.k_proj, self.v_proj), hidden)  # [b, s, d] each
+        q, k, v = arithmetic.products((self.q_proj, self.k_proj, self.v_proj), hidden)  # [b, s, d] each
         if mix is None:
-            mixed = self._mixed(*states, mask, is_causal=is_causal, past=past, rotate=rotate)
+            mixed = self._mixed(q, k, v, mask, is_causal=is_causal, past=past, rotate=rotate)
         else:
-            mixed = mix(*states)
+            mixed = mix(q, k, v)
         return arithmetic.products((self.out_proj,), mixed)[0]
 
     def _mixed(

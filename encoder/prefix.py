@@ -278,16 +278,15 @@ def _run_block(
     Keys are known as they are attended: those of rotary positions have been turned.
     """
     num_heads = block.self_attn.num_heads
-    known: tuple[Tensor, ...] = ()
+    known: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        nonlocal known
         if rotate is not None:
             heads = (states.unflatten(-1, (num_heads, -1)).transpose(0, 1) for states in (q, k))  # [h, n, e]
             q, k = (rotate(states).transpose(0, 1).flatten(1) for states in heads)
         if past:
             k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
-        known = k, v
+        known.extend((k, v))
         return mix(q, k, v, num_heads)
 
     hidden = block(hidden, None, is_causal=False, mix=attend, arithmetic=arithmetic)

@@ -276,9 +276,9 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     rest = [module]
     while rest:
         one = rest.pop()
-        yield from (tensor for tensor in one._parameters.values() if tensor is not None)
-        yield from (tensor for tensor in one._buffers.values() if tensor is not None)
-        rest += [child for child in one._modules.values() if child is not None]
+        yield from (tensor for tensor in one._parameters.values() if tensor is not None)  # pyright: ignore[reportPrivateUsage]
+        yield from (tensor for tensor in one._buffers.values() if tensor is not None)  # pyright: ignore[reportPrivateUsage]
+        rest += [child for child in one._modules.values() if child is not None]  # pyright: ignore[reportPrivateUsage]
 
 
 def _sample(tensor: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ def test_weights_are_packed_once_and_anew_when_they_change() -> None:
     PrefixTextEncoder(model, max_bytes=0)(IDS)
     assert PACKS._found[model][1] is first
     with torch.no_grad():
-        model.encoder.layers[1].mlp.fc2.weight += 1
+        model.get_parameter("encoder.layers.1.mlp.fc2.weight").add_(1)
     found = encode(IDS)
     assert PACKS._found[model][1] is not first
     torch.testing.assert_close(found.hidden, TextEncoder(model)(IDS).hidden, atol=1e-5, rtol=0)
