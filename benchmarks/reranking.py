@@ -81,7 +81,7 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
     from ..encoder.reranking import image_features
 
     size = model.config.image_size
-    clip = FullClip(None, model)  # no text is read
+    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read
     pixels = preprocess(images, size)
     ours: dict[str, Callable[[], Tensor]] = {
         WORKS[0]: lambda: image_features(clip, images, memory_budget=2**62),  # in one batch, like the peer
@@ -218,7 +218,7 @@ def print_memory(job: str) -> None:
 
     asked = json.loads(job)
     model = seeded_vision_model(VisionConfig(**asked["config"]))
-    clip = FullClip(None, model)  # no text is read
+    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read
     images = torch.rand(asked["num_images"], asked["side"], asked["side"], 3)
     image_features(clip, images[:1])  # one-time setup of the libraries
     _give_back_what_is_free()

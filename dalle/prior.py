@@ -1,14 +1,14 @@
-"""DALL·E's prior: a decoder-only transformer over the pieces of a caption and, behind them, the tokens of an image.
+"""DALL·E's prior: a decoder-only transformer over the pieces of a caption, followed by the tokens of an image.
 
 Shapes: b = pairs, T = positions of text, n = image tokens, s = T + n, d = hidden_dim, K = values of an image token.
 
-A caption always takes T positions. Where it has no more pieces, each position has a padding token of its own, which is
-learned, and which image tokens attend to as to any other. A position's output says what comes next: that of the last
-one of the text the first image token.
+A caption always takes T positions. After its last piece, each position has its own learned padding token, which image
+tokens attend to like any other. The output at a position predicts the next one, and that of the last text position the
+first image token.
 
-Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 10. For the
-layout of ru-DALL-E rudalle 1.1.3, by what its model computes; norms of what is added to the stream are from M. Ding et
-al., "CogView", 2021, section 2.4.
+Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.2, appendix B.1 and Figure 10. Layout of
+ru-DALL-E: rudalle 1.1.3, by what its model computes; the norms of residual branches are from M. Ding et al., "CogView",
+2021, section 2.4.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from .prior_config import START_PIECE, PriorConfig
 
 
 class PriorLogits(NamedTuple):
-    """What a prior expects of each position but the first one of the text."""
+    """Logits of a prior for each position but the first of the text."""
 
     text: Tensor
-    """``[b, T - 1, text_vocab_size + T]``: of the second to the last position; the padding of each position last."""
+    """``[b, T - 1, text_vocab_size + T]``, from the second text position to the last; the padding tokens of all
+    positions come last."""
     image: Tensor
     """``[b, n, K]``."""
 
 
 class SandwichBlock(Block):
-    """A block that also norms what attention and MLP add to the stream."""
+    """A block that also normalises the outputs of attention and MLP before adding them."""
 
     def __init__(self, config: PriorConfig) -> None:
         super().__init__(config)
@@ -56,7 +57,7 @@ class SandwichBlock(Block):
         mix: Mix | None = None,
         arithmetic: Arithmetic = PLAIN,
     ) -> Tensor:
-        """``[b, s, d]`` to ``[b, s, d]``; the others as in `Attention.forward`."""
+        """Transform ``[b, s, d]`` to ``[b, s, d]``; other arguments as in `Attention.forward`."""
         normed = arithmetic.norm(self.layer_norm1, hidden)
         more = {"is_causal": is_causal, "past": past, "rotate": rotate, "mix": mix, "arithmetic": arithmetic}
         mixed = self.self_attn(normed, mask, **more)
@@ -93,16 +94,16 @@ class Prior(nn.Module):
         self.text_head = nn.Linear(d, num_texts)
         self.image_head = nn.Linear(d, config.image_vocab_size)
         self.kinds = layer_schedule(config.num_layers, config.variant)
-        """The mask of each layer."""
+        """Kind of mask of each layer."""
         self.is_checkpointed = False
-        """As of `encoder.layers.Encoder`."""
-        # no buffers: DistributedDataParallel sends those between processes while they are in use. And real ones, even
-        # where parameters are made on the device meta
+        """Whether layers are checkpointed, as in `encoder.layers.Encoder`."""
+        # no buffers: DistributedDataParallel broadcasts those while they are in use. Made on a real device even where
+        # parameters are made on the device meta
         with torch.device("cpu"):
             self._masks = {kind: self._mask(kind) for kind in set(self.kinds)}
 
     def _mask(self, kind: LayerMask) -> Tensor:
-        """``[1, 1, s, s]``, bool."""
+        """Mask of a kind of layer, ``[1, 1, s, s]``, bool."""
         config = self.config
         if kind == "convolutional":
             mask = convolutional_mask(
@@ -113,20 +114,20 @@ class Prior(nn.Module):
         return mask.unsqueeze(1)
 
     def mask(self, layer: int) -> Tensor:
-        """What each position may attend in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
+        """Positions each position may attend to in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
         kind, device = self.kinds[layer], self.final_layer_norm.weight.device
         if self._masks[kind].device != device:
             self._masks[kind] = self._masks[kind].to(device)
         return self._masks[kind]
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
-        """Pieces of captions at all positions of the text.
+        """Pad captions to all positions of the text.
 
         Args:
-            captions: Pieces, up to T for each.
+            captions: Pieces of each caption, up to T.
 
         Returns:
-            ``[b, T]``, int64: behind the pieces the padding of each position.
+            ``[b, T]``, int64: pieces, then the padding token of each position.
 
         Raises:
             ValueError: If a caption has more pieces than there are positions, or a piece is unknown.
@@ -143,24 +144,24 @@ class Prior(nn.Module):
         return text
 
     def embedded_text(self, text: Tensor) -> Tensor:
-        """Pieces ``[b, T]`` to ``[b, T, d]``; ``[b, 1 + T, d]`` where a piece stands before the text."""
+        """Embed pieces ``[b, T]`` as ``[b, T, d]``, or ``[b, 1 + T, d]`` if the layout has a start piece."""
         if self.config.has_start:
             text = functional.pad(text, (1, 0), value=START_PIECE)
         return self.text_embedding(text) + self.text_position_embedding.weight
 
     def embedded_image(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Image tokens ``[b, k]``, the first of which is number ``start`` in raster order, to ``[b, k, d]``."""
+        """Embed image tokens ``[b, k]``, beginning with number ``start`` in raster order, as ``[b, k, d]``."""
         place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         rows = self.row_embedding(place.div(self.config.columns, rounding_mode="floor"))
         return self.image_embedding(tokens) + rows + self.column_embedding(place % self.config.columns)
 
     def run(self, hidden: Tensor, start: int = 0, pasts: Sequence[Past] | None = None) -> Tensor:
-        """All layers, and what norms there are behind them.
+        """Run all layers and the final norms.
 
         Args:
             hidden: ``[b, k, d]``: k positions, embedded.
-            start: The first one's number. From 1 on with ``pasts``, and k is 1: it attends what they give.
-            pasts: For each layer what it knows of earlier positions, and shall remember.
+            start: Number of the first position. Above 0 it needs ``pasts``, and k is 1.
+            pasts: Per layer, the cache of keys and values to read and extend.
 
         Returns:
             ``[b, k, d]``.
@@ -175,10 +176,10 @@ class Prior(nn.Module):
         return self.head_layer_norm(self.final_layer_norm(hidden))
 
     def forward(self, text: Tensor, image: Tensor) -> PriorLogits:
-        """What is expected at each position, given those before it.
+        """Compute logits for each position, given those before it.
 
         Args:
-            text: ``[b, T]``, int64, as `padded` gives it.
+            text: ``[b, T]``, int64, from `padded`.
             image: ``[b, n]``, int64: the image's tokens in raster order.
 
         Raises:
@@ -192,16 +193,16 @@ class Prior(nn.Module):
             )
         hidden = self.run(torch.cat([self.embedded_text(text), self.embedded_image(image[:, :-1])], 1))
         last = config.first_image_position - 1
-        with without_autocast(hidden.device):  # logits are in float32, as the paper's
+        with without_autocast(hidden.device):  # logits in float32, as in the paper
             return PriorLogits(self.text_head(hidden[:, config.has_start : last]), self.image_head(hidden[:, last:]))
 
 
 @torch.no_grad()
 def initialise(prior: Prior) -> None:
-    """First weights for training: normal, narrower where a layer's result is added to the stream; heads of 0.
+    """Initialise weights for training: normal, narrower for residual branches; heads are 0.
 
     Args:
-        prior: It is changed in place, by torch's own generator.
+        prior: Model to initialise in place, with torch's global generator.
     """
     config = prior.config
     std = config.hidden_dim**-0.5
