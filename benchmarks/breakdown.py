@@ -1,4 +1,4 @@
-"""Where the time of one encode goes, by PyTorch's profiler: matrix products, attention, the rest, and between them."""
+"""Time of one encode by part, from PyTorch's profiler: matrix products, attention, the rest, and the gaps between."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .page import milliseconds
 from .timing import Run
 
 PRODUCTS = ("addmm", "mm", "bmm", "baddbmm", "linear", "_linear_pointwise", "mkldnn_linear", "_mkl_linear")
-"""PyTorch's operators that multiply matrices; attention that is written out counts as such, too."""
+"""PyTorch's operators for matrix products; attention written out as products counts here, too."""
 PARTS = ("Products", "Attention", "Element-wise", "Between")
 HEAD = ("By", *(f"{part}, ms" for part in PARTS), "All, ms", "Products, GFLOP/s")
 
 
 def breakdown(runs: Mapping[str, Run], repetitions: int) -> dict[str, dict[str, float]]:
-    """Seconds of one call by `PARTS`, and ``All``.
+    """Measure the seconds of one call by `PARTS`, and ``All``.
 
-    What PyTorch's operators take is measured with its profiler on, and the whole without; what lies between them is
-    Python, and what the profiler cannot see.
+    PyTorch's operators are timed with its profiler on, the whole without it; the gaps between are Python, and anything
+    that the profiler cannot see.
 
     Args:
-        runs: What is called.
-        repetitions: How often, with the profiler and without.
+        runs: Functions to call, by name.
+        repetitions: Number of calls, each with the profiler and without.
     """
     from torch.profiler import ProfilerActivity, profile
 

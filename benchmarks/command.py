@@ -51,7 +51,7 @@ their results."""
 
 GOALS = "goals"
 OF_GOALS = ("machine", "processors")
-"""What ``--only goals`` measures."""
+"""Sections measured by ``--only goals``."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

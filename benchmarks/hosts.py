@@ -115,7 +115,7 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
 
 
 def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
-    """What host_process.py is told: all prompts and ways of a peer."""
+    """Job for host_process.py: all prompts and ways of a peer."""
     return {
         "weights": str(weights),
         "sizes": sizes_of(model.config),

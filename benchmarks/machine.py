@@ -45,7 +45,7 @@ def measured(*packages: str) -> str:
 
 
 def processor() -> str:
-    """How many cores of which processor."""
+    """Name of the processor and its number of cores."""
     return _processor()[0]
 
 

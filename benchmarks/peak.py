@@ -72,7 +72,7 @@ def chunk_flop(config: TextConfig, *, has_attention: bool = True) -> float:
 
     Args:
         config: Sizes.
-        has_attention: Whether what attention multiplies counts.
+        has_attention: Whether to count the products in attention.
 
     Returns:
         Number of operations.

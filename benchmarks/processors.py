@@ -1,6 +1,6 @@
-"""The goals of speed in one table with a column for each processor on which they were measured, all by the same rows.
+"""Table of the goals of speed with a column for each processor they were measured on.
 
-What was measured on other machines stays on the page as it is; this one's column is made anew.
+Columns of other machines stay as they are on the page; only this one's is replaced.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
 
 BATCHES = (4, 8, 16)
-"""Of the peer, of which the fastest counts; smaller and larger ones were slower on every machine so far."""
+"""Batch sizes of the peer, of which the fastest counts; others were slower on every machine so far."""
 NUM_IMAGES = 4
 IMAGE_REPETITIONS = 3
 HEAD = ("Work", "Beside", "Asked, Intel / AMD")
 ABOUT = ("date", "version, threads")
-"""Rows below the figures."""
+"""Names of the rows below the figures."""
 
 
 class Work(NamedTuple):
-    """A row."""
+    """Row of the table."""
 
     name: str
     beside: str
@@ -57,13 +57,13 @@ WORKS = (PLAIN, FADED, TYPED, GRID, IMAGES, WEIGHTED, MEMORY)
 def processor_block(
     scale: Scale, before: str = "", folder: Path | None = None, say: Callable[[str], None] = print
 ) -> str:
-    """Markdown: how many times as fast as a peer each work is, on this processor and on those of the table before.
+    """Make the Markdown table of speedups over peers, on this processor and on those of the previous table.
 
     Args:
-        scale: How much is measured.
-        before: The block as it stands on the page.
-        folder: Where hosts are.
-        say: Told why a host did not run.
+        scale: Sizes and repetitions.
+        before: Current block of the page.
+        folder: Folder of the hosts.
+        say: Called with the reason if a host did not run.
     """
     import torch
 
@@ -79,12 +79,12 @@ def processor_block(
 
 
 def merged(before: str, name: str, column: Mapping[str, str]) -> str:
-    """The table with a column put in the place of the one of that name, or behind the others.
+    """Replace the column of that name in a table, or append it.
 
     Args:
-        before: The table as it was, or nothing.
+        before: Previous table, or an empty string.
         name: Head of the column.
-        column: Cells by the name of their row.
+        column: Cells by name of the row.
 
     Returns:
         Markdown.
@@ -125,7 +125,7 @@ def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
 
 
 def _best(theirs: Transformers, scale: Scale) -> Run:
-    """The peer in batches of the size that is fastest here."""
+    """Peer in batches of the size that is fastest here."""
     tried = {size: theirs.batch(grids(scale.num_prompts), size) for size in BATCHES}
     taken = times_in_turn({str(size): run for size, run in tried.items()}, repetitions=1, warm_up=0)
     return theirs.batch(grids(scale.num_prompts), min(tried, key=lambda size: statistics.median(taken[str(size)])))
@@ -155,5 +155,5 @@ def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[
 
 
 def _ratio(times: Mapping[str, list[float]] | None) -> str:
-    """How many times as fast as the peer."""
+    """Speedup over the peer."""
     return NOT_FOUND if times is None else f"{1 / compare(times['ours'], times['peer']).ratio:.2f}"

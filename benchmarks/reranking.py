@@ -102,12 +102,12 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
 
 
 def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[float]] | None:
-    """Seconds of the image tower alone, ours and the peer's in turn; None without the peer.
+    """Time the image tower alone, ours and the peer's in turn; None without the peer.
 
     Args:
         scale: Sizes.
-        count: Images at once.
-        repetitions: Rounds.
+        count: Number of images at once.
+        repetitions: Number of rounds.
     """
     import torch
 

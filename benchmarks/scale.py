@@ -149,7 +149,7 @@ class Scale:
         return seeded_text_model(TextConfig(**self.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
 
     def vision(self) -> VisionConfig:
-        """Sizes of the image encoder."""
+        """Configuration of the image encoder."""
         from ..encoder.config import VisionConfig
 
         return VisionConfig(**self.vision_sizes)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""From the texts of a shard to the tensors saved; prompts that begin alike are encoded together."""
+"""From the texts of a shard to the tensors saved: prompts with the same beginning are encoded together."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BulkEncoder:
     def _in_order(
         self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int], first: int, report: Report
     ) -> Iterator[tuple[Encoding, list[str]]]:
-        """What is saved of each prompt, and its problems, in another order."""
+        """Yield the saved encoding and the problems of each prompt, in the given order."""
         from ..encoder.encoding import Encoding
         from ..weighting.schemes.negpip import NegPipError, check_without_signs
 
@@ -102,5 +102,5 @@ class BulkEncoder:
 
 
 def _tokens(read: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
-    """What a prompt is sorted by, so that those with the same beginning come together."""
+    """Sort key of a prompt, by which prompts with the same beginning become neighbours."""
     return [chunk.plain_ids for one in read.values() for chunk in one.chunks]

@@ -1,8 +1,8 @@
 """Blocks in few passes over memory: joined products by the kernel of `kernels.py`, and results written in place.
 
-For encoding alone, without gradients. Weights that oneDNN multiplies by are a copy in its own order, which is made when
-a model is first encoded with, and anew whenever its weights have changed. Where there is no room for it, or it is not
-wanted, small products are PyTorch's own, and for large ones each matrix is copied as it is needed.
+For inference only, without gradients. oneDNN multiplies by a copy of the weights in its own order, made when a model
+first encodes, and again whenever its weights have changed. Without room for the copy, or if it is not wanted, small
+products are left to PyTorch, and for large ones each matrix is copied when needed.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -23,9 +23,9 @@ from .layers import Arithmetic, Block, quick_gelu
 from .linear import layer_norm, linear
 
 PACK_ROWS = 256
-"""Rows from which a copy pays that is used once."""
+"""Minimum number of rows for which a copy that is used once pays off."""
 LEAST_FREE = 2**29
-"""Bytes that must be free beside the copy, for it to be made or kept."""
+"""Bytes that must remain free for the copy to be made or kept."""
 
 Layers = Sequence[nn.Linear]
 
@@ -34,21 +34,21 @@ class Fast(Arithmetic):
     """Parts of a block for one call of an encoder."""
 
     def __init__(self, kernel: Kernel, packs: dict[int, Packed] | None = None) -> None:
-        """Choose how matrices are multiplied.
+        """Choose the kernel and the weights.
 
         Args:
-            kernel: Of `kernels.py`; it counts in float32 on a CPU.
-            packs: Weights in oneDNN's order, by the identity of the first layer of a product; None: there are none.
+            kernel: A kernel of `kernels.py`; only relevant in float32 on a CPU.
+            packs: Weights in oneDNN's order, by the id of the first layer of a product, or None.
         """
         self.kernel = kernel
         self.packs = packs or {}
 
     def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
-        """In the type of the states."""
+        """Layer norm in the type of the states."""
         return layer_norm(hidden, layer)
 
     def products(self, layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
-        """Of ``[..., in]``, joined where the weights are packed."""
+        """Products of ``[..., in]``, computed as one if the weights are packed."""
         packed = self.packs.get(id(layers[0]))
         if packed is None and self.kernel == "onednn" and x.numel() // x.shape[-1] >= PACK_ROWS and can_pack(layers):
             packed = Packed(layers)
@@ -57,16 +57,16 @@ class Fast(Arithmetic):
         return tuple(result.unflatten(0, x.shape[:-1]) for result in packed(x.flatten(0, -2)))
 
     def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """CLIP's own one in place; the same numbers."""
+        """Apply the activation, in place for CLIP's quick GELU, with the same result."""
         return torch.mul(x, 1.702).sigmoid_().mul_(x) if activation is quick_gelu else activation(x)
 
     def added(self, hidden: Tensor, change: Tensor) -> Tensor:
-        """In place of the change, if it is as wide as the states."""
+        """Add in place to ``change`` if its type is that of the states."""
         return change.add_(hidden) if change.dtype == hidden.dtype else hidden + change
 
 
 class Packs:
-    """The packed weights of models, as long as those live. Safe between threads."""
+    """Packed weights of models, for as long as the models live. Thread-safe."""
 
     def __init__(self) -> None:
         self._found: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[int, Packed]]] = WeakKeyDictionary()
@@ -75,16 +75,16 @@ class Packs:
     def of(
         self, model: nn.Module, products: Sequence[Layers], now: Hashable, state: Callable[[], Hashable]
     ) -> dict[int, Packed]:
-        """Weights in oneDNN's order, those that there are or new ones.
+        """Return weights in oneDNN's order, cached or new.
 
         Args:
-            model: Whose they are.
+            model: Owner of the weights.
             products: Layers that are multiplied together.
-            now: What changes whenever the weights do, as it was when the call began.
-            state: Says what it is by now.
+            now: Value that changes whenever the weights do, from the beginning of the call.
+            state: Returns the current such value.
 
         Returns:
-            By the identity of a product's first layer; none where there is no room, or the weights are of another kind.
+            Weights by the id of a product's first layer; empty without room, or if oneDNN cannot multiply by them.
         """
         with self._lock:
             size = sum(layer.weight.nbytes for layers in products for layer in layers)
@@ -102,7 +102,7 @@ class Packs:
             return packs
 
     def num_bytes(self, model: nn.Module) -> int:
-        """What the copy of a model's weights takes."""
+        """Memory used by the copy of a model's weights."""
         return sum(packed.num_bytes for packed in self._found.get(model, (None, {}))[1].values())
 
 
@@ -118,14 +118,14 @@ def arithmetic_for(
     *,
     is_packed: bool = True,
 ) -> Fast:
-    """How the blocks of a model are computed in the next call.
+    """Return the arithmetic of a model's blocks for the next call.
 
     Args:
-        model: On any device, in any type.
-        blocks: Its layers, of `layers.py`.
-        kernel: Of `kernels.py`.
+        model: Model on any device, in any type.
+        blocks: Its blocks, defined in `layers.py`.
+        kernel: A kernel of `kernels.py`.
         now: As in `Packs.of`.
-        state: Likewise.
+        state: As in `Packs.of`.
         is_packed: Whether a copy of the weights may be kept.
     """
     if kernel == "plain" or not is_packed:
@@ -134,13 +134,13 @@ def arithmetic_for(
 
 
 def products_of(block: Block) -> list[Layers]:
-    """The layers of a block that are multiplied together."""
+    """Layers of a block, grouped by common inputs."""
     attention, mlp = block.self_attn, block.mlp
     return [(attention.q_proj, attention.k_proj, attention.v_proj), (attention.out_proj,), (mlp.fc1,), (mlp.fc2,)]
 
 
 def can_pack(layers: Layers) -> bool:
-    """Whether oneDNN can multiply by these: float32 on the CPU, and nothing in the place of a layer."""
+    """Whether oneDNN can multiply by these layers: float32 on the CPU, and none replaced by another module."""
     return all(
         type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
         for layer in layers
@@ -148,13 +148,13 @@ def can_pack(layers: Layers) -> bool:
 
 
 def has_room(size: int) -> bool:
-    """Whether some bytes are free, and `LEAST_FREE` beside them; where nobody can tell, yes."""
+    """Whether ``size`` bytes plus `LEAST_FREE` are free; True if unknown."""
     free = free_bytes()
     return free is None or free >= size + LEAST_FREE
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where it is not known."""
+    """Memory available without swapping, or None if unknown."""
     if sys.platform == "linux":
         try:
             with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - asked before every call

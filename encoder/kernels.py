@@ -1,10 +1,10 @@
-"""By which kernel an encoder of ours multiplies on this machine: chosen by a measurement, and remembered for it.
+"""Kernels for the matrix products of our encoders, chosen by timing them on this machine.
 
-There are two. ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` is oneDNN on weights that were brought
-into its order beforehand, with long sums added up in parts, so that they are no further from exact ones than MKL's.
+There are two. ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` is oneDNN on weights reordered
+beforehand, with long sums split into parts, so that they are no further from exact ones than MKL's.
 
-Where nothing is known of a machine, the first answer of a process is by ``plain``. Then both are timed once, which
-takes a fraction of a second, and the choice is kept in a file for the processor, its threads and the version of torch.
+On an unknown machine the first answer of a process is computed by ``plain``. Then both are timed once, which takes a
+fraction of a second, and the choice is saved in a file for the processor, its threads and the version of torch.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -32,32 +32,32 @@ from torch.nn import functional
 Kernel = Literal["plain", "onednn"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 VARIABLE = "WEIGHTED_CLIP_KERNEL"
-"""Environment variable that names the kernel, so that nothing is measured and nothing written."""
+"""Environment variable that names the kernel; then nothing is measured or written."""
 
 LONGEST_SUM = 192
-"""Products that oneDNN adds up one after the other. MKL's sums are as exact as those of parts of this length."""
+"""Maximum length of sums left to oneDNN. Sums of parts of this length are as exact as MKL's."""
 PACKED_ROWS = 77
-"""For which weights are packed; oneDNN's order fits any other number as well."""
+"""Number of rows that weights are packed for; oneDNN's order fits any other number as well."""
 LEAST_GAIN = 1.05
-"""How many times as fast as ``plain`` another kernel must be to be chosen."""
+"""Minimum speedup over ``plain`` for another kernel to be chosen."""
 MOST_SECONDS = 3.0
-"""Measuring ends behind the round in which this is reached; on a quiet machine it takes a fraction of a second."""
+"""Measuring ends after the round in which this is reached; on a quiet machine it takes a fraction of a second."""
 
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
 ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
-"""OneDNN's operators; None where they are not."""
+"""Operators of oneDNN, or None where unavailable."""
 
 
 class Packed:
-    """``x W^T + b`` of some layers with the same inputs, as one product by oneDNN, on a copy of their weights."""
+    """``x W^T + b`` for layers with the same input, as one product by oneDNN on a copy of their weights."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         """Copy the weights.
 
         Args:
-            layers: In float32, on the CPU, all with a bias or none.
+            layers: Layers in float32 on the CPU, either all with a bias or all without.
         """
         assert ONEDNN is not None
         self.sizes = [layer.out_features for layer in layers]
@@ -71,7 +71,7 @@ class Packed:
         self.num_bytes = sum(weight.nbytes for weight in weights)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """``[n, in]``, float32, to ``[n, out]`` of each layer."""
+        """Multiply ``[n, in]``, float32, to ``[n, out]`` for each layer."""
         assert ONEDNN is not None
         multiply = ONEDNN._linear_pointwise.default
         parts = (x,)
@@ -84,7 +84,7 @@ class Packed:
 
 
 def num_parts(length: int) -> int:
-    """In how many parts of the same length oneDNN adds up a sum.
+    """Number of parts of equal length that a sum is split into for oneDNN.
 
     >>> [num_parts(length) for length in (64, 768, 1024, 1280, 3072)]
     [1, 4, 8, 8, 16]
@@ -93,20 +93,20 @@ def num_parts(length: int) -> int:
 
 
 class Choice:
-    """Which kernel is used in this process."""
+    """Choice of the kernel for this process."""
 
     def __init__(self, place: Callable[[], Path] | None = None) -> None:
-        """Nothing is chosen yet; ``place`` says in which file choices are kept, by default `kept_at`."""
+        """Start without a choice; ``place`` returns the file where choices are saved, by default `kept_at`."""
         self._place = place or kept_at
         self._chosen: Kernel | None = None
         self._has_answered = False
         self._lock = Lock()
 
     def now(self) -> Kernel:
-        """The kernel for the next answer; measures if there was an answer before and nothing is known.
+        """Return the kernel for the next answer; measures after the first answer if no choice is saved.
 
         Raises:
-            ValueError: If the environment names a kernel that there is not, or not here.
+            ValueError: If the environment names a kernel that does not exist or is not available here.
         """
         forced = _forced()
         if forced is not None:
@@ -120,7 +120,7 @@ class Choice:
             return self._chosen or "plain"
 
     def answered(self) -> None:
-        """An answer has been given: from now on there is time to measure."""
+        """Record that an answer was given: from now on there is time to measure."""
         self._has_answered = True
 
     def _kept(self) -> Kernel | None:
@@ -131,7 +131,7 @@ class Choice:
         return _named(found)
 
     def _keep(self, kernel: Kernel) -> None:
-        """Write it down, if that can be done: elsewhere it is measured again by every process."""
+        """Save the choice if possible; otherwise every process measures again."""
         place = self._place()
         try:
             try:
@@ -147,13 +147,13 @@ class Choice:
 
 
 def kept_at() -> Path:
-    """The file in which choices are kept, in the user's folder for what can be made again."""
+    """File where choices are saved, in the user's cache folder."""
     folder = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     return Path(folder or Path.home() / ".cache", "weighted-clip", "kernels.json")
 
 
 def machine() -> str:
-    """What the choice depends on: processor, threads and torch, in words."""
+    """Key of the choice: processor, threads and torch, in words."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
@@ -173,7 +173,7 @@ def measured(repetitions: int = 20, attempts: int = 3) -> Kernel:
             that wait for one another.
 
     Returns:
-        The faster one; ``plain`` where the other gains too little.
+        The faster one, or ``plain`` if the other gains too little.
     """
     with torch.random.fork_rng(devices=[]):
         layers = [nn.Linear(*sizes) for sizes in ((768, 2304), (768, 768), (768, 3072), (3072, 768))]

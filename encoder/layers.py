@@ -1,7 +1,7 @@
-"""The layers that CLIP's towers are made of: activation, attention with a boolean mask, MLP, pre-norm block, stack.
+"""Layers of CLIP's towers: activation, attention with a boolean mask, MLP, pre-norm block, stack.
 
-Each class is one definition of docs/lecture.md, written so that it can be read beside it. Parameter names are those of
-the Hugging Face checkpoints, so loading needs no translation for that layout.
+Each class implements one definition of docs/lecture.md and can be read alongside it. Parameter names are those of the
+Hugging Face checkpoints, so that layout needs no translation.
 
 Shapes: b = batch, s = sequence positions, d = hidden_dim, h = heads, e = head_dim, m = mlp_dim.
 
@@ -24,8 +24,8 @@ from .config import TextConfig, VisionConfig
 from .rotary import Rotation
 
 Past = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""What one layer knows of earlier positions: takes keys and values of new ones, ``[b, h, s, e]``, and gives those of
-all that may be attended."""
+"""Cache access of one layer: takes keys and values of new positions, ``[b, h, s, e]``, and returns those of all
+positions that may be attended to."""
 
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -33,31 +33,31 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class BlockSizes(Protocol):
-    """What a block has to know of its model."""
+    """Sizes of a model that a block needs."""
 
     @property
     def hidden_dim(self) -> int:
-        """D."""
+        """Width of hidden states, d."""
         ...
 
     @property
     def num_heads(self) -> int:
-        """H."""
+        """Number of attention heads, h."""
         ...
 
     @property
     def mlp_dim(self) -> int:
-        """M."""
+        """Inner width of the MLP, m."""
         ...
 
     @property
     def activation(self) -> str:
-        """Of the MLP, a key of `ACTIVATIONS`."""
+        """Non-linearity of the MLP, a key of `ACTIVATIONS`."""
         ...
 
     @property
     def layer_norm_eps(self) -> float:
-        """Added to the variance."""
+        """Epsilon of layer norms, added to the variance."""
         ...
 
 
@@ -71,26 +71,26 @@ ACTIVATIONS = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
 }
-"""The last one is the approximation that GPT-2 has, and ru-DALL-E; no CLIP."""
+"""The last one is the approximation used by GPT-2 and ru-DALL-E, but by no CLIP."""
 
 
 class Arithmetic:
-    """How a block computes its parts: here, each by its own module, as PyTorch does. `fast.py` has another way."""
+    """Computation of a block's parts: here each by its own module, as in PyTorch; `fast.py` has a faster one."""
 
     def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:
-        """Layer norm."""
+        """Apply layer norm."""
         return layer(hidden)
 
     def products(self, layers: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
-        """``x W^T + b`` of each layer."""
+        """Compute ``x W^T + b`` for each layer."""
         return tuple(layer(x) for layer in layers)
 
     def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The non-linearity of an MLP; ``x`` is not needed any more."""
+        """Apply the activation of an MLP; ``x`` may be overwritten."""
         return activation(x)
 
     def added(self, hidden: Tensor, change: Tensor) -> Tensor:
-        """Their sum; ``change`` is not needed any more."""
+        """Return the sum; ``change`` may be overwritten."""
         return hidden + change
 
 
@@ -100,7 +100,7 @@ PLAIN = Arithmetic()
 class Attention(nn.Module):
     """Multi-head self-attention with an explicit boolean mask (Definition 5.5, equations 34 to 39).
 
-    The lecture's equations carry no biases; CLIP has one in each of the four projections, and so has this class.
+    The lecture's equations have no biases; CLIP has one in each of the four projections, and so does this class.
     """
 
     def __init__(self, hidden_dim: int, num_heads: int) -> None:
@@ -127,11 +127,12 @@ class Attention(nn.Module):
         Args:
             hidden: ``[b, s, d]``.
             mask: Bool ``[b or 1, 1, s, s]``, True = may be attended; or None.
-            is_causal: Apply the causal mask; only allowed without ``mask``, which then has causality in it already.
-            past: Earlier positions that are attended, too.
-            rotate: What queries and keys pass where positions are rotary.
-            mix: Does all of that in another way, so that none of the others is looked at.
-            arithmetic: How matrices are multiplied.
+            is_causal: Whether to apply the causal mask; only allowed without ``mask``, which otherwise includes
+                causality.
+            past: Cache of earlier positions to attend to.
+            rotate: Rotation of queries and keys for rotary positions.
+            mix: Attention that replaces ours; ``mask``, ``is_causal``, ``past`` and ``rotate`` are then ignored.
+            arithmetic: Computation of the matrix products.
 
         Returns:
             ``[b, s, d]``.
@@ -154,7 +155,7 @@ class Attention(nn.Module):
         past: Past | None,
         rotate: Rotation | None,
     ) -> Tensor:
-        """``[b, s, d]`` three times to ``[b, s, d]``."""
+        """Map queries, keys and values, ``[b, s, d]`` each, to ``[b, s, d]``."""
         q, k, v = (states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in (q, k, v))  # [b, h, s, e]
         if rotate is not None:
             q, k = rotate(q), rotate(k)
@@ -166,7 +167,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between, on each position alone (Definition 5.6, equations 40 to 43)."""
+    """Two linear maps with an activation in between, applied to each position (Definition 5.6, equations 40 to 43)."""
 
     def __init__(self, hidden_dim: int, mlp_dim: int, activation: str) -> None:
         super().__init__()
@@ -175,7 +176,7 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(mlp_dim, hidden_dim)
 
     def forward(self, hidden: Tensor, arithmetic: Arithmetic = PLAIN) -> Tensor:
-        """``[b, s, d]`` to ``[b, s, d]``."""
+        """Transform ``[b, s, d]`` to ``[b, s, d]``."""
         (inner,) = arithmetic.products((self.fc1,), hidden)  # [b, s, d] -> [b, s, m]
         (result,) = arithmetic.products((self.fc2,), arithmetic.activated(self.activation, inner))
         return result  # [b, s, d]
@@ -202,7 +203,7 @@ class Block(nn.Module):
         mix: Mix | None = None,
         arithmetic: Arithmetic = PLAIN,
     ) -> Tensor:
-        """``[b, s, d]`` to ``[b, s, d]``; all else as in `Attention.forward`."""
+        """Transform ``[b, s, d]`` to ``[b, s, d]``; other arguments as in `Attention.forward`."""
         normed = arithmetic.norm(self.layer_norm1, hidden)
         more = {"is_causal": is_causal, "past": past, "rotate": rotate, "mix": mix, "arithmetic": arithmetic}
         hidden = arithmetic.added(hidden, self.self_attn(normed, mask, **more))
@@ -216,8 +217,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.is_checkpointed = False
-        """Keep only the states between layers for the backward pass, which computes the rest again: less memory, more
-        time, the same gradients. Without gradients it changes nothing."""
+        """Whether to keep only the states between layers for the backward pass, which recomputes the rest: less memory,
+        more time, the same gradients. No effect without gradients."""
 
     def forward(
         self, hidden: Tensor, mask: Tensor | None, *, is_causal: bool, rotate: Rotation | None = None
@@ -244,6 +245,6 @@ class Encoder(nn.Module):
 
 
 def projection(config: TextConfig | VisionConfig) -> nn.Linear | None:
-    """Linear map of pooled vectors ``[b, d]`` to ``[b, projection_dim]``; None where a tower has none."""
+    """Linear map of pooled vectors ``[b, d]`` to ``[b, projection_dim]``; None if a tower has none."""
     dim = config.projection_dim
     return None if dim is None else nn.Linear(config.hidden_dim, dim, bias=False)

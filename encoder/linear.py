@@ -1,4 +1,4 @@
-"""How the rows of a matrix are multiplied by weights as they are: in which type, and how many at once.
+"""Matrix multiplication of rows by weights that are not packed: types and sizes.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -17,7 +17,7 @@ from .kernels import ONEDNN
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """``x W^T + b`` in the type of the weights, or in float32 on a CPU without arithmetic of that type.
+    """``x W^T + b`` in the type of the weights, or in float32 on a CPU that does not support that type.
 
     Args:
         x: ``[..., in]``.
@@ -34,26 +34,26 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def layer_norm(hidden: Tensor, layer: nn.LayerNorm) -> Tensor:
-    """Layer norm in the type of the states, whatever the weights are stored in."""
+    """Layer norm in the type of the states, whatever the type of the weights."""
     weight, bias = layer.weight.to(hidden.dtype), layer.bias.to(hidden.dtype)
     return functional.layer_norm(hidden, layer.normalized_shape, weight, bias, layer.eps)
 
 
 def widened(values: Tensor) -> Tensor:
-    """Half precision as float32; the rest as it is."""
+    """Convert half precision to float32; others remain unchanged."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which a caller's autocast does not compute matrix products in half precision."""
-    # other devices have no autocast in every torch that we run on
+    """Context in which a caller's autocast does not compute matrix products in half precision."""
+    # other devices do not have autocast in every supported torch
     return torch.autocast(device.type, enabled=False) if device.type in ("cpu", "cuda") else nullcontext()
 
 
 def rounded_up(count: int) -> int:
-    """A number of rows to multiply instead of ``count``, so that there are few different ones.
+    """Round up a number of rows to multiply, so that few different numbers occur.
 
-    For each shape that it meets, oneDNN makes code and keeps it: 0.6 MiB, for up to 1024 shapes.
+    oneDNN generates and keeps code for each shape: 0.6 MiB, for up to 1024 shapes.
 
     >>> [rounded_up(count) for count in (1, 20, 65, 130, 300)]
     [8, 24, 72, 144, 320]
@@ -64,6 +64,6 @@ def rounded_up(count: int) -> int:
 
 @lru_cache(maxsize=1)
 def _lacking() -> set[torch.dtype]:
-    """The types that this x86 CPU has no fast arithmetic for."""
+    """Types that this x86 CPU does not support in hardware."""
     tests = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
     return {dtype for dtype, name in tests.items() if not getattr(ONEDNN, name, bool)()}  # bool() is False

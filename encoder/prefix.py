@@ -1,11 +1,11 @@
-"""The text tower for many versions of a prompt: every common beginning is run once, within a call and between calls.
+"""The text tower for many versions of a prompt: every common beginning is computed once, within and between calls.
 
-In a causal encoder the states at a position depend on what stands there and before, and on nothing behind. So chunks
-that begin alike, same tokens and same mask, have the same states up to where they part: encodings of a prompt that hide
-different words, texts of a schedule, cells of a grid, a prompt as it is typed. Every state is computed once: all
-positions that differ go through each layer as one matrix, and attention alone is done chunk by chunk.
+In a causal encoder the states at a position depend only on this and earlier positions. So chunks with the same
+beginning, i.e. the same tokens and mask, have the same states up to the first difference: encodings of a prompt that
+hide different words, texts of a schedule, cells of a grid, a prompt as it is typed. Every state is computed once: all
+distinct positions go through each layer as one matrix, and only attention is done chunk by chunk.
 
-The result differs from full passes by rounding, as matrices of other shapes are multiplied, on a CPU by other kernels.
+The result differs from full passes by rounding, as matrices have other shapes, and on a CPU other kernels.
 
 Source: docs/performance.md, "Shared prefixes".
 """
@@ -32,18 +32,18 @@ from .rotary import Rotation
 from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
-"""What the states of one batch may take; larger calls are divided."""
+"""Maximum size of the states of one batch; larger calls are split."""
 MAX_TRUNKS = 16
-"""Chunks whose states are looked at for a common beginning, and at most remembered of one call."""
+"""Chunks whose states are searched for a common beginning, and maximum number stored per call."""
 LEAST_SHARED = 8
-"""Positions in common that make it worth to fetch remembered states."""
+"""Minimum number of common positions worth fetching cached states for."""
 
 
 class _Scope(NamedTuple):
-    """What the results of an encoder depend on, beside the chunks."""
+    """Dependencies of an encoder's results besides the chunks."""
 
     state: Hashable
-    """Of the weights."""
+    """State of the weights."""
     kernel: Kernel
     clip_skip: int
     final_norm: bool
@@ -51,7 +51,7 @@ class _Scope(NamedTuple):
 
 
 class PrefixTextEncoder(TextEncoder):
-    """A `TextEncoder` that computes no state twice, in a call or, as far as it remembers, between calls."""
+    """A `TextEncoder` that computes no state twice, within a call or, as far as cached, between calls."""
 
     def __init__(
         self,
@@ -63,20 +63,21 @@ class PrefixTextEncoder(TextEncoder):
         max_bytes: int | None = None,
         is_packed: bool = True,
     ) -> None:
-        """Choose the layer, and how much is remembered.
+        """Choose the layer and the cache size.
 
         Args:
             model: The tower.
             clip_skip: As in `TextEncoder`.
             final_norm: As in `TextEncoder`.
             projected: As in `TextEncoder`.
-            max_bytes: Half of it for encodings, half for states that chunks with the same beginning go on from; 0
-                remembers nothing. By default what the environment variable WEIGHTED_CLIP_MEMORY_MB says, or 64 MiB.
-            is_packed: Whether a copy of the weights may be kept that is multiplied faster; `fast.py` makes it, if the
-                kernel wants one and there is room.
+            max_bytes: Cache size, half for encodings and half for states from which chunks with the same beginning
+                continue; 0 disables the cache. By default the value of the environment variable
+                WEIGHTED_CLIP_MEMORY_MB, or 64 MiB.
+            is_packed: Whether a copy of the weights for faster products may be kept; `fast.py` makes it if the kernel
+                needs one and there is room.
 
         Raises:
-            ValueError: As `TextEncoder`; or if ``max_bytes`` is negative, or the variable not a number.
+            ValueError: As in `TextEncoder`; or if ``max_bytes`` is negative, or the variable is not a number.
         """
         super().__init__(model, clip_skip=clip_skip, final_norm=final_norm, projected=projected)
         max_bytes = default_bytes() if max_bytes is None else max_bytes
@@ -86,25 +87,25 @@ class PrefixTextEncoder(TextEncoder):
 
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
-        """Encode chunks; as `TextEncoder`, to within rounding."""
+        """Encode chunks as `TextEncoder` does, up to rounding."""
         found = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
         CHOICE.answered()
         return found
 
     def _encode(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
-        """Encode different chunks, ``mask`` of which is ``[chunks, s, s]`` or None; states go into the attempt."""
+        """Encode distinct chunks; ``mask`` is ``[chunks, s, s]`` or None; states go into the attempt."""
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
         batches = [slice(start, start + size) for start in range(0, len(ids), size)]
-        with without_autocast(self.model.final_layer_norm.weight.device):  # what is remembered must not depend on it
+        with without_autocast(self.model.final_layer_norm.weight.device):  # cached values must not depend on it
             parts = [self._run(ids[part], None if mask is None else mask[part], is_causal, attempt) for part in batches]
         return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
     def _scope(self) -> _Scope:
-        """What the results of this encoder depend on, beside the chunks. It may be changed from outside."""
+        """Dependencies of this encoder's results besides the chunks. They may be changed from outside."""
         return _Scope(state_of(self.model), CHOICE.now(), self.clip_skip, self.final_norm, self.projected)
 
     def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
-        """Encode chunks at once; as `_encode`."""
+        """Encode chunks at once; see `_encode`."""
         model, scope = self.model, cast("_Scope", attempt.scope)
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
@@ -137,7 +138,7 @@ class PrefixTextEncoder(TextEncoder):
                 chosen = hidden
         last = torch.cat([*(entry[-2] for entry in known), hidden])
         chosen = torch.cat([*(entry[-1] for entry in known), chosen])
-        for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it stays longest
+        for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it is kept longest
             attempt.put(self.trunks, keys[row], (*entry, last[nodes[row]], chosen[nodes[row]]))
 
         ends = nodes[torch.arange(len(ids), device=device), first_eos(tokens, model.config.eos_id)]
@@ -150,7 +151,7 @@ class PrefixTextEncoder(TextEncoder):
         return Encoding(widened(result), widened(pooled))
 
     def _trunks(self, scope: Hashable, keys: Sequence[ChunkKey]) -> dict[ChunkKey, tuple[Tensor, ...]]:
-        """Remembered chunks that begin as some of these do, with their keys, values, last and chosen states."""
+        """Cached chunks that share a beginning with some of these, with their keys, values, last and chosen states."""
         length = len(keys[0].positions)
         remembered = [
             key
@@ -165,7 +166,7 @@ class PrefixTextEncoder(TextEncoder):
         return {trunk: entry for trunk, entry in entries.items() if entry is not None}
 
     def _num_saved(self, keys: Sequence[ChunkKey]) -> int:
-        """Of how many chunks of a call the states are remembered."""
+        """Number of chunks of a call whose states are stored."""
         if not keys[0].is_causal:
             return 0
         config = self.config
@@ -175,30 +176,30 @@ class PrefixTextEncoder(TextEncoder):
 
 
 def bytes_per_chunk(config: TextConfig) -> int:
-    """What a chunk's states take while it is encoded, in float32 and generously counted."""
+    """Memory for a chunk's states during encoding, in float32 and generously estimated."""
     return config.context_length * 4 * (16 * config.hidden_dim + 3 * config.mlp_dim)
 
 
 class Shared(NamedTuple):
-    """Which states some chunks have in common. Known states come first in the count, trunk after trunk."""
+    """States shared by some chunks. Known states are numbered first, trunk by trunk."""
 
     nodes: list[list[int]]
-    """For each chunk and position the number of its state."""
+    """Number of the state at each position of each chunk."""
     fresh: list[tuple[int, int]]
-    """Chunk and position of each state that is not known yet."""
+    """Chunk and position of each new state."""
     num_known: int
-    """How many states are known."""
+    """Number of known states."""
 
 
 def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
-    """Find out which states are the same.
+    """Find the states shared by chunks.
 
     Args:
-        keys: Of the chunks, no two equal, all causal or none.
-        trunks: Of chunks whose states are known; their last ones are not used, so that every chunk has a new state.
+        keys: Keys of distinct chunks, all causal or none.
+        trunks: Keys of chunks with known states; their last ones are not used, so that every chunk has a new state.
 
     Returns:
-        For each position the number of its state.
+        The number of the state at each position.
 
     >>> one, two = ChunkKey((1, 5, 6), True), ChunkKey((1, 5, 7), True)
     >>> share([one, two])
@@ -208,7 +209,7 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
     """
     length = len(keys[0].positions)
     numbers: dict[tuple[int, Hashable], int] = {}
-    """By the state before, and what stands at the position."""
+    """State number by the previous state and the entry at the position."""
     for index, trunk in enumerate(trunks):
         state = -1
         for place, key in enumerate(trunk.positions[:-1]):
@@ -217,7 +218,7 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
     nodes: list[list[int]] = []
     fresh: list[tuple[int, int]] = []
     for row, chunk in enumerate(keys):
-        state = -1 if chunk.is_causal else -2 - row  # states that depend on all positions are nobody else's
+        state = -1 if chunk.is_causal else -2 - row  # states that depend on all positions are never shared
         nodes.append([])
         for place, key in enumerate(chunk.positions):
             new = num_known + len(fresh)
@@ -229,13 +230,13 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
 
 
 def num_shared(one: ChunkKey, other: ChunkKey) -> int:
-    """Positions from the first whose states are the same in two causal chunks."""
+    """Number of positions at the beginning of two causal chunks with the same states."""
     pairs = enumerate(zip(one.positions, other.positions, strict=True))
     return next((place for place, (key, its_key) in pairs if key != its_key), len(one.positions))
 
 
 class _Mixer:
-    """Attention of new states: each looks at all of its chunk, new or known."""
+    """Attention of new states: each attends to its whole chunk, new or known."""
 
     def __init__(
         self, shared: Shared, nodes: Tensor, rows: Tensor, places: Tensor, mask: Tensor | None, *, is_causal: bool
@@ -244,7 +245,7 @@ class _Mixer:
         self.is_whole = len(shared.fresh) == nodes.numel()
         start = min(place for _, place in shared.fresh)
         self.found = rows, places - start  # [n] each
-        # known states have no queries: any will do, as what comes of them is not taken
+        # known states have no queries: any will do, as the results are discarded
         self.queries = (nodes[:, start:] - shared.num_known).clamp(min=0)
         self.is_causal = is_causal and mask is None and self.is_whole
         mask = None if mask is None else mask.to(nodes.device)
@@ -254,7 +255,7 @@ class _Mixer:
         self.mask = None if mask is None else mask[:, start:].unsqueeze(1)  # [b or 1, 1, s - start, s]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
-        """Queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
+        """Map queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
         if self.is_whole:
             chunks = [states.unflatten(0, self.nodes.shape) for states in (q, k, v)]
         else:
@@ -273,9 +274,9 @@ def _run_block(
     rotate: Rotation | None,
     arithmetic: Arithmetic,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`Block.forward` for new states ``[n, d]``; and keys and values of all, those that are known first.
+    """`Block.forward` for new states ``[n, d]``; also returns keys and values of all, known ones first.
 
-    Keys are known as they are attended: those of rotary positions have been turned.
+    Keys are stored as used in attention, i.e. rotated for rotary positions.
     """
     num_heads = block.self_attn.num_heads
     known: list[Tensor] = []

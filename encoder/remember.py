@@ -272,7 +272,7 @@ def state_of(module: nn.Module) -> bytes:
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers; those that modules share come again. As `parameters`, in a fraction of the time."""
+    """Yield parameters and buffers; shared ones more than once. Like `parameters`, in a fraction of the time."""
     rest = [module]
     while rest:
         one = rest.pop()

@@ -103,11 +103,11 @@ def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int
 
 
 def fixed_bytes(config: VisionConfig, itemsize: int) -> int:
-    """Memory that encoding takes however few the images are, roughly: twice a layer's largest matrix, as it is copied.
+    """Approximate memory for encoding regardless of the number of images: twice a layer's largest matrix, for its copy.
 
     Args:
-        config: Of the image tower.
-        itemsize: Bytes of one number of its arithmetic.
+        config: Configuration of the image tower.
+        itemsize: Bytes per number in the computation.
     """
     return 2 * config.hidden_dim * config.mlp_dim * itemsize
 

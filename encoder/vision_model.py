@@ -81,17 +81,17 @@ class VisionModel(nn.Module):
         return VisionOutput(states[-1], pooled, projected, tuple(states))
 
     def project(self, pixels: Tensor, arithmetic: Arithmetic = PLAIN) -> Tensor | None:
-        """Encode images to projected vectors ``[b, p]`` alone, so that no layer's states are kept.
+        """Encode images to projected vectors ``[b, p]`` only, without keeping any layer's states.
 
         Args:
             pixels: As in `forward`.
-            arithmetic: How blocks are computed.
+            arithmetic: Computation of the blocks.
 
         Returns:
-            None without a projection.
+            Projected vectors, or None without a projection.
 
         Raises:
-            ValueError: As `forward`.
+            ValueError: As in `forward`.
         """
         hidden = self._embedded(pixels)
         for block in self.encoder.layers:
@@ -99,13 +99,13 @@ class VisionModel(nn.Module):
         return self._pooled(hidden)[1]
 
     def _embedded(self, pixels: Tensor) -> Tensor:
-        """H_0, ``[b, s, d]``."""
+        """Compute H_0, ``[b, s, d]``."""
         size = self.config.image_size
         if pixels.ndim != 4 or pixels.shape[1:] != (3, size, size):
             raise ValueError(f"images must be [images, 3, {size}, {size}], got {list(pixels.shape)}")
         return self.pre_layer_norm(self.embeddings(pixels.to(self.embeddings.class_embedding.dtype)))
 
     def _pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Pooled and projected vectors of H_N."""
+        """Compute the pooled and projected vectors of H_N."""
         pooled = self.post_layer_norm(hidden[:, 0])  # [b, s, d] -> [b, d]
         return pooled, None if self.visual_projection is None else self.visual_projection(pooled)

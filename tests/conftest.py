@@ -37,7 +37,7 @@ declare_missing_operators()
 
 from weighted_clip.encoder.kernels import ONEDNN, VARIABLE  # noqa: E402 - loaded above
 
-# not measured: the same numbers in every run, and nothing written into the user's folders
+# not measured: the same numbers in every run, and no files in the user's folders
 os.environ.setdefault(VARIABLE, "plain" if ONEDNN is None else "onednn")
 
 

@@ -1,4 +1,4 @@
-"""The fast encoder against float64: it is no further from exact numbers than transformers is."""
+"""The fast encoder compared with float64: no further from exact numbers than transformers."""
 
 import copy
 import statistics
@@ -17,11 +17,11 @@ from ..libraries import library
 from .conftest import random_ids
 
 TOGETHER = 4
-"""Prompts in a call, half of which begin alike."""
+"""Number of prompts in a call; half of them begin alike."""
 
 
 def with_outliers(model: TextModel) -> TextModel:
-    """Channels that are far from all others from the first layer on, as in every trained CLIP.
+    """Add channels far from all others from the first layer on, as in every trained CLIP.
 
     In OpenAI's ViT-L/14 two channels of the text tower are at about -30 and 30 at every position, and some hundreds at
     BOS, and the norms before the products weigh them little.
@@ -39,7 +39,7 @@ def with_outliers(model: TextModel) -> TextModel:
 
 
 def prompts(count: int) -> list[list[list[int]]]:
-    """Random tokens in calls of `TOGETHER`; in each the second half goes on as the first does for 40 tokens."""
+    """Random tokens in calls of `TOGETHER`; each of the second half shares 40 tokens with one of the first."""
     calls = random_ids(count, seed=5).reshape(-1, TOGETHER, 77)
     calls[:, TOGETHER // 2 :, 1:41] = calls[:, : TOGETHER // 2, 1:41]
     return calls.tolist()
@@ -47,7 +47,7 @@ def prompts(count: int) -> list[list[list[int]]]:
 
 @torch.no_grad()
 def ratios(model: TextModel, count: int) -> list[float]:
-    """For each prompt, how far ours is from float64 by how far transformers is, root mean squares."""
+    """For each prompt, our distance from float64 divided by that of transformers (root mean squares)."""
     theirs, fast = transformers_text_model(model, "sdpa"), PrefixTextEncoder(model, max_bytes=0)
     exact = TextEncoder(copy.deepcopy(model).double())
 

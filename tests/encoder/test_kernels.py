@@ -1,4 +1,4 @@
-"""Which kernel multiplies, what it multiplies by, and that its sums are as exact as PyTorch's."""
+"""Choice of the kernel, its packed weights, and sums as exact as PyTorch's."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ IDS = random_ids(1).tolist()
 
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """Nothing is forced; measuring takes the first of these off the list, which is longer than it may become."""
+    """Force nothing; measuring pops the first of this list, which is longer than needed."""
     results: list[Kernel] = ["onednn", "plain"]
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setattr(kernels, "measured", lambda: results.pop(0))
@@ -46,7 +46,7 @@ def test_nothing_is_measured_before_the_first_answer(measurements: list[Kernel],
     assert len(measurements) == 1
     assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn"}
     restarted = Choice(lambda: place)
-    assert restarted.now() == "onednn"  # from the first answer on
+    assert restarted.now() == "onednn"  # from the first answer
     assert len(measurements) == 1
 
 
@@ -191,7 +191,7 @@ def test_no_copy_is_kept_if_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) ->
     assert PACKS.num_bytes(model) == 0
     packed: list[int] = []
     monkeypatch.setattr(fast, "Packed", lambda layers: packed.append(1) or Packed(layers))
-    many = encode(random_ids(8).tolist())  # of which one pays that is used once
+    many = encode(random_ids(8).tolist())  # enough for a copy that is used once to pay off
     assert len(packed) == 4 * TINY.num_layers
     assert PACKS.num_bytes(model) == 0
     torch.testing.assert_close(many.hidden[:1], encode(random_ids(8)[:1].tolist()).hidden, atol=1e-5, rtol=0)
