@@ -169,7 +169,7 @@ def measured(repetitions: int = 20, attempts: int = 3) -> Kernel:
 
     Args:
         repetitions: Rounds.
-        attempts: How often as many are added as long as ``plain`` seems faster, as a busy machine disturbs threads
+        attempts: Maximum number of series while ``plain`` seems faster, because a busy machine disturbs threads
             that wait for one another.
 
     Returns:
