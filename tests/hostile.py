@@ -169,7 +169,9 @@ def main_of(folder: Path, control: str = "") -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if is_on:
-            is_own = event == "open" and Path(str(arguments[0])).parent == folder / "embeddings"
+            path = Path(str(arguments[0])) if event == "open" else Path()
+            # and how much memory is free, which is asked before every call of an encoder
+            is_own = path.parent == folder / "embeddings" or path == Path("/proc/meminfo")
             event = "open own file to read" if is_own and not arguments[2] & WRITING else event
             events.append((event, repr(arguments)[:300]))
 
