@@ -93,7 +93,7 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     """Texts among the arguments, in order, those of the file last."""
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
-        given = standard_input() if str(arguments.texts) == "-" else arguments.texts.read_text("utf-8-sig")
+        given = standard_input() if str(arguments.texts) == "-" else arguments.texts.read_text(encoding="utf-8-sig")
         lines += given.splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:

@@ -14,6 +14,7 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 from .contract import host
@@ -103,10 +104,15 @@ def add_texts(classes: Mapping[str, Any]) -> None:
     """
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
-    if instance is not None:
+    add_handler = getattr(instance, "add_on_prompt_handler", None)
+    if add_handler is not None:
         memory = TextMemory()
-        encoding = {name for name, node in classes.items() if "EXTRA_PNGINFO" in _hidden(node)}
-        instance.add_on_prompt_handler(lambda request: with_texts(request, encoding, memory))
+
+        @cache
+        def encoding() -> frozenset[str]:  # asked of the nodes at the first request: some list the host's files
+            return frozenset(name for name, node in classes.items() if "EXTRA_PNGINFO" in _hidden(node))
+
+        add_handler(lambda request: with_texts(request, encoding(), memory))
 
 
 def with_texts(request: Any, classes: Collection[str], memory: TextMemory) -> Any:

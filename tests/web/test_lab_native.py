@@ -285,8 +285,11 @@ def test_what_is_fetched_is_of_one_revision_and_checked(
 class Served(list):
     """Arguments that the command would have served the lab with."""
 
-    def __call__(self, source, listening, *, open_browser: bool, dvae: object, dalle: object, shelf: Shelf) -> None:
+    def __call__(
+        self, source, listening, *, open_browser: bool, is_private: bool, dvae: object, dalle: object, shelf: Shelf
+    ) -> None:
         assert dvae is dalle is None  # none was asked for
+        assert not is_private
         assert shelf.source() is source()
         self.append((source(), listening.getsockname()[1], open_browser))
 

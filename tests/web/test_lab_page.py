@@ -497,7 +497,9 @@ def test_the_lab_binds_by_words_and_as_cutoff(handlers: Handlers) -> None:
         "these words hidden in all phrases but one" in handlers.details("Masks", 1, "comfy", text, *values(**words))[2]
     )
     cutoff = {"bind_hide": "cutoff", "bind_words": "Red"}
-    assert "“Red” is not in the prompt, written so" in handlers.read(text, *values(**cutoff))[1]
+    assert (
+        "“Red” is not in the prompt as whole words written just like that" in handlers.read(text, *values(**cutoff))[1]
+    )
     file, told = handlers.export(text, *values(scheme="comfy", bind_hide="cutoff", bind_words="red\nblue"))
     assert file is not None, told
     assert "bind_strength must be 0 to 1" in handlers.read(text, *values(bind_strength=2))[1]

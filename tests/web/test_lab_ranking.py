@@ -67,7 +67,7 @@ def test_pictures_are_ranked_and_compared_as_by_transformers(
     for index, (_, cells) in zip(order, rows, strict=True):
         values = [number(one) for one in re.findall(r"<td [^>]*>([^<]+)</td>", cells.replace("><0", ">0"))]
         assert values == pytest.approx(expected[:, index].tolist(), abs=6e-3 if softmax != "cosines" else 6e-4)
-    assert "Prompt, at 3: Similarity knows no weights" in markup
+    assert "Prompt, at 3: Similarity has no weights" in markup
     assert "3 pictures" in markup
 
 

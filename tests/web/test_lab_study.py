@@ -187,7 +187,7 @@ def test_each_mask_cell_by_cell(model: NativeLabModel) -> None:
             "“dog red cat” and “dog” are hidden from every position, their own included.",
         ),
         ("the phrases below", "red cat bowl", "“red cat” is hidden from “bowl”; all else still sees it."),
-        ("padding rows only", "red cat", "“red cat” is hidden from the padding behind the prompt"),
+        ("padding rows only", "red cat", "“red cat” is hidden from the padding after the prompt"),
     ],
 )
 def test_captions_say_what_is_hidden_from_whom(model, hidden_from: str, text: str, caption: str) -> None:

@@ -92,7 +92,10 @@ def test_a_phrase_may_be_in_some_texts_of_a_prompt_only(forge: fake.ForgeModel, 
     [
         ({"bind": "red cat\na bird"}, "“a bird” is not in the prompt"),
         ({"bind": "red cat\ncat and"}, "“red cat” and “cat and” overlap"),
-        ({"scheme": "comfy", "bind_hide": "cutoff", "bind_words": "Red"}, "“Red” is not in the prompt, written so"),
+        (
+            {"scheme": "comfy", "bind_hide": "cutoff", "bind_words": "Red"},
+            "“Red” is not in the prompt as whole words written just like that",
+        ),
         ({"bind_hide": "cutoff", "bind_words": "red"}, "With weights, cutoff goes with the schemes"),
         ({"bind": None}, "bind must be a text, got None"),
         ({"bind_strength": "much"}, "bind_strength must be a number, got 'much'"),
