@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 import base64
-import io
 import json
+import runpy
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+ROOT = Path(__file__).resolve().parent.parent
+runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "images" / "xyz-grid.png"
+from weighted_clip.encoder.image_file import open_image  # noqa: E402 - loaded above
+
+TARGET = ROOT / "docs" / "images" / "xyz-grid.png"
 PLOT = "x/y/z plot"
 AXES: tuple[tuple[str, str], ...] = (
     ("[Weighted CLIP] Weight of a word", "dog: 0-1 [3]"),
@@ -42,8 +45,8 @@ def main() -> None:
     values = [part for label, text in AXES for part in (known.index(label), text, [])]
     options = [True, False, False, False, False, False, False, 0, True]
     answer = ask(f"{address}/sdapi/v1/txt2img", {**FIELDS, "script_args": [*values, 0, "", [], *options]})
-    with Image.open(io.BytesIO(base64.b64decode(answer["images"][0]))) as grid:
-        grid.convert("RGB").quantize(NUM_COLORS).save(TARGET, optimize=True)
+    grid = open_image(TARGET, base64.b64decode(answer["images"][0]))
+    grid.convert("RGB").quantize(NUM_COLORS).save(TARGET, optimize=True)
     print(f"{TARGET} has {TARGET.stat().st_size} bytes")
 
 

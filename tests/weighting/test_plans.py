@@ -17,7 +17,9 @@ from weighted_clip.weighting.towers import Reader
 
 ROOT = Path(__file__).parents[2]
 SCHEME_FILES = sorted((ROOT / "weighting" / "schemes").glob("*.py"))
-WEB_FILES = sorted((ROOT / "web").rglob("*.py"))
+OF_ATTENTION = {ROOT / "web" / "lab" / name for name in ("attention.py", "native.py")}
+"""Files of the lab's attention tab, which shows what no plan asks for: the weights of a layer for one encoding."""
+WEB_FILES = sorted(set((ROOT / "web").rglob("*.py")) - OF_ATTENTION)
 ASKING = {"EncodeFn", "ask", "asking", "PrefixTextEncoder"}
 """Names with which one could ask an encoder. Pages go through `Encoders`, to which they may hand a `TextEncoder`."""
 PROMPT = 'a (red:1.3) cat, (a:0.4) (dog:-0.5) and "x" ' * 12
