@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import util
@@ -161,28 +161,26 @@ def compare(folder: Path, contract: ModuleType) -> Compared:
         else:
             compared.missing.append(what)
 
-    modules: Mapping[str, tuple[str, ...]] = contract.MODULES
-    for module, names in modules.items():
-        if checkout.tree(module) is None:
-            compared.unread.append(module)
-            continue
+    def readable(
+        table: Mapping[str, tuple[str, ...]], *, has_classes: bool = False
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        """Entries whose module's file is there."""
+        for place, names in table.items():
+            module = place.rpartition(".")[0] if has_classes else place
+            if checkout.tree(module) is None:
+                compared.unread.append(module)
+            else:
+                yield place, names
+
+    for module, names in readable(contract.MODULES):
         for name in names:
             note(f"{module}.{name}", is_there=checkout.defines(module, name))
-    objects: Mapping[str, tuple[str, ...]] = contract.OBJECTS
-    for kind, names in objects.items():
-        module = kind.rpartition(".")[0]
-        if checkout.tree(module) is None:
-            compared.unread.append(module)
-            continue
+    for kind, names in readable(contract.OBJECTS, has_classes=True):
         note(kind, is_there=any(True for _ in checkout.classes(kind)))
         for name in names:
             note(f"{kind}.{name}", is_there=checkout.has(kind, name))
-    keys: Mapping[str, tuple[str, ...]] = contract.KEYS
-    for module, names in keys.items():
-        if checkout.tree(module) is None:
-            compared.unread.append(module)
-            continue
-        for key in names:
+    for module, keys in readable(contract.KEYS):
+        for key in keys:
             note(f'"{key}" in {module}', is_there=checkout.says(module, key))
     compared.unread = sorted(set(compared.unread))
     return compared

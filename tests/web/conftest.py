@@ -17,7 +17,8 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 
 from ..dalle.models import palette_dvae
-from .lab_in_browser import running_lab
+from .chromium import running_chromium
+from .lab_in_browser import LabPage, running_lab
 
 SMALL = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=32)
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -74,3 +75,13 @@ def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     save_dalle(dalle_of(PRIOR), folder / "dalle.safetensors")
     with running_lab(folder, "--models", ".", "--model", "small", "--dalle", "dalle.safetensors") as found:
         yield found
+
+
+@pytest.fixture
+def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
+    """The page of the small lab, which must not complain."""
+    with running_chromium(tmp_path) as tab:
+        page = LabPage(tab)
+        page.open(small_lab)
+        yield page
+        assert tab.complaints() == []

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .chromium import running_chromium
 from .conftest import save_pictures
 from .lab_in_browser import LabPage
 
@@ -22,15 +20,6 @@ RUN = (
     "return violations.flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.target} ${node.failureSummary}`))"
 )
 PHONE = 390
-
-
-@pytest.fixture
-def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        yield page
-        assert tab.complaints() == []
 
 
 def parts(lab: LabPage) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..libraries import library
-from .chromium import running_chromium
 from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -123,15 +120,6 @@ def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLa
 
 
 # --- in a browser
-
-
-@pytest.fixture
-def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        yield page
-        assert tab.complaints() == []
 
 
 def test_two_prompts_are_kept_compared_and_grow_old(lab: LabPage, small_lab: str) -> None:
