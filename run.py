@@ -21,7 +21,8 @@ Options, only before the command:
     --help                   show this text
     --version                show the version of Weighted CLIP
 
-A torch that is already in .venv is always kept. Delete .venv to start afresh. Your pip settings apply (index,
+A torch that is already in .venv is always kept. Delete .venv to start afresh. If it is a link to an environment, that
+is used as it is, or refused, but never changed. Your pip settings apply (index,
 proxy, certificates, cache, constraints), except those that make it install nothing, or elsewhere.
 """
 
@@ -239,7 +240,7 @@ def reason_to_rebuild(stamp: dict[str, str], found: dict[str, Any] | None) -> st
         return "it is broken or was not finished"
     if found["python"] != PYTHON:
         return f"it was made with Python {found['python']} and this is {PYTHON}"
-    if stamp.get("place", str(VENV)) != str(VENV):
+    if stamp.get("place", str(VENV)) not in (str(VENV), str(VENV.resolve())):
         return f"it was made in {stamp['place']}"
     return None
 
@@ -341,6 +342,12 @@ def prepare(name: str, choice: str) -> None:
     torch = found["torch"] if found else None
     if not reason and stamp.get(name) == digest(pins[name]) and (is_usable_torch(torch) or choice == "skip"):
         return
+    if VENV.resolve() != VENV:
+        why = reason or f"it has not the packages of requirements-{name}.txt"
+        raise SetupError(
+            f"{VENV} is a link to {VENV.resolve()}, and {why}. Nothing is changed behind a link: remove the link, and "
+            "an environment is made here"
+        )
     began = time.monotonic()
     say(f"Weighted CLIP: setting up {VENV}")
     with step(1, f"virtual environment with Python {sys.version.split()[0]}"):

@@ -180,6 +180,50 @@ def test_venv_is_rebuilt_only_for_a_reason(run: ModuleType) -> None:
     assert "/elsewhere" in run.reason_to_rebuild({"place": "/elsewhere"}, found)
 
 
+def linked(run: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[Path, bytes]]:
+    """A checkout whose .venv is a link to a finished environment of another one: its place, and what is in it."""
+    other, root = folder / "other" / ".venv", folder / "this"
+    other.mkdir(parents=True)
+    root.mkdir()
+    (root / ".venv").symlink_to(other, target_is_directory=True)
+    (root / "requirements-lab.txt").write_text("a==1\n")
+    monkeypatch.setattr(run, "ROOT", root)
+    monkeypatch.setattr(run, "VENV", root / ".venv")
+    monkeypatch.setattr(run, "STAMP", root / ".venv" / "weighted-clip.json")
+    monkeypatch.setattr(run, "pip_install", lambda arguments, advice: (root / ".venv" / "new").touch())
+    (other / "pyvenv.cfg").write_text("home = elsewhere\n")
+    (other / "weighted-clip.json").write_text(json.dumps({"place": str(other), "lab": run.digest(["a==1"])}))
+    return other, {path: path.read_bytes() for path in other.iterdir()}
+
+
+def test_an_environment_behind_a_link_is_used_as_it_is(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, files = linked(run, tmp_path, monkeypatch)
+    monkeypatch.setattr(run, "probe", lambda: {"python": run.PYTHON, "pip": True, "torch": "2.13.0"})
+    run.prepare("lab", "auto")
+    assert {path: path.read_bytes() for path in other.iterdir()} == files
+
+
+@pytest.mark.parametrize("fault", ["broken", "of another Python", "other packages", "no target"])
+def test_an_environment_behind_a_link_is_never_changed(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    other, files = linked(run, tmp_path, monkeypatch)
+    python = "3.9" if fault == "of another Python" else run.PYTHON
+    found = {"python": python, "pip": True, "torch": "2.13.0"}
+    monkeypatch.setattr(run, "probe", lambda: None if fault in ("broken", "no target") else found)
+    if fault == "other packages":
+        (run.ROOT / "requirements-lab.txt").write_text("a==2\n")
+    if fault == "no target":
+        other.rename(tmp_path / "gone")
+        other, files = tmp_path / "gone", {tmp_path / "gone" / path.name: text for path, text in files.items()}
+    with pytest.raises(run.SetupError, match=r"is a link to .*other.*remove the link"):
+        run.prepare("lab", "auto")
+    assert {path: path.read_bytes() for path in other.iterdir()} == files
+    assert run.VENV.is_symlink()
+
+
 def test_help_needs_no_environment() -> None:
     done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, check=True)
     assert "--torch skip" in done.stdout
