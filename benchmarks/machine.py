@@ -72,13 +72,15 @@ def version(package: str) -> str:
 
 def _processor() -> tuple[str, list[str]]:
     """Cores and model of the processor, and its instruction sets that matter here."""
+    from ..encoder.kernels import processor_name  # imports torch
+
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     architecture = platform.machine() or "unknown"
     if not _CPU_INFO.is_file():
         return f"{num_cores} CPU cores, {platform.processor() or architecture}", []
     info = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
-    name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    name = processor_name(info)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
     has = set(flags[1].split()) if flags else set[str]()
-    named = f"{name[1]} ({architecture})" if name else architecture
+    named = f"{name} ({architecture})" if name else architecture
     return f"{num_cores} CPU cores, {named}", [_FLAGS[flag] for flag in _FLAGS if flag in has]

@@ -44,7 +44,7 @@ FAMILIES = (
 
 
 def encoders_for(
-    models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None
+    models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None, is_packed: bool = True
 ) -> tuple[Family, dict[str, TextEncoder]]:
     """The family with these towers, and each tower with the layer that the family conditions on.
 
@@ -52,6 +52,7 @@ def encoders_for(
         models: Towers by ComfyUI's names, from `load_text_models`.
         clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
         max_bytes: Total cache size of the encoders, shared in proportion to their states; by default `default_bytes`.
+        is_packed: As in `PrefixTextEncoder`.
 
     Returns:
         The family, and its encoders in the order in which their rows are joined. Their results equal those of full
@@ -76,6 +77,7 @@ def encoders_for(
             final_norm=family.final_norm,
             projected=family.projected and models[name].text_projection is not None,
             max_bytes=max_bytes * sizes[name] // sum(sizes.values()),
+            is_packed=is_packed,
         )
         for name in family.towers
     }

@@ -54,6 +54,8 @@ class Fast(Arithmetic):
             packed = Packed(layers)
         if packed is None:
             return tuple(linear(x, layer) for layer in layers)
+        if x.ndim == 2:
+            return packed(x)
         return tuple(result.unflatten(0, x.shape[:-1]) for result in packed(x.flatten(0, -2)))
 
     def activated(self, activation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from .config import Activation
 from .fast import Fast
 from .files.checkpoint import load_weights
 from .files.tensor_file import CheckpointError, open_tensor_file
-from .kernels import CHOICE
+from .kernels import IMAGE_CHOICE
 from .layers import PLAIN
 from .text_model import TextModel
 from .vision_model import VisionModel
@@ -69,8 +69,8 @@ class FullClip:
         """
         weight = self.vision.post_layer_norm.weight
         is_fast = weight.device.type == "cpu" and weight.dtype == torch.float32
-        projected = self.vision.project(pixels.to(weight.device), Fast(CHOICE.now()) if is_fast else PLAIN)
-        CHOICE.answered()
+        projected = self.vision.project(pixels.to(weight.device), Fast(IMAGE_CHOICE.now()) if is_fast else PLAIN)
+        IMAGE_CHOICE.answered()
         assert projected is not None
         return functional.normalize(projected.float(), dim=-1).cpu()
 

@@ -4,7 +4,8 @@ There are two. ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`
 beforehand, with long sums split into parts, so that they are no further from exact ones than MKL's.
 
 On an unknown machine the first answer of a process is computed by ``plain``. Then both are timed once, which takes a
-fraction of a second, and the choice is saved in a file for the processor, its threads and the version of torch.
+second or two, and the choice is saved in a file for the processor, its threads and the version of torch. Texts,
+few rows by weights that are packed once, and images, many rows by weights that are packed each time, are two choices.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -41,8 +42,9 @@ PACKED_ROWS = 77
 LEAST_GAIN = 1.05
 """Minimum speedup over ``plain`` for another kernel to be chosen."""
 MOST_SECONDS = 3.0
-"""Measuring ends after the round in which this is reached; on a quiet machine it takes a fraction of a second."""
+"""Measuring ends after the round in which this is reached; on a quiet machine it takes one or two."""
 
+_FIELD = re.compile(r"^(model name|cpu family|model)[\t ]*: (.+)$", re.MULTILINE)
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
@@ -93,10 +95,18 @@ def num_parts(length: int) -> int:
 
 
 class Choice:
-    """Choice of the kernel for this process."""
+    """Choice of the kernel for one kind of work in this process."""
 
-    def __init__(self, place: Callable[[], Path] | None = None) -> None:
-        """Start without a choice; ``place`` returns the file where choices are saved, by default `kept_at`."""
+    def __init__(self, measure: Callable[[], Kernel], work: str = "", place: Callable[[], Path] | None = None) -> None:
+        """Start without a choice.
+
+        Args:
+            measure: Times both kernels and returns the faster one.
+            work: Suffix of the key under which the choice is saved.
+            place: Returns the file where choices are saved, by default `kept_at`.
+        """
+        self._measure = measure
+        self._work = work
         self._place = place or kept_at
         self._chosen: Kernel | None = None
         self._has_answered = False
@@ -115,7 +125,7 @@ class Choice:
             if self._chosen is None:
                 self._chosen = "plain" if ONEDNN is None else self._kept()
             if self._chosen is None and self._has_answered:
-                self._chosen = measured()
+                self._chosen = self._measure()
                 self._keep(self._chosen)
             return self._chosen or "plain"
 
@@ -125,7 +135,7 @@ class Choice:
 
     def _kept(self) -> Kernel | None:
         try:
-            found = json.loads(self._place().read_text(encoding="utf-8")).get(machine())
+            found = json.loads(self._place().read_text(encoding="utf-8")).get(machine() + self._work)
         except (OSError, ValueError, AttributeError):
             return None
         return _named(found)
@@ -140,7 +150,7 @@ class Choice:
                 known = {}
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-                json.dump(known | {machine(): kernel}, file, indent=1)
+                json.dump(known | {machine() + self._work: kernel}, file, indent=1)
             Path(file.name).replace(place)
         except OSError:
             return
@@ -155,35 +165,92 @@ def kept_at() -> Path:
 def machine() -> str:
     """Key of the choice: processor, threads and torch, in words."""
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        name = processor_name(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        found = None
-    name = found[1] if found else platform.processor() or platform.machine()
+        name = None
     kind = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {kind}, threads: {torch.get_num_threads()}, torch {torch.__version__}"
+    return (
+        f"{name or platform.processor() or platform.machine()}, {kind}, threads: {torch.get_num_threads()}, "
+        f"torch {torch.__version__}"
+    )
+
+
+def processor_name(info: str) -> str | None:
+    r"""Name of the processor, with family and model where given: virtual machines name several generations alike.
+
+    Args:
+        info: Text of ``/proc/cpuinfo``.
+
+    >>> processor_name("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
+    'AMD EPYC, family 25, model 17'
+    >>> processor_name("Features : fp asimd\n") is None
+    True
+    """
+    fields = dict(_FIELD.findall(info)[::-1])  # those of the first core
+    name = fields.get("model name")
+    if name is None or not {"cpu family", "model"} <= fields.keys():
+        return name
+    return f"{name}, family {fields['cpu family']}, model {fields['model']}"
 
 
 @torch.no_grad()
-def measured(repetitions: int = 20, attempts: int = 3) -> Kernel:
-    """Time both kernels in turn on layers of CLIP-L, for a whole chunk and for its last words.
+def measured_on_texts(repetitions: int = 20) -> Kernel:
+    """Return the faster kernel for a chunk of CLIP-L and for its last words, by weights that are packed already.
 
     Args:
-        repetitions: Rounds.
-        attempts: Maximum number of series while ``plain`` seems faster, because a busy machine disturbs threads
-            that wait for one another.
-
-    Returns:
-        The faster one, or ``plain`` if the other gains too little.
+        repetitions: Rounds of a series, at least.
     """
-    with torch.random.fork_rng(devices=[]):
-        layers = [nn.Linear(*sizes) for sizes in ((768, 2304), (768, 768), (768, 3072), (3072, 768))]
-        inputs = {(size, rows): torch.rand(rows, size) for size in (768, 3072) for rows in (26, 77)}
+    layers = _layers((768, 2304), (768, 768), (768, 3072), (3072, 768))
+    inputs = {(size, rows): torch.zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
     ways = [
         (partial(functional.linear, x, layer.weight, layer.bias), partial(product, x))
         for layer in layers
         for product in (Packed([layer]),)
         for x in (inputs[layer.in_features, rows] for rows in (26, 77))
     ]
+    return _faster(ways, repetitions)
+
+
+@torch.no_grad()
+def measured_on_images(repetitions: int = 3) -> Kernel:
+    """Return the faster kernel for two images in CLIP-L's image tower, packing included.
+
+    Args:
+        repetitions: As in `measured_on_texts`.
+    """
+    layers = _layers((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
+    inputs = {size: torch.zeros(514, size) for size in (1024, 4096)}
+    ways: list[tuple[Callable[[], object], Callable[[], object]]] = []
+    for layer in layers:
+        x = inputs[layer.in_features]
+        plain = partial(functional.linear, x, layer.weight, layer.bias)
+        ways.append((plain, lambda layer=layer, x=x: Packed([layer])(x)))
+    return _faster(ways, repetitions)
+
+
+def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
+    """Layers of zeros, as values make no difference to the time."""
+    layers = [nn.Linear(*size, device="meta").to_empty(device="cpu").requires_grad_(False) for size in sizes]
+    for layer in layers:
+        layer.weight.zero_()
+        layer.bias.zero_()
+    return layers
+
+
+def _faster(
+    ways: Sequence[tuple[Callable[[], object], Callable[[], object]]], repetitions: int, attempts: int = 3
+) -> Kernel:
+    """Time pairs of plain and oneDNN in turn.
+
+    Args:
+        ways: The pairs.
+        repetitions: Rounds of a series.
+        attempts: Maximum number of series while ``plain`` seems faster, because a busy machine disturbs threads
+            that wait for one another.
+
+    Returns:
+        The faster one over all pairs, or ``plain`` if the other gains too little.
+    """
     begun = time.perf_counter()
     shortest = [[math.inf, math.inf] for _ in ways]  # what is longer was disturbed
     for number in range(attempts * repetitions):
@@ -217,5 +284,7 @@ def _forced() -> Kernel | None:
     return kernel
 
 
-CHOICE = Choice()
-"""The choice of this process."""
+CHOICE = Choice(measured_on_texts)
+"""The choice of this process for text encoders."""
+IMAGE_CHOICE = Choice(measured_on_images, ", images")
+"""The choice of this process for image towers."""

@@ -22,12 +22,12 @@ from torch.nn import functional
 
 from .config import TextConfig
 from .encoding import Encoding
-from .fast import arithmetic_for
+from .fast import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
 from .layers import Arithmetic, Block
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
-from .remember import Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
+from .remember import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
 from .rotary import Rotation
 from .text_model import TextEncoder, TextModel, first_eos
 
@@ -82,6 +82,7 @@ class PrefixTextEncoder(TextEncoder):
         super().__init__(model, clip_skip=clip_skip, final_norm=final_norm, projected=projected)
         max_bytes = default_bytes() if max_bytes is None else max_bytes
         self.is_packed = is_packed
+        self._last_kernel: Kernel | None = None
         self.encodings: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
         self.trunks: Memory[tuple[Hashable, ChunkKey]] = Memory(max_bytes // 2)
 
@@ -91,6 +92,20 @@ class PrefixTextEncoder(TextEncoder):
         found = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
         CHOICE.answered()
         return found
+
+    def how_computed(self) -> str:
+        """Kernel of the last matrix products and size of the copy of the weights, in words.
+
+        Empty where there is no choice: before the first prompt, on other devices and in other types than float32.
+        """
+        weight = self.model.final_layer_norm.weight
+        if self._last_kernel is None or weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return ""
+        if self._last_kernel == "plain":
+            return "matrix products by PyTorch's own kernel"
+        size = PACKS.num_bytes(self.model)
+        copy = f"on a copy of the weights, {size / MEBIBYTE:.0f} MiB" if size else "without a copy of the weights"
+        return f"matrix products by oneDNN {copy}"
 
     def _encode(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode distinct chunks; ``mask`` is ``[chunks, s, s]`` or None; states go into the attempt."""
@@ -107,6 +122,7 @@ class PrefixTextEncoder(TextEncoder):
     def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode chunks at once; see `_encode`."""
         model, scope = self.model, cast("_Scope", attempt.scope)
+        self._last_kernel = scope.kernel
         device = model.final_layer_norm.weight.device
         plain, vectors = self.split(ids)
         tokens = torch.tensor(plain, dtype=torch.long, device=device)
@@ -257,10 +273,11 @@ class _Mixer:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
         """Map queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
         if self.is_whole:
-            chunks = [states.unflatten(0, self.nodes.shape) for states in (q, k, v)]
+            chunks = [states.view(*self.nodes.shape, num_heads, -1) for states in (q, k, v)]
         else:
-            chunks = [q[self.queries], k[self.nodes], v[self.nodes]]
-        heads = (states.unflatten(-1, (num_heads, -1)).transpose(1, 2) for states in chunks)  # [b, h, s, e]
+            gathered = q[self.queries], k[self.nodes], v[self.nodes]
+            chunks = [states.view(*states.shape[:2], num_heads, -1) for states in gathered]
+        heads = (states.transpose(1, 2) for states in chunks)  # [b, h, s, e]
         mixed = functional.scaled_dot_product_attention(*heads, attn_mask=self.mask, is_causal=self.is_causal)
         mixed = mixed.transpose(1, 2).flatten(2)  # [b, s - start, d]
         return mixed.flatten(0, 1) if self.is_whole else mixed[self.found]

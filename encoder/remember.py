@@ -10,6 +10,7 @@ Source: docs/performance.md, "What is remembered".
 from __future__ import annotations
 
 import os
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -257,17 +258,18 @@ def state_of(module: nn.Module) -> bytes:
     Returns:
         Digest, equal for the same weights at the same addresses.
     """
-    tensors = [tensor.detach() for tensor in _tensors(module)]
-    places = [
-        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, tensor.shape, tensor.stride())
-        for tensor in tensors
-    ]
-    digest = blake2b(repr(places).encode())
-    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    tensors = list(_tensors(module))
+    places: list[int] = []
     for tensor in tensors:
-        by_kind.setdefault((tensor.device, tensor.dtype), []).append(_sample(tensor))
-    for kind, samples in by_kind.items():
-        digest.update(repr(kind).encode() + _bytes(torch.cat(samples)))
+        version = -1 if tensor.is_inference() else tensor._version
+        places += (tensor.data_ptr(), version, tensor.ndim, *tensor.shape, *tensor.stride())
+    digest = blake2b(array("q", places))
+    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    with torch.no_grad():
+        for tensor in tensors:
+            by_kind.setdefault((tensor.device, tensor.dtype), []).append(_sample(tensor))
+        for kind, samples in by_kind.items():
+            digest.update(repr(kind).encode() + _bytes(torch.cat(samples)))
     return digest.digest()
 
 
@@ -276,8 +278,8 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     rest = [module]
     while rest:
         one = rest.pop()
-        yield from (tensor for tensor in one._parameters.values() if tensor is not None)  # pyright: ignore[reportPrivateUsage]
-        yield from (tensor for tensor in one._buffers.values() if tensor is not None)  # pyright: ignore[reportPrivateUsage]
+        for owned in (one._parameters, one._buffers):  # pyright: ignore[reportPrivateUsage]
+            yield from (tensor for tensor in owned.values() if tensor is not None)
         rest += [child for child in one._modules.values() if child is not None]  # pyright: ignore[reportPrivateUsage]
 
 

@@ -263,6 +263,10 @@ class TextEncoder:
         pooled = output.projected if self.projected and output.projected is not None else output.pooled
         return Encoding(widened(output.hidden), widened(pooled))
 
+    def how_computed(self) -> str:
+        """Note on how prompts are computed, for a report; none here."""
+        return ""
+
     @staticmethod
     def split(ids: Sequence[Sequence[Any]]) -> tuple[list[list[int]], dict[tuple[int, int], Tensor]]:
         """Token ids, and by chunk and position the vectors above them."""

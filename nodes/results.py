@@ -143,6 +143,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
         count = counted(prompt.num_encodings, "encoding")
         told = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
         lines.append(f"{name}: {told} -> {rows} rows of {dim}")
+        if encoded.how_computed.get(name):
+            lines.append(f"{name}: {encoded.how_computed[name]}")
     if encoded.left_to_host:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
     if encoded.note:

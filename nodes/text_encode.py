@@ -20,8 +20,8 @@ class WeightedCLIPTextEncode(common.EncodeNode):
 
     DESCRIPTION = (
         "Encodes a prompt with the weighting of the program you choose. With everything on comfy it gives exactly what "
-        "the stock CLIP Text Encode gives. A text encoder that takes weights for words, such as Qwen, gets the prompt "
-        "without them, and the node says so."
+        "the stock CLIP Text Encode gives. A text encoder that would read weights as text, such as Qwen, gets the "
+        "prompt without them, and the node says so."
     )
     SEARCH_ALIASES = [  # noqa: RUF012
         *("prompt", "text encode", "weights", "a1111", "emphasis", "down-weight", "clip text encode"),

@@ -62,6 +62,8 @@ class Encoded(NamedTuple):
     """Note on how the host's own node treats weights in this CLIP, if its tokens are not CLIP's."""
     tokenizer: str = ""
     """Class of the host's tokenizer that read the prompt, if its tokens are not CLIP's."""
+    how_computed: Mapping[str, str] = {}
+    """The native encoder's kernel and memory in words, by tower."""
 
 
 def encode_text(
@@ -120,9 +122,16 @@ def encode_unsigned(
     values = dict(values or {})
     if isinstance(clip, NativeClip):
         device = model_management.intermediate_device()
+        found = encode_native(clip, texts, options)
+        how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
         return [
-            Encoded([[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]], one.prompts, ())
-            for one in encode_native(clip, texts, options)
+            Encoded(
+                [[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]],
+                one.prompts,
+                (),
+                how_computed=how,
+            )
+            for one in found
         ]
     if clip is not None:
         checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")

@@ -50,7 +50,13 @@ def _embeddings(tower: str, config: TextConfig) -> Embeddings | None:
 
 
 def load_native(
-    path: str, *, clip_skip: int, dtype: torch.dtype, device: str, max_bytes: int | None = None
+    path: str,
+    *,
+    clip_skip: int,
+    dtype: torch.dtype,
+    device: str,
+    max_bytes: int | None = None,
+    is_packed: bool = True,
 ) -> NativeClip:
     """Read the text towers of a file and let the host manage their memory.
 
@@ -60,13 +66,14 @@ def load_native(
         dtype: Type of the weights and of the computation.
         device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
         max_bytes: Cache size of the encoder; by default `default_bytes`.
+        is_packed: Whether a copy of the weights may be kept for faster products.
 
     Raises:
         CheckpointError: If the file cannot be used.
         ValueError: If ``clip_skip`` is out of range.
     """
     models, report = load_text_models(path, dtype=dtype)
-    family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes)
+    family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes, is_packed=is_packed)
     patcher = managed(torch.nn.ModuleDict(models), device)
     return NativeClip(encoders, family, patcher, report)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.kernels import ONEDNN
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -51,47 +52,19 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
             assert options.get("default", kind[0]) == kind[0]
 
 
-def test_inputs_stand_in_their_permanent_order() -> None:
-    assert {name: list(all_inputs(cls)) for name, cls in NODE_CLASS_MAPPINGS.items()} == {
-        "WeightedCLIPTextEncode": [
-            "clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled",
-            "cleaning", "finest_step",
-        ],
-        "WeightedCLIPA1111Encode": [
-            "clip", "text", "emphasis", "comma_backtrack", "padding", "steps", "counter", "sigmas", "model",
-            "cleaning",
-        ],
-        "WeightedCLIPMaskedBlend": [
-            "clip", "text", "syntax", "law", "mask_method", "filler", "padding", "pooled", "cleaning",
-        ],
-        "WeightedCLIPMaskControl": ["clip", "text", "hide", "hidden_from", "from_phrases", "causal", "padding"],
-        "WeightedCLIPBindPhrases": [
-            "clip", "text", "phrases", "rest", "strength", "syntax", "scheme", "padding", "cleaning",
-            "finest_step", "hide", "words",
-        ],
-        "WeightedCLIPLoadPromptLoras": ["model", "clip", "text", "cleaning"],
-        "WeightedCLIPSDXLEncode": [
-            "clip", "text_g", "text_l", "width", "height", "crop_w", "crop_h", "target_width", "target_height",
-            "syntax", "scheme", "normalization", "chunking", "padding", "pooled", "aesthetic_score",
-            "cleaning", "finest_step",
-        ],
-        "WeightedCLIPWeighAttention": ["clip", "text", "syntax", "how", "strength", "model", "cleaning"],
-        "WeightedCLIPConvert": ["text", "from", "to", "cleaning"],
-        "WeightedCLIPInspect": ["text", "syntax", "chunking", "clip", "cleaning"],
-        "WeightedCLIPLoad": ["file", "clip_skip", "dtype", "device", "remember"],
-        "WeightedCLIPRemember": ["clip", "remember"],
-        "WeightedCLIPLoadFull": ["file", "dtype", "device", "activation"],
-        "WeightedCLIPRerank": ["clip_full", "images", "text", "keep", "crop", "syntax"],
-        "WeightedCLIPSimilarity": ["clip_full", "images", "texts", "softmax", "temperature", "crop", "syntax"],
-        "WeightedCLIPDifference": ["clip", "clip_changed", "text", "syntax"],
-        "WeightedCLIPLoadDVAE": ["file", "dtype", "device"],
-        "WeightedCLIPImageToTokens": ["dvae", "image"],
-        "WeightedCLIPTokensToImage": ["dvae", "swap", "tokens", "numbers"],
-        "WeightedCLIPLoadDalle": ["file", "dtype", "device"],
-        "WeightedCLIPDalleSample": [
-            "dalle", "text", "count", "seed", "temperature", "top_k", "top_p", "prefix_image", "prefix_rows",
-        ],
-    }  # fmt: skip
+def names_of(cls) -> dict:
+    """Inputs of a node with the choices of each menu, and the types of its outputs, in their order."""
+    kinds = {name: kind for name, (kind, _) in all_inputs(cls).items()}
+    are_files = {name for name, kind in kinds.items() if isinstance(kind, list) and "safetensors" in "".join(kind)}
+    inputs = {name: "files" if name in are_files else kind for name, kind in kinds.items()}
+    return {"inputs": inputs, "outputs": list(cls.RETURN_TYPES)}
+
+
+def test_names_and_order_are_those_that_saved_workflows_hold() -> None:
+    kept = json.loads((ROOT / "tests" / "data" / "names.json").read_text(encoding="utf-8"))
+    now = {name: names_of(cls) for name, cls in NODE_CLASS_MAPPINGS.items()}
+    assert now == kept, "write what is new into tests/data/names.json; nothing in it goes, see docs/releasing.md"
+    assert [list(node["inputs"]) for node in now.values()] == [list(kept[name]["inputs"]) for name in now]
 
 
 def defaults(cls) -> dict:
@@ -168,6 +141,15 @@ def test_the_native_encoder_takes_the_same_nodes(caplog) -> None:
         torch.testing.assert_close(ours, hosts, rtol=0, atol=1e-5)
         other = node(name).encode(skipped, PROMPT, **arguments)["result"][0][0][0]
         assert not torch.allclose(ours, other, atol=1e-3)
+
+
+@pytest.mark.skipif(ONEDNN is None, reason="needs oneDNN on x86")
+@pytest.mark.parametrize(("pack_weights", "told"), [("auto", "on a copy of the weights, "), ("off", "without a copy")])
+def test_the_report_tells_how_the_native_encoder_computed(pack_weights: str, told: str) -> None:
+    (clip,) = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto", 64, pack_weights)
+    report = node("TextEncode").encode(clip, PROMPT, **BASE)["result"][-1]
+    assert f"\nclip_l: matrix products by oneDNN {told}" in report
+    assert "matrix products" not in node("TextEncode").encode(FakeClip(), PROMPT, **BASE)["result"][-1]
 
 
 def test_clip_skip_is_the_hosts() -> None:

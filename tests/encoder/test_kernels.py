@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,9 @@ IDS = random_ids(1).tolist()
 
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """Force nothing; measuring pops the first of this list, which is longer than needed."""
-    results: list[Kernel] = ["onednn", "plain"]
+    """Force nothing; what measuring returns, the last first, and more of it than needed."""
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(kernels, "measured", lambda: results.pop(0))
-    return results
+    return ["plain", "onednn"]
 
 
 # --- the choice
@@ -38,14 +38,14 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
 @needs_onednn
 def test_nothing_is_measured_before_the_first_answer(measurements: list[Kernel], tmp_path: Path) -> None:
     place = tmp_path / "folder" / "kernels.json"
-    choice = Choice(lambda: place)
+    choice = Choice(measurements.pop, place=lambda: place)
     assert [choice.now(), choice.now()] == ["plain", "plain"]
     assert len(measurements) == 2
     choice.answered()
     assert [choice.now(), choice.now()] == ["onednn", "onednn"]
     assert len(measurements) == 1
     assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn"}
-    restarted = Choice(lambda: place)
+    restarted = Choice(measurements.pop, place=lambda: place)
     assert restarted.now() == "onednn"  # from the first answer
     assert len(measurements) == 1
 
@@ -59,7 +59,7 @@ def test_a_file_that_does_not_know_the_machine_is_made_anew(
 ) -> None:
     place = tmp_path / "kernels.json"
     place.write_text(text.replace("MACHINE", json.dumps(machine())), encoding="utf-8")
-    choice = Choice(lambda: place)
+    choice = Choice(measurements.pop, place=lambda: place)
     assert choice.now() == "plain"
     choice.answered()
     assert choice.now() == "onednn"
@@ -71,14 +71,14 @@ def test_a_file_that_does_not_know_the_machine_is_made_anew(
 @needs_onednn
 def test_a_place_that_cannot_be_written_is_done_without(measurements: list[Kernel], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    choice = Choice(lambda: tmp_path / "file" / "kernels.json")
+    choice = Choice(measurements.pop, place=lambda: tmp_path / "file" / "kernels.json")
     choice.answered()
     assert [choice.now(), choice.now()] == ["onednn", "onednn"]
     assert len(measurements) == 1
 
 
 def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    choice = Choice(lambda: tmp_path / "kernels.json")
+    choice = Choice(measurements.pop, place=lambda: tmp_path / "kernels.json")
     choice.answered()
     monkeypatch.setenv(VARIABLE, "plain")
     assert choice.now() == "plain"
@@ -106,11 +106,36 @@ def test_what_one_kernel_computed_is_not_taken_for_anothers(tiny: TextModel, mon
 
 
 @needs_onednn
-def test_measuring_names_a_kernel() -> None:
-    assert kernels.measured(repetitions=1) in KERNELS
+def test_texts_and_images_are_two_choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE)
+    place = tmp_path / "kernels.json"
+    texts = Choice(lambda: "onednn", place=lambda: place)
+    images = Choice(lambda: "plain", ", images", place=lambda: place)
+    for choice, kernel in ((texts, "onednn"), (images, "plain")):
+        choice.answered()
+        assert choice.now() == kernel
+    assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn", machine() + ", images": "plain"}
+    for work, kernel in (("", "onednn"), (", images", "plain")):
+        assert Choice(lambda: pytest.fail("measured again"), work, place=lambda: place).now() == kernel
+
+
+@needs_onednn
+@pytest.mark.parametrize("measure", [kernels.measured_on_texts, kernels.measured_on_images])
+def test_measuring_names_a_kernel(measure: Callable[[int], Kernel]) -> None:
     state = torch.random.get_rng_state()
-    kernels.measured(repetitions=1)
+    assert measure(1) in KERNELS
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_faster_kernel_is_chosen_if_it_gains_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(kernels.time, "perf_counter", lambda: now[0])
+
+    def taking(seconds: float) -> Callable[[], None]:
+        return lambda: now.__setitem__(0, now[0] + seconds)
+
+    for onednn, expected in ((0.9, "onednn"), (0.99, "plain"), (1.2, "plain")):
+        assert kernels._faster([(taking(0.01), taking(0.01 * onednn))] * 3, repetitions=2) == expected
 
 
 # --- packed weights
@@ -196,6 +221,24 @@ def test_no_copy_is_kept_if_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) ->
     assert PACKS.num_bytes(model) == 0
     torch.testing.assert_close(many.hidden[:1], encode(random_ids(8)[:1].tolist()).hidden, atol=1e-5, rtol=0)
     assert few.hidden.shape == (1, 77, TINY.hidden_dim)
+
+
+@needs_onednn
+def test_an_encoder_tells_its_kernel_and_the_size_of_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded_text_model(replace(TINY, mlp_dim=1024))
+    encode, lean = PrefixTextEncoder(model, max_bytes=0), PrefixTextEncoder(model, max_bytes=0, is_packed=False)
+    assert encode.how_computed() == ""
+    lean(IDS)
+    assert lean.how_computed() == "matrix products by oneDNN without a copy of the weights"
+    encode(IDS)
+    size = sum(layer.weight.nbytes for block in model.encoder.layers for one in products_of(block) for layer in one)
+    assert encode.how_computed() == f"matrix products by oneDNN on a copy of the weights, {size / 2**20:.0f} MiB"
+    monkeypatch.setenv(VARIABLE, "plain")
+    encode(IDS)
+    assert encode.how_computed() == "matrix products by PyTorch's own kernel"
+    model.double()
+    encode(IDS)
+    assert encode.how_computed() == TextEncoder(model).how_computed() == ""
 
 
 @needs_onednn

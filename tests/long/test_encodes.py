@@ -25,7 +25,7 @@ SEED = 1
 SECONDS = 3 * 60 * 60
 """No run may hang longer."""
 CLOSE = 1e-5
-"""Documented difference of a pass that shares states from a full one."""
+"""Rounding of float32 in a pass that shares states, beside a full one; encoder/test_exactness.py holds the promise."""
 TIMES = 10
 """A scheme that multiplies by a ratio of two small means brings rounding out, ours and PyTorch's: so many times as far
 from the numbers in float64 as PyTorch's own pass in float32 is for its worst prompt ours may be for its worst."""
