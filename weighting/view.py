@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from ..encoder.tokenizer import default_tokenizer
 from .bare import bare
 from .chunks import Token
 from .embeddings import TokenId
 from .prompt import Break, Span, unmarked
 from .reading import ReadPrompt
 from .syntax import syntax_of
+from .token_bytes import token_bytes
 
 VERSION = 2
 """Incremented when a key of the view changes its meaning."""
@@ -111,7 +113,9 @@ def view(read: ReadPrompt) -> dict[str, Any]:
 
 
 def token_table(read: ReadPrompt) -> str:
-    """Table of every chunk's tokens with position, id, text and weight, then the issues, for a terminal or a text box.
+    """Table of every chunk's tokens with position, id, text, weight and bytes, then the issues, for a terminal.
+
+    Bytes are those of tokens that are parts of characters.
 
     Args:
         read: The prompt.
@@ -121,6 +125,9 @@ def token_table(read: ReadPrompt) -> str:
     """
     lines: list[str] = []
     chunks = read.chunks  # computed at each access
+    tokens = [token for chunk in chunks for token in chunk.content]
+    is_clip = not read.layout.is_open
+    parts = iter(token_bytes(tokens, default_tokenizer().symbol) if is_clip else [None] * len(tokens))
     for number, chunk in enumerate(chunks, 1):
         if read.layout.is_open:
             lines.append(counted(chunk.num_content, "token"))
@@ -129,7 +136,9 @@ def token_table(read: ReadPrompt) -> str:
         for position, token in enumerate(chunk.content, 1):
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"
             text = text_of(token, read.prompt.source)
-            lines.append(f"{position:>5} {id_of(token.id):>7}  {text!r:<24}{weight:>8}".rstrip())
+            part = next(parts)
+            line = f"{position:>5} {id_of(token.id):>7}  {text!r:<24}{weight:>8}"
+            lines.append(f"{line}  {'' if part is None else part}".rstrip())
     lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
     lines += [f"  {issue.line}" for issue in read.issues]
     return "\n".join(lines)

@@ -41,6 +41,32 @@ FORMS = (
 )
 
 
+DECIMAL_COMMAS = (("a (dog:0,5) b", "(dog:0,5)"), ("((a) b:1,25 )", ":1,25 )"), ("(x: ,5)", "(x: ,5)"))
+
+
+@pytest.mark.parametrize("syntax", ["a1111", "comfy"])
+@pytest.mark.parametrize(("text", "form"), DECIMAL_COMMAS)
+def test_a_decimal_comma_is_named(syntax: str, text: str, form: str) -> None:
+    (issue,) = (issue for issue in parse(text, syntax).issues if issue.code == "decimal-comma")
+    assert text[slice(*issue.span)] == form
+    assert issue.message == (
+        f"“{form}” would be a weight if its number had a point, as in 0.5. With syntax {syntax} it is text."
+    )
+    assert issue.written_in == ""
+    assert parse(text, syntax).parts == SYNTAXES[syntax].parse(text).parts
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize("text", ["(a, b:1.2)", "at 10:30, b", "(ratio 16:9, wide)", "1,5 (a:b)", "(a:1,b)"])
+def test_another_comma_is_none(syntax: str, text: str) -> None:
+    assert "decimal-comma" not in {issue.code for issue in parse(text, syntax).issues}
+
+
+def test_what_is_text_is_told_exactly() -> None:
+    (issue,) = (issue for issue in parse("a (red cat)1.3", "comfy").issues if issue.code == "foreign-syntax")
+    assert issue.message.endswith("With syntax comfy what comes after the bracket is text.")
+
+
 def found_in(text: str, syntax: str) -> list[tuple[str, str]]:
     issues = [issue for issue in parse(text, syntax).issues if issue.code == "foreign-syntax"]
     return [(text[slice(*issue.span)], issue.written_in) for issue in issues]

@@ -28,7 +28,7 @@ import numpy as np
 from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
-from .foreign import OF_COMPEL
+from .foreign import DECIMAL_COMMA, OF_COMPEL
 from .record import Syntax, decimal
 
 TIMED_READER = "Only the A1111 Prompt node reads that"
@@ -259,6 +259,6 @@ SYNTAX = Syntax(
     break_word=BREAK_WORD,
     write_lora=lambda lora: f"<lora:{lora.name}:{decimal(lora.weight)}>",
     has_tags=True,
-    foreign=OF_COMPEL,
+    foreign=(DECIMAL_COMMA, *OF_COMPEL),
     is_cleaned=True,
 )

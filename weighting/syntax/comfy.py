@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
-from .foreign import OF_A1111, OF_COMPEL
+from .foreign import DECIMAL_COMMA, OF_A1111, OF_COMPEL
 from .record import Syntax
 
 FACTOR = 1.1
@@ -177,5 +177,5 @@ SYNTAX = Syntax(
     "(word:1.2) sets, (word) is 1.1.",
     chunking="comfy segment",
     write=write,
-    foreign=(*OF_A1111, *OF_COMPEL),
+    foreign=(DECIMAL_COMMA, *OF_A1111, *OF_COMPEL),
 )

@@ -1,4 +1,4 @@
-r"""Forms of one syntax that are text in another, and the issues that say so. They do not affect how prompts are read.
+r"""Forms of one syntax that are text in another, or in all, and the issues that say so. Prompts are read without them.
 
 Text that people write for other reasons, such as ``C++``, ``red-haired`` and ``\\[``, is not included.
 """
@@ -17,6 +17,11 @@ NUMBER_IN_BRACKETS = Foreign(
     re.compile(rf"(?:\([^()]*)?:\s*[+-]?{_NUMBER}\s*\)"), "comfy", "is a weight as ComfyUI and A1111 write it"
 )
 """``(cat:1.1)``."""
+
+DECIMAL_COMMA = Foreign(
+    re.compile(r"(?:\([^()]*)?:\s*[+-]?\d*,\d+\s*\)"), "", "would be a weight if its number had a point, as in 0.5"
+)
+"""``(cat:0,5)``."""
 
 OF_A1111 = (
     Foreign(re.compile(r"(?<!\\)\[[^\[\]]*[^\[\]\\]\]"), "a1111", "is a weight, or changes with the steps, in A1111"),
@@ -52,5 +57,6 @@ def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     for foreign in syntax.foreign:
         for found in foreign.form.finditer(prompt.source):
             span = Span(*found.span())
-            message = f"“{quoted(prompt.source, span)}” {foreign.meaning}. With syntax {prompt.syntax} it is text."
-            yield Issue("foreign-syntax", message, span, foreign.syntax)
+            form = quoted(prompt.source, span)
+            message = f"“{form}” {foreign.meaning}. With syntax {prompt.syntax} {foreign.part} is text."
+            yield Issue("foreign-syntax" if foreign.syntax else "decimal-comma", message, span, foreign.syntax)

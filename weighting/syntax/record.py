@@ -12,14 +12,14 @@ from ..prompt import Lora, Prompt
 
 
 class Foreign(NamedTuple):
-    """A form of another syntax that is plain text in this one."""
+    """A form that is plain text in this syntax, though its writer may mean more: mostly of another syntax."""
 
     form: re.Pattern[str]
     """Pattern of the form, which matches in time linear in the length of the prompt."""
     syntax: str
-    """Name of the syntax it belongs to."""
+    """Name of the syntax it belongs to; empty for a mistake that belongs to none."""
     meaning: str
-    """Its meaning there, as the end of a sentence that begins with the quoted form."""
+    """Its meaning there, or the mistake, as the end of a sentence that begins with the quoted form."""
     part: str = "it"
     """The part of it that is text, as the beginning of a sentence."""
 
