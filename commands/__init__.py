@@ -16,6 +16,7 @@ from .processes import INTERRUPTED, is_of_another, leave, place_of
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
+_MISTYPED = "argument COMMAND: invalid choice: '"
 
 
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
@@ -75,11 +76,17 @@ class _Parser(argparse.ArgumentParser):
             options = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
             near = [difflib.get_close_matches(option, self._option_string_actions, 1) for option in options]
             advice = "".join(f"; did you mean {found[0]}?" for found in near if found)
+            if not options and hasattr(known, "text"):
+                advice = "; a text of several words needs quotes around it"
             self.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
         return known, rest
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
+        """Exit with status 2, with the nearest command for one that does not exist."""
+        typed, is_choice, commands = message.removeprefix(_MISTYPED).partition("' (choose from ")
+        if message.startswith(_MISTYPED) and is_choice:
+            near = difflib.get_close_matches(typed, [name.strip("' )") for name in commands.split(",")], 1)
+            message = f"there is no command '{typed}'" + "".join(f"; did you mean {name}?" for name in near)
         line = " ".join(f"{self.prog}: {message} ({self.prog} --help)".splitlines())
         self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
 

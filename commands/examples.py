@@ -8,6 +8,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         '"a (red:1.4) cat, [blurry]"',
         '"a (red)1.4 cat" --syntax compel',
         "- --json < prompt.txt > tokens.json",
+        '"a red cat" --attention cat --layer 6 --weights sd15.safetensors',
     ),
     "schedule": ('"a [cat:dog:0.5] in a [red|blue] hat" --steps 20', '"a cat AND a dog:0.5" --counter "as written"'),
     "convert": ('"a ((red)) [cat]" --to compel', '"(cat:0.8)" --from comfy --to a1111'),

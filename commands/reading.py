@@ -1,4 +1,4 @@
-"""The commands that need no model: ``inspect``, ``schedule`` and ``convert``."""
+"""The commands ``inspect``, ``schedule`` and ``convert``, which need no model but for attention."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import json_text, show, standard_input
-from .loading import add_embeddings_option, embeddings_of
+from .loading import add_embeddings_option, embedding_folders, embeddings_of
 
 if TYPE_CHECKING:
     from ..weighting.options import EncodeOptions
@@ -35,6 +36,16 @@ def add_commands(commands: Any) -> None:
         help="positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made",
     )
     inspect.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
+    inspect.add_argument(
+        "--attention",
+        metavar="WORD",
+        help="also how much of each other token a layer takes into this one; loads a CLIP",
+    )
+    inspect.add_argument("--layer", type=int, default=1, metavar="N", help="--attention: 1 = the first (1)")
+    inspect.add_argument("--head", type=int, default=0, metavar="N", help="--attention: 0 = the mean of all (0)")
+    inspect.add_argument(
+        "--weights", type=Path, metavar="FILE", help="--attention: .safetensors file with the text encoders (random)"
+    )
     inspect.set_defaults(run=_inspect)
 
     timed = commands.add_parser("schedule", help="show which text of an A1111 prompt stands at which step")
@@ -102,6 +113,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from ..weighting.syntax.a1111 import TIMED_READER
     from ..weighting.view import counted, token_table, view
 
+    if arguments.attention is None and (arguments.layer != 1 or arguments.head or arguments.weights):
+        raise ValueError("--layer, --head and --weights count with --attention WORD only")
     embeddings = embeddings_of(arguments, "clip_l", CLIP_L.hidden_dim)
     if arguments.positions > MAX_POSITIONS:
         raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
@@ -109,12 +122,61 @@ def _inspect(arguments: argparse.Namespace) -> int:
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
     read = told_here(read, TIMED_READER, "The command schedule shows how")
     shown = view(read)
-    show(json_text(shown) if arguments.json else token_table(read))
+    found = [] if arguments.attention is None else _attention(arguments, read.prompt.source)
+    if found:
+        shown["attention"] = [one for one, _ in found]
+    show(json_text(shown) if arguments.json else "\n".join([token_table(read), *(lines for _, lines in found)]))
     if arguments.json and not sys.stdout.isatty():  # nothing is displayed
         tokens, chunks = counted(shown["num_tokens"], "token"), counted(len(read.chunks), "chunk")
         problems = counted(len(read.issues), "problem")
         show(f"{tokens} in {chunks}, {problems}: written as JSON to the standard output", sys.stderr)
     return 0
+
+
+def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str, Any], str]]:
+    """Weights of each token that is the word, as data and as lines of text.
+
+    Raises:
+        ValueError: If no token is the word, a number is out of range, or the weights cannot be loaded.
+    """
+    from ..web.lab.attending import Choice, find_attention
+    from ..web.lab.attention_chart import row_of
+    from ..web.lab.model import LabError
+    from ..web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
+
+    settings = Settings(embedding_folders(arguments))
+    model = random_model(settings) if arguments.weights is None else file_model(arguments.weights, settings)
+    tower, config = next(iter(model.sizes().items()))
+    for name, least, most in (("layer", 1, config.num_layers), ("head", 0, config.num_heads)):
+        if not least <= getattr(arguments, name) <= most:
+            raise ValueError(f"--{name} {getattr(arguments, name)}: {tower} has {least} to {most}")
+    if arguments.weights is None:
+        show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
+    found: list[tuple[dict[str, Any], str]] = []
+    labels: list[str] = []
+    chunk, num_chunks = 0, 1
+    while chunk < num_chunks:
+        chunk += 1
+        choice = Choice(arguments.layer, arguments.head, 1, chunk, 1)
+        try:
+            attended, _, _, num_chunks, _ = find_attention(model, text, options_of(arguments), choice, MAX_POSITIONS)
+        except LabError as error:
+            raise ValueError(str(error)) from error
+        labels += attended.labels
+        for query, label in enumerate(attended.labels):
+            if label.casefold() != arguments.attention.strip().casefold():
+                continue
+            told, texts, shares = row_of(attended, query)
+            keys = list(zip(attended.labels, texts, shares, attended.allowed[query], strict=True))
+            data = {"chunk": chunk, "position": query, "text": label, "layer": arguments.layer, "head": arguments.head}
+            data["weights"] = [[key, share] for key, _, share, is_open in keys if is_open]
+            lines = [f"{attended.told}: {told}"]
+            lines += [f"{place:>5}  {key!r:<24}{text:>8}" for place, (key, text, _, can) in enumerate(keys) if can]
+            found.append((data, "\n".join(lines)))
+    if not found:
+        there = ", ".join(dict.fromkeys(labels))
+        raise ValueError(f"--attention {arguments.attention}: no token is this; there are {there:.400}")
+    return found
 
 
 def _schedule(arguments: argparse.Namespace) -> int:

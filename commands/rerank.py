@@ -45,8 +45,7 @@ def add_command(commands: Any) -> None:
     rerank.add_argument(
         "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
     )
-    rerank.add_argument("--chart", type=Path, metavar="FILE", help="draw the ranking into a .png file")
-    rerank.add_argument("--json", action="store_true", help="print the ranking as JSON")
+    add_result_options(rerank, "ranking")
     rerank.set_defaults(run=_run)
 
 
@@ -83,6 +82,12 @@ def add_clip_options(parser: argparse.ArgumentParser) -> None:
         choices=["quick_gelu", "gelu"],
         help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
+
+
+def add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the forms in which a result is shown, other than text."""
+    parser.add_argument("--chart", type=Path, metavar="FILE", help=f"draw the {what} into a .png file")
+    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
 
 
 def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:

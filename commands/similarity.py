@@ -15,6 +15,7 @@ from .rerank import (
     Files,
     add_clip_options,
     add_paths,
+    add_result_options,
     check_clip,
     clip_of,
     features_of,
@@ -50,8 +51,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="with --softmax: the smaller, the sharper (as it was trained)"
     )
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the matrix into a .png file")
-    parser.add_argument("--json", action="store_true", help="print the matrix as JSON")
+    add_result_options(parser, "matrix")
     parser.set_defaults(run=_run)
 
 

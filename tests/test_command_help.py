@@ -88,6 +88,21 @@ def test_a_mistyped_option_is_answered_with_the_nearest_of_its_command(capsys) -
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["inspct", "a"], "weighted-clip: there is no command 'inspct'; did you mean inspect? "),
+        (["xyz", "a"], "weighted-clip: there is no command 'xyz' "),
+        (["inspect", "a", "red", "cat"], "unrecognized arguments: red cat; a text of several words needs quotes"),
+        (["convert", "a", "cat", "--to", "compel"], "unrecognized arguments: cat; a text of several words"),
+    ],
+)
+def test_a_mistyped_command_and_forgotten_quotes_are_told(given: list[str], told: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(given)
+    assert told in capsys.readouterr().err
+
+
 def test_json_in_a_pipe_is_alone_there_and_what_was_written_is_said(capsys, monkeypatch) -> None:
     assert main(["inspect", "a cat BREAK [dog", "--json"]) == 0
     written = capsys.readouterr()

@@ -51,7 +51,7 @@ def attention_chart(attended: Attended) -> str:
         Markup that includes the texts of all words, for the script.
     """
     labels = attended.labels
-    rows = [_row(attended, query) for query in range(len(labels))]
+    rows = [row_of(attended, query) for query in range(len(labels))]
     query = max((i for i, name in enumerate(labels) if name not in ("BOS", "EOS", "PAD")), default=len(labels) - 1)
     names = ["&nbsp;" if not name.strip() else escape(name) for name in labels]
     words = "".join(
@@ -85,7 +85,7 @@ def attention_chart(attended: Attended) -> str:
     )
 
 
-def _row(attended: Attended, query: int) -> tuple[str, list[str], list[float]]:
+def row_of(attended: Attended, query: int) -> tuple[str, list[str], list[float]]:
     """Text about a word, texts at each word that it could attend to, and its shares."""
     labels, weights, allowed = attended.labels, attended.weights[query], attended.allowed[query]
     texts = [

@@ -9,9 +9,10 @@ import gradio as gr
 
 from .attention import AttentionHandlers
 from .components import element_id, html
-from .markup import NOT_YET
+from .markup import current, message
 
 ATTENTION_TAB = "Attention"
+LOADING = "Loading the encoder, which can take some seconds the first time."
 MAX_LAYERS, MAX_HEADS = 64, 64
 """Upper limits beyond any CLIP. The sliders end at the model's."""
 
@@ -38,7 +39,7 @@ class AttentionTab:
         self.parts: dict[str, Any] = {"layer": layer, "head": head}
         """Components whose values are kept for the next visit."""
         self._numbers = [layer, head, version, chunk, tower]
-        self._shown = html("attention", "Attention weights", NOT_YET)
+        self._shown = html("attention", "Attention weights", current(message(LOADING, is_problem=False), {}))
 
     def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
         """Connect the tab's events.
