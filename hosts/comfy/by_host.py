@@ -114,8 +114,8 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
     if has_weights and options.scheme not in SCHEMES_OF_HOST:
         what = "weighs rows" if is_weighing else "encodes without weights"
         raise ValueError(
-            f"The scheme {options.scheme} takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none. On it "
-            f"choose comfy, by which ComfyUI {what}, or unweighted{_way(clip)}."
+            f"The scheme {options.scheme} takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none. In "
+            f"CLIP Text Encode (Weighted) choose comfy, by which ComfyUI {what}, or unweighted{_way(clip)}."
         )
     issues = [
         Issue("break-is-a-space", "This text encoder has no chunks: BREAK is a space here.", _place(character))

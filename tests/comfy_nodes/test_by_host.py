@@ -121,7 +121,10 @@ def test_tokens_that_the_host_does_not_tell_are_left_out() -> None:
 
 def test_what_takes_a_clip_tower_is_refused_by_name() -> None:
     for is_weighing, way in ((True, "ComfyUI weighs rows"), (False, "ComfyUI encodes without weights")):
-        with pytest.raises(ValueError, match=rf"The scheme compel takes .*choose comfy, by which {way}"):
+        with pytest.raises(
+            ValueError,
+            match=rf"The scheme compel takes .*In CLIP Text Encode \(Weighted\) choose comfy, by which {way}",
+        ):
             run(TextClip(is_weighing), "a (cat:2)", scheme="compel")
     assert run(TextClip(True), "a cat", scheme="compel")[0] == "a cat"
     with pytest.raises(ValueError, match="“padding drop” takes a CLIP text encoder"):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from weighted_clip.hosts.webui.ruler import IGNORED, NO_CLIP
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ TOGETHER = {
 }
 
 
-def template_of(node: ast.AST) -> str | None:
+def template_of(node: ast.AST | None) -> str | None:
     """A literal text with {} for what is put in."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
@@ -68,6 +69,30 @@ def test_every_problem_is_translated(path: Path) -> None:
     assert len(found) > 60
     texts = [one for text in found for one in TOGETHER.get(text, (text.replace("{}", "7"),))]
     assert [text for text in texts if not matches(table, text)] == []
+
+
+def webui_messages() -> Iterator[str]:
+    """Texts that the rulers below a WebUI's prompt boxes show in place of tokens."""
+    for node in ast.walk(ast.parse((ROOT / "hosts" / "webui" / "ruler.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Dict):
+            found = [value for key, value in zip(node.keys, node.values, strict=True) if template_of(key) == "error"]
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            found = [one for one in node.exc.args if str(template_of(one)).endswith(": not shown")]
+        else:
+            found = []
+        yield from filter(None, map(template_of, found))
+    script = (ROOT / "javascript" / "weighted_clip_prompts.mjs").read_text(encoding="utf-8")
+    for text in re.findall(r"new Error\((?:answer\.error \?\? )?[`\"](.+?)[`\"]\)", script):
+        yield re.sub(r"\$\{.*?\}", "{}", text)
+    yield from (NO_CLIP, IGNORED)
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_message_of_the_webuis_rulers_is_translated(path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    found = set(webui_messages())
+    assert len(found) == 8
+    assert [text for text in found if text not in table] == []
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)

@@ -26,8 +26,8 @@ const WEIGHED = "weighted_clip.weighed";
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;
-/** Milliseconds between two checks of the nodes that linked texts come from. */
-const LINKED_TIME = 200;
+/** Milliseconds between two checks of linked texts and of the rulers' positions: the page announces neither. */
+const CHECK_TIME = 200;
 /** ComfyUI's setting of the language. */
 const LOCALE = "Comfy.Locale";
 /** Off: no requests and no chips; problems are still shown after a run. */
@@ -42,6 +42,9 @@ const rules = new Map();
 
 /** The rulers of all nodes, by node. */
 const rulers = new Map();
+
+/** The widgets that hold them. */
+const widgets = new Set();
 
 /** The settings, which announce a change before they have the new value. */
 let isOn = true;
@@ -164,11 +167,13 @@ function addRuler(node, rule) {
   const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas);
   after(node, "onAdded", () => {
     rulers.set(node, ruler);
+    widgets.add(widget);
     widget.start();
     check();
   });
   after(node, "onRemoved", () => {
     rulers.delete(node);
+    widgets.delete(widget);
     widget.stop();
     ruler.remove();
   });
@@ -217,8 +222,11 @@ app.registerExtension({
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
     // changes without a widget event: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
-    // and typing in another node
-    setInterval(() => rulers.forEach((ruler) => ruler.isLinked && ruler.check()), LINKED_TIME);
+    // typing in another node, and a ruler that the page has replaced
+    setInterval(() => {
+      rulers.forEach((ruler) => ruler.isLinked && ruler.check());
+      widgets.forEach((widget) => widget.place());
+    }, CHECK_TIME);
     api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },

@@ -33,7 +33,7 @@ export function clipOf(node) {
   }
   const key = JSON.stringify([ids, source?.widgets?.map((widget) => widget.value)]);
   if (typeof type !== "string") return { key, encoder: "", files: filesOf(source), note: "" };
-  const note = CLIP_TYPES.has(type) ? "" : `These are CLIP's tokens; those of a CLIP of type ${type} come with a run`;
+  const note = CLIP_TYPES.has(type) ? "" : `These are CLIP's tokens. A CLIP of type ${type} has its own and may take no weights: known after a run`;
   return { key, encoder: `${nameOf(source)} ${type}`, files: filesOf(source), note };
 }
 

@@ -85,10 +85,11 @@ export function createRuler() {
     element,
     box,
     show(next) {
-      clearTimeout(timer);
       content = next;
       draw();
-      if (!next.isSilent) timer = setTimeout(announce, QUIET_TIME);
+      if (next.isSilent) return; // what was to be announced before still is
+      clearTimeout(timer);
+      timer = setTimeout(announce, QUIET_TIME);
     },
     refresh() {
       const now = pageTheme(box);

@@ -7,15 +7,14 @@ import { before } from "./wrap.js";
 
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
-/** Milliseconds between two checks of the ruler's position. */
-const PLACE_TIME = 200;
 
 /**
  * Add the widget below all others; it has no height until there is something to show.
  * @param {object} node The node.
  * @param {object} drawing The ruler, as draw.js makes it.
  * @param {() => HTMLCanvasElement} canvas Gives the canvas, which the wheel zooms.
- * @returns {{start: () => void, stop: () => void}} Begins and ends to follow the height of what it shows.
+ * @returns {{start: () => void, stop: () => void, place: () => void}} Begins and ends to follow the height of what it
+ *   shows; and puts it back where the page has lost it, to be called now and then.
  */
 export function addRulerWidget(node, drawing, canvas) {
   const { element, box } = drawing;
@@ -61,15 +60,9 @@ export function addRulerWidget(node, drawing, canvas) {
     if (element.isConnected || !isShown(node)) return;
     document.querySelector(`[data-node-id="${node.id}"] .weighted-clip-ruler`)?.replaceWith(element);
   };
-  let timer = 0;
   const start = () => {
     observer.observe(box);
     nodeHeight.added();
-    timer = setInterval(place, PLACE_TIME);
   };
-  const stop = () => {
-    observer.disconnect();
-    clearInterval(timer);
-  };
-  return { start, stop };
+  return { start, stop: () => observer.disconnect(), place };
 }
