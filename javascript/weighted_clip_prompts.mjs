@@ -18,6 +18,7 @@ const LOOK_TIME = 1000;
 /** The status of a busy server, and milliseconds until the next request. */
 const BUSY = 429;
 const BUSY_TIME = 250;
+const HOST_SYNTAX = "a1111";
 /** The host's prompt boxes, and the names of their counters. */
 const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
   { tab, id: `${tab}_prompt`, counter: `${tab}_token_counter`, isNegative: false },
@@ -73,7 +74,7 @@ class PromptRuler {
     const script = `#script_${tab}_weighted_clip_`;
     const isArmed = find(`${script}enabled input[type=checkbox]`)?.checked;
     const steps = Math.round(Number(find(`#${tab}_steps input`)?.value)) || 20;
-    const syntax = (isArmed && find(`${script}syntax input`)?.value) || "a1111";
+    const syntax = (isArmed && find(`${script}syntax input`)?.value) || HOST_SYNTAX;
     return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax };
   }
 
@@ -91,26 +92,36 @@ class PromptRuler {
       if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart the WebUI`);
       const { views, notes } = answer;
       const sections = views.map((view) => ({ label: whenText(view, views), view }));
-      this.#show({ sections, notes });
+      this.#show({ sections, notes, syntax: JSON.parse(body).syntax });
     } catch (error) {
       if (!signal.aborted) this.#show({ ...this.#content, message: error.message, isStale: true });
     }
   }
 
   #show({ sections = [], ...rest }) {
-    this.#content = { ...rest, sections, total: this.#total() };
+    this.#content = { ...rest, sections, total: this.#total(rest.syntax, sections) };
     this.#drawing.show(this.#content);
   }
 
-  /** The number of the host's counter, which comes later than ours and counts styles too; "" if it shows none. */
-  #total() {
+  /**
+   * The number of the host's counter, which comes later than ours and counts styles too; "" if it shows none. While the
+   * host counts, gradio writes the seconds in front of the last number. It counts in its own syntax: in another, ours is
+   * right, that of the longest text.
+   */
+  #total(syntax, sections) {
+    if (syntax && syntax !== HOST_SYNTAX) {
+      const totals = sections.map(({ view }) => view.total);
+      return totals.reduce((most, total) => (parseInt(total) > parseInt(most) ? total : most), totals[0] ?? "");
+    }
     const counter = find(`#${this.#box.counter}`);
-    const text = counter?.offsetParent ? counter.textContent.trim() : "";
-    return /^\d/.test(text) ? text : "";
+    const text = counter?.offsetParent ? counter.textContent : "";
+    return /\d+\/\d+(?=\s*$)/.exec(text)?.[0] ?? "";
   }
 
   #recount() {
-    if (this.#content && this.#content.total !== this.#total()) this.#show({ ...this.#content, isSilent: true });
+    if (!this.#content) return;
+    const { syntax, sections, total } = this.#content;
+    if (total !== this.#total(syntax, sections)) this.#show({ ...this.#content, isSilent: true });
   }
 
   /** Below the row of the box, outside everything that the host redraws. */

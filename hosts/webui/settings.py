@@ -16,13 +16,21 @@ INFOTEXT = "Weighted CLIP"
 class FirstScheme(str):
     """First scheme in the script's menu, which differs from the default of the API.
 
-    If a request names no scheme, the host inserts the menu's first value: this object. A page sends a plain string.
+    If a request names no scheme, the host inserts the menu's first value: `FIRST_SCHEME`, the only object of this type.
+    A page sends a plain string, and Forge converts a pasted value to the type of the menu's, which makes one as well.
     """
 
     __slots__ = ()
 
+    def __new__(cls, value: str) -> str:
+        """Make a plain string."""
+        return str(value)
 
-FIRST_SCHEME = FirstScheme("masked_blend")
+    def __deepcopy__(self, memo: object) -> FirstScheme:
+        return self
+
+
+FIRST_SCHEME = str.__new__(FirstScheme, "masked_blend")
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,13 @@ def test_controls_are_settings_in_order_and_paste_themselves(
     values = {name: read(parameters) for name, (_, read) in zip(defaults, one.infotext_fields, strict=True)}
     assert settings.Settings(**values) == settings.Settings(True, "masked_blend", law="compel")
     assert set(parameters) <= set(one.paste_field_names)
+    # Forge's API: `infotext` of a request, each value in the type of the control's
+    for scheme in ("masked_blend", "compel"):
+        typed = {
+            name: type(control.value)(value)
+            for (name, value), control in zip((values | {"scheme": scheme}).items(), controls, strict=True)
+        }
+        assert settings.Settings.of(list(typed.values())).scheme == scheme
 
 
 def test_a_request_that_names_no_scheme_has_that_of_the_api_as_ever(

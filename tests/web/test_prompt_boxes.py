@@ -1,0 +1,104 @@
+"""The rulers of javascript/weighted_clip_prompts.mjs on a page that stands for the WebUI's, in headless Chromium."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from weighted_clip.web.inspection import inspect
+
+from .chromium import Tab, running_chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = """<!doctype html><meta charset=utf-8><script type=module src=/javascript/weighted_clip_prompts.mjs></script>
+<div class=prompt-row><div id=txt2img_prompt><textarea></textarea></div></div>
+<div id=txt2img_token_counter><div class=wrap></div><span>0/75</span></div>
+<div id=script_txt2img_weighted_clip_enabled><input type=checkbox></div>
+<div id=script_txt2img_weighted_clip_syntax><input value=compel></div>"""
+COUNTED = (
+    "return document.querySelector('#weighted_clip_ruler_txt2img_prompt .wcr-bar .wcr-count')?.textContent === args[0]"
+)
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the page and our scripts, and reads prompts, or answers with ``failure``."""
+
+    failure: tuple[int, bytes] | None
+
+    def do_GET(self) -> None:
+        if self.path == "/":
+            self._answer(200, PAGE.encode(), "text/html")
+        else:
+            super().do_GET()
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        views = inspect({"text": request["text"], "syntax": request["syntax"]})["views"]
+        answer = {"views": [{**view, "total": f"{view['num_tokens']}/75"} for view in views], "notes": []}
+        self._answer(*(self.failure or (200, json.dumps(answer).encode())), "application/json")
+
+    def _answer(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # the base class's names
+        del format, args
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with running_chromium(tmp_path_factory.mktemp("browser"), width=800, height=600) as tab:
+        yield tab
+
+
+@pytest.fixture
+def handler(browser: Tab) -> Iterator[type[_Handler]]:
+    """The server's side of the page, which is open in the browser."""
+    handler = type("Handler", (_Handler,), {"failure": None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(ROOT))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.open(f"http://127.0.0.1:{server.server_port}/")
+        browser.wait("return document.readyState === 'complete' && !!document.querySelector('textarea')")
+        yield handler
+        server.shutdown()
+
+
+def type_prompt(tab: Tab, text: str) -> None:
+    tab.run("document.querySelector('textarea').focus()")
+    tab.paste(text)
+
+
+def test_seconds_that_gradio_counts_are_no_tokens(browser: Tab, handler: type[_Handler]) -> None:
+    count = "document.querySelector('#txt2img_token_counter .wrap').textContent = args[0];"
+    browser.run(f"{count} document.querySelector('#txt2img_token_counter span').textContent = args[1]", "1.6s ", "3/75")
+    type_prompt(browser, "a red cat")
+    browser.wait(COUNTED, "3/75")
+    browser.run(count, "")
+    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '?/?'")
+    browser.wait("return !document.querySelector('.wcr-bar .wcr-count')")
+
+
+def test_a_number_that_comes_later_does_not_keep_the_tokens_from_being_announced(
+    browser: Tab, handler: type[_Handler]
+) -> None:
+    type_prompt(browser, "a red cat")
+    browser.wait("return document.querySelectorAll('.wcr-chip').length === 3")
+    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    browser.wait("return document.querySelector('[role=status]').textContent === '3 / 75 tokens.'", seconds=20)
+
+
+def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(browser: Tab, handler: type[_Handler]) -> None:
+    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    type_prompt(browser, "(a:2) cat")
+    browser.wait(COUNTED, "3/75")
+    browser.run("document.querySelector('[type=checkbox]').click()")
+    browser.wait(COUNTED, "4/75")
