@@ -352,6 +352,7 @@ def test_warning_and_strip_are_there_at_once(lab: LabPage) -> None:
     assert lab.chips() == ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
     assert lab.count_line().splitlines()[0].startswith("9 / 75")
     assert RANDOM_WARNING in lab.text("model")
+    assert "“Other weights” takes a file" in lab.text("model")
     assert not lab.tab.run("return document.querySelector('#weighted_clip_strip').offsetParent")
 
 

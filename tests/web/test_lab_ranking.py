@@ -96,6 +96,7 @@ def test_what_cannot_be_ranked_is_said(lab: RankingLab, weights: Path, tmp_path:
     )
     half = file_model(save_clip(tmp_path / "half.safetensors", is_whole=False), Settings())
     assert "Pictures cannot be compared: " in RankingLab(lambda: half).rank(paths, "", "cosines", "a", "none")
+    assert "Pictures cannot be compared: " in RankingLab(lambda: half).rank(None, "", "cosines", "a", "none")
 
 
 # --- weights

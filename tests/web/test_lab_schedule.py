@@ -22,6 +22,7 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+from weighted_clip.web.lab.page import TIMED_EXAMPLE
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 BASE = EncodeOptions(syntax="a1111", scheme="a1111")
@@ -71,6 +72,11 @@ def test_a_text_without_times_stands_at_all_steps_in_any_syntax(handlers: Handle
     assert view["issues"] == []
 
 
+def test_the_example_of_the_tab_changes_halfway(handlers: Handlers) -> None:
+    views = shown(handlers, TIMED_EXAMPLE, 20)["views"]
+    assert [view["steps"] for view in views] == [[[1, 10]], [[11, 20]]]
+
+
 def test_more_texts_than_are_shown_are_counted(handlers: Handlers) -> None:
     views = shown(handlers, f"[{'|'.join(map(str, range(MAX_VIEWS + 5)))}] cat", 100)["views"]
     assert len(views) == MAX_VIEWS
@@ -114,6 +120,7 @@ def test_the_tab_draws_and_follows(tmp_path: Path, small_lab: str) -> None:
         page.open(small_lab)
         page.fill("prompt", "a [cat:dog:0.5]")
         page.open_part("Schedule")
+        tab.wait(f"return document.body.innerText.includes({json.dumps(TIMED_EXAMPLE)})")
         text = "return document.querySelector('#weighted_clip_tab_schedule .weighted-clip-ruler')?.innerText ?? ''"
         tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 12–20')")
         assert "steps 1–11" in tab.run(text)

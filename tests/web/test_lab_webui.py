@@ -72,7 +72,7 @@ def test_the_schedule_has_the_same(handlers: Handlers) -> None:
 
 def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
     tokens = handlers.details("Tokens", 1, "compel", PROMPT, *values())[0]
-    assert f"Of 3 texts that the WebUI makes of this prompt this is the first: “{FIRST}" in unescape(tokens)
+    assert f"Of 3 texts that the WebUI makes of this prompt in 20 steps this is the first: “{FIRST}" in unescape(tokens)
     assert re.findall("<td>(a|red|cat|dog|sky|lora)</td>", tokens) == ["a", "red", "cat"]
     assert "Of 3 texts" not in handlers.details("Tokens", 1, "compel", "a cat", *values())[0]
     *_, drawn, (*_, told, _) = handlers.compare({}, ["comfy"], PROMPT, *values())

@@ -56,6 +56,7 @@ MAX_POSITIONS = 77
 MAX_CHARTS = 4
 """Maximum number of chunks drawn in a comparison."""
 
+WHERE_WEIGHTS = "On this page, “Other weights” takes a file. Or start the lab with --download, which fetches one."
 PROMPT_ID = "weighted_clip_prompt"
 HIDE_ID = "weighted_clip_hide"
 FROM_PHRASES_ID = "weighted_clip_from_phrases"
@@ -242,7 +243,7 @@ class Handlers:
         except EXPLAINED as error:
             note = f"{error} Until then prompts are read as CLIP-L reads them, without embeddings."
             return None, markup.model_line("", "", note)
-        return model, markup.model_line(model.title, model.warning)
+        return model, markup.model_line(model.title, model.warning, WHERE_WEIGHTS if model.warning else "")
 
     def options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """Options, after checking that the texts can be read."""

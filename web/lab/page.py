@@ -47,6 +47,9 @@ from .text_to_image import TextToImageLab
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """Initial prompt."""
 
+TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
+"""Prompt with a change, suggested in the tab for schedules."""
+
 COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
 """Schemes compared by default."""
 
@@ -255,7 +258,13 @@ class _Page:
 
     def _schedule(self) -> None:
         with gr.Row():
-            self.steps = gr.Number(value=20, label="Sampling steps", precision=0, elem_id=element_id("steps"))
+            self.steps = gr.Number(
+                value=20,
+                label="Sampling steps",
+                info=f"A prompt that changes halfway: {TIMED_EXAMPLE}",
+                precision=0,
+                elem_id=element_id("steps"),
+            )
             self.counter = gr.Dropdown(
                 list(COUNTERS),
                 value=COUNTERS[0],

@@ -78,11 +78,11 @@ class RankingLab:
             return markup.message(explained(error))
 
     def _ranked(self, paths: list[Path], texts: list[str], softmax: str, syntax: str) -> str:
+        clip = self._source().full()  # before the pictures, which nobody should choose in vain
         if not paths:
             raise LabError("Choose pictures first, or drop some.")
         if len(paths) > MAX_PICTURES:
             raise LabError(f"these are {len(paths)} pictures; at most {MAX_PICTURES} are ranked at a time")
-        clip = self._source().full()
         layout = layout_of(clip.text.config)
         read = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
         images, problems = _opened(paths)

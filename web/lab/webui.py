@@ -69,9 +69,12 @@ def texts_of(
 
 
 def first_of(texts: Texts, options: EncodeOptions) -> Given:
-    """The text to encode here."""
+    """The text to encode here, of those for `DEFAULT_STEPS`."""
     first, count = texts.reads[0], len(texts.reads) + texts.num_more
-    note = f"Of {count} texts that the WebUI makes of this prompt this is the first: “{shortened(first.text)}”."
+    note = (
+        f"Of {count} texts that the WebUI makes of this prompt in {DEFAULT_STEPS} steps this is the first: "
+        f"“{shortened(first.text)}”."
+    )
     return Given(first.text, _left(options), first.read, note if count > 1 else "")
 
 
