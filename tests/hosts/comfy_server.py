@@ -3,6 +3,8 @@
 A server has a base directory of its own, so that nothing is written into the checkout, and listens on loopback only.
 With WEIGHTED_CLIP_FRONT_END=DIR in the environment it serves the front end in that folder instead of the one that is
 installed with it: a folder with an ``index.html``, or the folder into which pip put ``comfyui-frontend-package``.
+With WEIGHTED_CLIP_PACK=DIR hosts are given that folder as our pack, such as the unpacked archive of a release, instead
+of the repository; the tests themselves compare with the repository.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ TEXT_ENCODER = "seeded-clip-l.safetensors"
 """The files of make_checkpoint.py."""
 FRONT_END = "WEIGHTED_CLIP_FRONT_END"
 """The environment variable with the folder of another front end."""
+PACK = "WEIGHTED_CLIP_PACK"
+"""The environment variable with the folder of another copy of our pack."""
 MODEL_FOLDERS = ("checkpoints", "loras", "text_encoders", "embeddings")
 
 
@@ -73,6 +77,16 @@ def front_end_folder() -> Path | None:
     found = next((place for place in places if (place / "index.html").is_file()), None)
     assert found is not None, f"{FRONT_END}={given}: there is no index.html in it, nor a comfyui_frontend_package"
     return found
+
+
+def pack_folder() -> Path:
+    """Folder that hosts are given as our pack: the one that the environment names, or else the repository."""
+    given = os.environ.get(PACK)
+    if not given:
+        return REPOSITORY
+    folder = Path(given).resolve()
+    assert (folder / "nodes" / "__init__.py").is_file(), f"{PACK}={given}: our pack is not in it"
+    return folder
 
 
 def _environment() -> dict[str, str]:
@@ -304,12 +318,24 @@ def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> 
         base: An empty folder for custom_nodes, output, user and so on.
         with_pack: Whether our pack is in custom_nodes; the probe always is.
     """
+    make_base(base)
+    if with_pack:
+        link_folder(pack_folder(), base / "custom_nodes" / PACK_FOLDER)
+    with serving(host, models, base) as server:
+        yield server
+
+
+def make_base(base: Path) -> None:
+    """Make the folders in which a server keeps what is its user's, with the probes in custom_nodes."""
     for name in ("custom_nodes", "input", "output", "temp", "user", "models"):
         (base / name).mkdir(parents=True)
     for folder, name in PROBE_FOLDERS.items():
         link_folder(TESTS / folder, base / "custom_nodes" / name)
-    if with_pack:
-        link_folder(REPOSITORY, base / "custom_nodes" / PACK_FOLDER)
+
+
+@contextmanager
+def serving(host: Host, models: Path, base: Path) -> Iterator[ComfyServer]:
+    """Start ComfyUI as `running_server` does, on folders that are there, and stop it in the end."""
     paths = base / "model_paths.yaml"  # JSON is YAML too
     paths.write_text(json.dumps({"tests": {"base_path": str(models), **{name: name for name in MODEL_FOLDERS}}}))
     port, log = _free_port(), base / "server.log"

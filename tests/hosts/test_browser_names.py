@@ -227,6 +227,19 @@ def test_other_boxes_get_no_list(page: RulerPage) -> None:
     stays_closed(page)
 
 
+def test_a_linked_prompt_gets_them_where_it_is_typed(page: RulerPage) -> None:
+    holder = {"class_type": "PrimitiveStringMultiline", "inputs": {"value": ""}}
+    reader = {"class_type": "WeightedCLIPInspect", "inputs": {"text": ["1", 0], "syntax": "a1111"}}
+    page.load(holder, reader)
+    page.wait("return document.querySelector('.wcr-bar')?.innerText.includes('text linked: comes from')")
+    page.text_area().click()
+    press(page, "<in")
+    wait_for(page, "ink LoRA", "ink_wash v1.1 LoRA")
+    press(page, "ENTER")
+    typed = "return app.graph.nodes.map(({ type, widgets }) => [type, widgets[0].value])"
+    assert ["PrimitiveStringMultiline", "<lora:ink:1>"] in page.run(typed)
+
+
 def test_the_setting_switches_it_off(page: RulerPage) -> None:
     load(page, "comfy")
     page.set(SETTING, False)

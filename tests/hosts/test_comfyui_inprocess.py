@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weighted_clip.parity.find_hosts import Host
 
-from .comfy_server import PACK_FOLDER, REPOSITORY, link_folder, run_script
+from .comfy_server import PACK_FOLDER, link_folder, pack_folder, run_script
 from .parity import Figures
 
 pytestmark = pytest.mark.host
@@ -237,7 +237,7 @@ def outcomes(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         if script not in found:
             folder = tmp_path_factory.mktemp("inprocess")
             pack, results = folder / PACK_FOLDER, folder / "results.json"
-            link_folder(REPOSITORY, pack)
+            link_folder(pack_folder(), pack)
             run_script(host, script, pack, results)
             found[script] = json.loads(results.read_text(encoding="utf-8"))
         return found[script]

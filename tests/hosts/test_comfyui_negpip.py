@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weighted_clip.parity.find_hosts import Host
 
-from .comfy_server import PACK_FOLDER, REPOSITORY, link_folder, run_script
+from .comfy_server import PACK_FOLDER, link_folder, pack_folder, run_script
 from .parity import Figures
 
 pytestmark = pytest.mark.host
@@ -42,7 +42,7 @@ def found(
     theirs = other_pack(PACK, figures)
     folder = tmp_path_factory.mktemp("negpip")
     pack, results = folder / PACK_FOLDER, folder / "results.json"
-    link_folder(REPOSITORY, pack)
+    link_folder(pack_folder(), pack)
     run_script(host, SCRIPT, pack, results, theirs)
     return json.loads(results.read_text(encoding="utf-8"))
 

@@ -380,8 +380,8 @@ def test_parameters_come_back_when_pasted(webui: WebUIServer, bare: dict[str, Ge
     # Forge's API stumbles over parameters of an image unless its lists are given
     paste = partial(webui.txt2img, TEXT, styles=[], hr_additional_modules=["Use same choices"])
     pasted = paste(infotext=made.infotext)
-    assert pasted.equals(made)
     assert pasted.infotext == made.infotext
+    assert pasted.equals(made)
     assert paste(infotext=bare["weights"].infotext).equals(bare["weights"])
 
 

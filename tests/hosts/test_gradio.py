@@ -21,11 +21,10 @@ from weighted_clip.parity.host_python import own_environment, run_in_host
 
 from ..web.chromium import running_chromium
 from ..web.lab_in_browser import LabPage
-from .comfy_server import _free_port, _wait
+from .comfy_server import _free_port, _wait, pack_folder
 
 pytestmark = pytest.mark.host
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("lab_gradio.py")
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 CHIPS = ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
@@ -62,7 +61,7 @@ def environment(folder: Path) -> dict[str, str]:
 def results(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of the handlers there."""
     folder = tmp_path_factory.mktemp("gradio")
-    arguments = [SCRIPT, ROOT, folder / "results.json"]
+    arguments = [SCRIPT, pack_folder(), folder / "results.json"]
     done = run_in_host(python, arguments, folder=folder, environment=environment(folder), seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-4000:]
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -76,7 +75,7 @@ def lab(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabP
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(python), str(SCRIPT), str(ROOT), str(port)],
+            [str(python), str(SCRIPT), str(pack_folder()), str(port)],
             cwd=folder,
             env=environment(folder),
             stdin=subprocess.DEVNULL,

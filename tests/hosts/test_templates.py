@@ -83,7 +83,9 @@ def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactor
             save_dvae(palette_dvae(), server.base / "models" / DVAE)
             (server.base / "models" / "checkpoints").mkdir(exist_ok=True)
             side = SIZE // TINY_SMALL.downsampling
-            save_dalle(tiny_dalle(replace(PRIOR, rows=side, columns=side)), server.base / "models" / DALLE)
+            # the template's caption has 17 pieces, and PRIOR takes 12
+            config = replace(PRIOR, text_length=36, rows=side, columns=side)
+            save_dalle(tiny_dalle(config), server.base / "models" / DALLE)
             Image.linear_gradient("L").convert("RGB").save(server.base / "input" / "example.png")
             yield server
 

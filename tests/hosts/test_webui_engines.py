@@ -10,7 +10,7 @@ import pytest
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import run_in_host
 
-from .comfy_server import REPOSITORY
+from .comfy_server import pack_folder
 from .webui_server import ON_THE_CPU, prepare_data_folder
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -28,7 +28,7 @@ def outcomes(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.Temp
     base = tmp_path_factory.mktemp("engines") / "data"
     environment = prepare_data_folder(webui_host, webui_models, base)
     outcome = base / "outcome.json"
-    arguments = [SCRIPT, REPOSITORY, outcome, *ON_THE_CPU[webui_host.kind], "--data-dir", base]
+    arguments = [SCRIPT, pack_folder(), outcome, *ON_THE_CPU[webui_host.kind], "--data-dir", base]
     done = run_in_host(webui_host.python, arguments, folder=webui_host.folder, environment=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 
 from ..training.runs import write_pairs
-from .comfy_server import REPOSITORY
+from .comfy_server import pack_folder
 from .make_checkpoint import TEXT_ENCODER, normal
 
 SECONDS = 600
@@ -78,7 +78,7 @@ def run(*arguments: object) -> None:
     """Run a command of ours in a process of its own, for two steps."""
     usual = ("--steps", "2", "--batch", str(NUM_PAIRS), "--accumulate", "1", "--held-out", "0", "--device", "cpu")
     done = subprocess.run(
-        [sys.executable, "-P", str(REPOSITORY / "__main__.py"), *map(str, (*arguments, *usual))],
+        [sys.executable, "-P", str(pack_folder() / "__main__.py"), *map(str, (*arguments, *usual))],
         env={"OMP_NUM_THREADS": "2", **os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,

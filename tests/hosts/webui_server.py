@@ -29,7 +29,7 @@ from safetensors import safe_open
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 
-from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder
+from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder, pack_folder
 
 EXTENSION_FOLDER = "weighted-clip"
 """Name of our folder in extensions."""
@@ -39,7 +39,7 @@ TITLE = "weighted clip"
 PROBE_TITLE = "weighted clip probe"
 LORA_TAG = Path(LORA).stem
 """Name in prompts of the LoRA of make_checkpoint.py."""
-KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section")
+KEPT_EXTENSIONS = ("sd_forge_lora", "Lora", "extra-options-section", "xyz")
 """Built-in extensions that take part in what is tested; all others are switched off."""
 FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "embeddings": "embeddings"}
 """Folders of make_checkpoint.py, and where a WebUI looks for them."""
@@ -291,14 +291,20 @@ def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
     """
     outcome = folder / "outcome.json"
     environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    arguments = [script, REPOSITORY, outcome, "--always-cpu"]
+    arguments = [script, pack_folder(), outcome, "--always-cpu"]
     done = run_in_host(host.python, arguments, folder=host.folder, environment=environment, seconds=300)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))
 
 
 def copy_repository(target: Path) -> None:
-    """Copy the tracked and untracked, but not ignored files of our repository, as in a user's clone."""
+    """Copy the tracked and untracked, but not ignored files of our repository, as in a user's clone.
+
+    Another copy of our pack that the environment names is copied whole.
+    """
+    if (source := pack_folder()) != REPOSITORY:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        return
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
