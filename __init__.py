@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WEB_DIRECTORY = "./web/comfyui"
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 REPOSITORY = "https://github.com/weighted-clip/weighted-clip"
 """Same as in pyproject.toml, where both are to be changed; a pack that is not installed has no metadata."""
 
