@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from weighted_clip.web.inspection import inspect
 
 from .ruler_page import RulerPage, inspect_node
 
@@ -35,6 +36,27 @@ app.canvas.ds.scale = 1;
 app.canvas.ds.offset = [0, 0];
 app.canvas.setDirty(true, true);
 """
+
+ADD_SLOWLY = f"""
+const {{ fetchApi }} = app.api;
+let show;
+const shown = new Promise((done) => (show = done));
+const hold = () => shown.then(() => ({{ ok: true, json: async () => args[2] }}));
+app.api.fetchApi = (path, ...others) =>
+    path === '/weighted_clip/inspect' ? hold() : fetchApi.call(app.api, path, ...others);
+let frame = 0;
+const draw = () => {{
+    const end = performance.now() + 80;
+    while (performance.now() < end);
+    frame += 1;
+    if (frame === args[1]) show();
+    if (frame < args[1] + 9) requestAnimationFrame(draw);
+    else app.api.fetchApi = fetchApi;
+}};
+requestAnimationFrame(draw);
+{ADD}
+"""
+"""`ADD` on a slow page, where a given answer comes to the ruler at the beginning of a given frame."""
 
 
 def add(page: RulerPage, node_id: str) -> None:
@@ -74,9 +96,18 @@ def test_the_boxes_of_a_new_node_show_enough_text(page: RulerPage, node_id: str)
     assert page.is_nodes_2 or max(texts) <= TEXT_HEIGHT + 40  # there the advanced inputs leave their room to the box
 
 
-def test_the_node_grows_by_the_ruler_and_shrinks_again(page: RulerPage) -> None:
-    add(page, "WeightedCLIPTextEncode")
+@pytest.mark.parametrize("frame", (3, 4, 5))
+def test_a_ruler_that_comes_while_the_boxes_are_measured_takes_none_of_their_room(page: RulerPage, frame: int) -> None:
+    page.run(ADD_SLOWLY, "WeightedCLIPBindPhrases", frame, inspect({"text": "", "syntax": "comfy"}))
+    page.wait_for(count="0 / 75")
+    assert min(settled(page)["texts"]) >= TEXT_HEIGHT
+
+
+@pytest.mark.parametrize("node_id", ["WeightedCLIPTextEncode", "WeightedCLIPBindPhrases"])
+def test_the_node_grows_by_the_ruler_and_shrinks_again(page: RulerPage, node_id: str) -> None:
+    add(page, node_id)
     before = settled(page)
+    assert min(before["texts"]) >= TEXT_HEIGHT
     box = page.text_area()
     box.click()
     box.send_keys(LONG)

@@ -65,7 +65,8 @@ export class NodeHeight {
     if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
     const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
     const lacks = boxes.filter((box) => box.clientHeight).map(lackOf);
-    if (frame < STALE_FRAMES || !lacks.length) {
+    // `follow` starts from the height before a ruler that is being drawn: the boxes would lose what they get now
+    if (frame < STALE_FRAMES || !lacks.length || this.#before !== null) {
       requestAnimationFrame(() => this.added(frame + 1));
       return;
     }
