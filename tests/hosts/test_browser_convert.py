@@ -37,7 +37,7 @@ def test_a_prompt_of_another_syntax_is_converted_at_a_click(
     page: RulerPage, text: str, source: str, target: str
 ) -> None:
     shown = load(page, text, target)
-    assert any("it is text" in problem for problem in shown["problems"])
+    assert any("is text" in problem for problem in shown["problems"])
     button = page.driver.find_element("css selector", BUTTONS)
     assert button.text == f"Convert from {source} to {target}"
     button.click()
