@@ -26,7 +26,7 @@ def peak_block(scale: Scale) -> str:
     import torch
     from torch import nn
 
-    from ..encoder.kernels import ONEDNN, Packed
+    from ..encoder.packing import ONEDNN, Packed
     from ..encoder.text_model import TextEncoder
 
     model, side = scale.model(), scale.side

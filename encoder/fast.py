@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .kernels import Kernel, Packed
+from .kernels import Kernel
 from .layers import Arithmetic, Block, quick_gelu
 from .linear import layer_norm, linear
+from .packing import Packed
 
 PACK_ROWS = 256
 """Minimum number of rows for which a copy that is used once pays off."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .kernels import ONEDNN
+from .packing import ONEDNN
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -14,7 +14,8 @@ from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.full_clip import FullClip
-from weighted_clip.encoder.kernels import KERNELS, ONEDNN, VARIABLE, Choice, Kernel, Packed, machine
+from weighted_clip.encoder.kernels import KERNELS, VARIABLE, Choice, Kernel, machine
+from weighted_clip.encoder.packing import ONEDNN, Packed
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.remember import state_of
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
