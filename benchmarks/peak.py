@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .breakdown import HEAD as PARTS_HEAD
@@ -16,9 +17,10 @@ from .timing import Run, times_in_turn
 if TYPE_CHECKING:
     from ..encoder.config import TextConfig
 
-BY_TORCH, BY_ONEDNN = "PyTorch's matmul", "oneDNN, packed weights"
+BY_TORCH = "PyTorch's matmul"
+BY_KERNEL = {"onednn": "oneDNN, packed weights", "mkl": "MKL, packed weights"}
 NATIVE, EXACT = "native encoder", "ours, bit for bit"
-HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of ours")
+HEAD = ("Work", "By", "GFLOP", "ms", "GFLOP/s", "Part of PyTorch's", "Part of the fastest")
 
 
 def peak_block(scale: Scale) -> str:
@@ -26,7 +28,7 @@ def peak_block(scale: Scale) -> str:
     import torch
     from torch import nn
 
-    from ..encoder.packing import ONEDNN, Packed
+    from ..encoder.kernels import PACKED, available
     from ..encoder.text_model import TextEncoder
 
     model, side = scale.model(), scale.side
@@ -34,12 +36,9 @@ def peak_block(scale: Scale) -> str:
     prompt = PROMPTS["plain"]
     left, layer = torch.rand(side, side), nn.Linear(side, side, bias=False).requires_grad_(False)
     right = layer.weight.T
-    multiply: dict[str, Run] = {
-        BY_TORCH: lambda: left @ right,
-    }
-    if ONEDNN is not None:
-        packed = Packed([layer])
-        multiply[BY_ONEDNN] = lambda: packed(left)
+    packed = {BY_KERNEL[kernel]: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
+    multiply: dict[str, Run] = {BY_TORCH: lambda: left @ right}
+    multiply |= {name: partial(product, left) for name, product in packed.items()}
     encode: dict[str, Run] = {} if theirs is None else {TRANSFORMERS: theirs.one(fresh(prompt, "none"))}
     encode[EXACT] = ours(TextEncoder(model), fresh(prompt, "comfy"))
     encode[NATIVE] = ours(native(model), fresh(prompt, "comfy"))
@@ -47,7 +46,7 @@ def peak_block(scale: Scale) -> str:
         taken = times_in_turn(multiply | encode, repetitions=scale.repetitions)
     times = {name: statistics.median(these) for name, these in taken.items()}
     square, chunk = 2.0 * side**3, chunk_flop(model.config)
-    peaks = [square / times.get(name, times[BY_TORCH]) for name in (BY_TORCH, BY_ONEDNN)]
+    peaks = [square / times[BY_TORCH], square / min(times[name] for name in multiply)]
 
     def row(work: str, name: str, flop: float) -> list[str]:
         if name not in times:
@@ -56,7 +55,7 @@ def peak_block(scale: Scale) -> str:
         parts = (f"{speed / peak:.2f}" for peak in peaks)
         return [work, name, f"{flop / 1e9:.3g}", milliseconds(times[name]), f"{speed / 1e9:.3g}", *parts]
 
-    rows = [row(f"{side} x {side} x {side}", name, square) for name in (BY_TORCH, BY_ONEDNN)]
+    rows = [row(f"{side} x {side} x {side}", name, square) for name in (BY_TORCH, *BY_KERNEL.values())]
     rows += [row("one chunk, plain", name, chunk) for name in (TRANSFORMERS, EXACT, NATIVE)]
     with torch.no_grad():
         parts = breakdown(encode, scale.repetitions)

@@ -1,8 +1,8 @@
 """Blocks in few passes over memory: joined products by the kernel of `kernels.py`, and results written in place.
 
-For inference only, without gradients. oneDNN multiplies by a copy of the weights in its own order, made when a model
-first encodes, and again whenever its weights have changed. Without room for the copy, or if it is not wanted, small
-products are left to PyTorch, and for large ones each matrix is copied when needed.
+For inference only, without gradients. All kernels but ``plain`` multiply by a copy of the weights in an order of their
+own, made when a model first encodes, and again whenever its weights have changed. Without room for the copy, or if it
+is not wanted, small products are left to PyTorch, and for large ones each matrix is copied when needed.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .kernels import Kernel
+from .kernels import PACKED, Kernel
 from .layers import Arithmetic, Block, quick_gelu
 from .linear import layer_norm, linear
 from .packing import Packed
@@ -39,7 +39,7 @@ class Fast(Arithmetic):
 
         Args:
             kernel: A kernel of `kernels.py`; only relevant in float32 on a CPU.
-            packs: Weights in oneDNN's order, by the id of the first layer of a product, or None.
+            packs: Packed weights by the id of the first layer of a product, or None.
         """
         self.kernel = kernel
         self.packs = packs or {}
@@ -51,8 +51,9 @@ class Fast(Arithmetic):
     def products(self, layers: Layers, x: Tensor) -> tuple[Tensor, ...]:
         """Products of ``[..., in]``, computed as one if the weights are packed."""
         packed = self.packs.get(id(layers[0]))
-        if packed is None and self.kernel == "onednn" and x.numel() // x.shape[-1] >= PACK_ROWS and can_pack(layers):
-            packed = Packed(layers)
+        is_large = x.numel() // x.shape[-1] >= PACK_ROWS
+        if packed is None and self.kernel in PACKED and is_large and can_pack(layers):
+            packed = PACKED[self.kernel](layers)
         if packed is None:
             return tuple(linear(x, layer) for layer in layers)
         if x.ndim == 2:
@@ -76,32 +77,38 @@ class Packs:
         self._lock = Lock()
 
     def of(
-        self, model: nn.Module, products: Sequence[Layers], now: Hashable, state: Callable[[], Hashable]
+        self,
+        model: nn.Module,
+        products: Sequence[Layers],
+        kernel: Kernel,
+        now: Hashable,
+        state: Callable[[], Hashable],
     ) -> dict[int, Packed]:
-        """Return weights in oneDNN's order, cached or new.
+        """Return packed weights, cached or new.
 
         Args:
             model: Owner of the weights.
             products: Layers that are multiplied together.
+            kernel: A kernel of `kernels.py` with packed weights.
             now: Value that changes whenever the weights do, from the beginning of the call.
             state: Returns the current such value.
 
         Returns:
-            Weights by the id of a product's first layer; empty without room, or if oneDNN cannot multiply by them.
+            Weights by the id of a product's first layer; empty without room, or if they cannot be packed.
         """
         with self._lock:
             size = sum(layer.weight.nbytes for layers in products for layer in layers)
             kept, packs = self._found.get(model, (None, {}))
-            if packs and kept == now and has_room(0):
+            if packs and kept == (kernel, now) and has_room(0):
                 return packs
             self._found.pop(model, None)
             del packs
             if not all(map(can_pack, products)) or not has_room(size):
                 return {}
-            packs = {id(layers[0]): Packed(layers) for layers in products}
+            packs = {id(layers[0]): PACKED[kernel](layers) for layers in products}
             if state() != now:  # another thread has changed them meanwhile
                 return {}
-            self._found[model] = now, packs
+            self._found[model] = (kernel, now), packs
             return packs
 
     def num_bytes(self, model: nn.Module) -> int:
@@ -131,9 +138,10 @@ def arithmetic_for(
         state: As in `Packs.of`.
         is_packed: Whether a copy of the weights may be kept.
     """
-    if kernel == "plain" or not is_packed:
+    if kernel not in PACKED or not is_packed:
         return Fast(kernel)
-    return Fast(kernel, PACKS.of(model, [layers for block in blocks for layers in products_of(block)], now, state))
+    products = [layers for block in blocks for layers in products_of(block)]
+    return Fast(kernel, PACKS.of(model, products, kernel, now, state))
 
 
 def products_of(block: Block) -> list[Layers]:
@@ -143,7 +151,7 @@ def products_of(block: Block) -> list[Layers]:
 
 
 def can_pack(layers: Layers) -> bool:
-    """Whether oneDNN can multiply by these layers: float32 on the CPU, and none replaced by another module."""
+    """Whether weights of these layers can be packed: float32 on the CPU, and none replaced by another module."""
     return all(
         type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
         for layer in layers

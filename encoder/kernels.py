@@ -1,9 +1,9 @@
 """Kernels for the matrix products of our encoders, chosen by timing them on this machine.
 
-There are two. ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` is oneDNN on weights reordered
-beforehand, with long sums split into parts, so that they are no further from exact ones than MKL's.
+``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` and ``mkl`` are these libraries on weights reordered
+beforehand, see `packing.py`; none is further from exact sums than ``plain``.
 
-On an unknown machine the first answer of a process is computed by ``plain``. Then both are timed once, which takes a
+On an unknown machine the first answer of a process is computed by ``plain``. Then all are timed once, which takes a
 second or two, and the choice is saved in a file for the processor, its threads and the version of torch. Texts,
 few rows by weights that are packed once, and images, many rows by weights that are packed each time, are two choices.
 
@@ -20,20 +20,23 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from .packing import ONEDNN, Packed
+from .packing import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, has_packed_mkl
 
-Kernel = Literal["plain", "onednn"]
+Kernel = Literal["plain", "onednn", "mkl"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+PACKED: Mapping[Kernel, type[Packed]] = {"onednn": PackedByOneDNN, "mkl": PackedByMKL}
+"""Class of packed weights of each kernel that has any."""
+Run = Callable[[], object]
 VARIABLE = "WEIGHTED_CLIP_KERNEL"
 """Environment variable that names the kernel; then nothing is measured or written."""
 
@@ -52,7 +55,7 @@ class Choice:
         """Start without a choice.
 
         Args:
-            measure: Times both kernels and returns the faster one.
+            measure: Times the kernels and returns the fastest.
             work: Suffix of the key under which the choice is saved.
             place: Returns the file where choices are saved, by default `kept_at`.
         """
@@ -74,7 +77,7 @@ class Choice:
             return forced
         with self._lock:
             if self._chosen is None:
-                self._chosen = "plain" if ONEDNN is None else self._kept()
+                self._chosen = "plain" if len(available()) == 1 else self._kept()
             if self._chosen is None and self._has_answered:
                 self._chosen = self._measure()
                 self._keep(self._chosen)
@@ -89,7 +92,7 @@ class Choice:
             found = json.loads(self._place().read_text(encoding="utf-8")).get(machine() + self._work)
         except (OSError, ValueError, AttributeError):
             return None
-        return _named(found)
+        return next((kernel for kernel in available() if kernel == found), None)
 
     def _keep(self, kernel: Kernel) -> None:
         """Save the choice if possible; otherwise every process measures again."""
@@ -113,8 +116,16 @@ def kept_at() -> Path:
     return Path(folder or Path.home() / ".cache", "weighted-clip", "kernels.json")
 
 
+@lru_cache(maxsize=1)
+def available() -> tuple[Kernel, ...]:
+    """Kernels that run on this machine; ``plain`` runs on every one."""
+    onednn: tuple[Kernel, ...] = () if ONEDNN is None else ("onednn",)
+    mkl: tuple[Kernel, ...] = ("mkl",) if has_packed_mkl() else ()
+    return ("plain", *onednn, *mkl)
+
+
 def machine() -> str:
-    """Key of the choice: processor, threads and torch, in words."""
+    """Key of the choice: processor, threads, torch and the kernels to choose from, in words."""
     try:
         name = processor_name(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -122,7 +133,7 @@ def machine() -> str:
     kind = torch.backends.cpu.get_cpu_capability()
     return (
         f"{name or platform.processor() or platform.machine()}, {kind}, threads: {torch.get_num_threads()}, "
-        f"torch {torch.__version__}"
+        f"torch {torch.__version__}, {'/'.join(available())}"
     )
 
 
@@ -146,37 +157,44 @@ def processor_name(info: str) -> str | None:
 
 @torch.no_grad()
 def measured_on_texts(repetitions: int = 20) -> Kernel:
-    """Return the faster kernel for a chunk of CLIP-L and for its last words, by weights that are packed already.
+    """Return the fastest kernel for a chunk of CLIP-L and for its last words, by weights that are packed already.
 
     Args:
         repetitions: Rounds of a series, at least.
     """
     layers = _layers((768, 2304), (768, 768), (768, 3072), (3072, 768))
     inputs = {(size, rows): torch.zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
-    ways = [
-        (partial(functional.linear, x, layer.weight, layer.bias), partial(product, x))
-        for layer in layers
-        for product in (Packed([layer]),)
-        for x in (inputs[layer.in_features, rows] for rows in (26, 77))
-    ]
-    return _faster(ways, repetitions)
+    ways: list[Mapping[Kernel, Run]] = []
+    for layer in layers:
+        packed = {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
+        for x in (inputs[layer.in_features, rows] for rows in (26, 77)):
+            ways.append(_plain(layer, x) | {kernel: partial(product, x) for kernel, product in packed.items()})
+    return _fastest(ways, repetitions)
 
 
 @torch.no_grad()
 def measured_on_images(repetitions: int = 3) -> Kernel:
-    """Return the faster kernel for two images in CLIP-L's image tower, packing included.
+    """Return the fastest kernel for two images in CLIP-L's image tower, packing included.
 
     Args:
         repetitions: As in `measured_on_texts`.
     """
     layers = _layers((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
     inputs = {size: torch.zeros(514, size) for size in (1024, 4096)}
-    ways: list[tuple[Callable[[], object], Callable[[], object]]] = []
+
+    def packing(kernel: Kernel, layer: nn.Linear, x: Tensor) -> object:
+        return PACKED[kernel]([layer])(x)
+
+    ways: list[Mapping[Kernel, Run]] = []
     for layer in layers:
         x = inputs[layer.in_features]
-        plain = partial(functional.linear, x, layer.weight, layer.bias)
-        ways.append((plain, lambda layer=layer, x=x: Packed([layer])(x)))
-    return _faster(ways, repetitions)
+        packed = {kernel: partial(packing, kernel, layer, x) for kernel in available() if kernel in PACKED}
+        ways.append(_plain(layer, x) | packed)
+    return _fastest(ways, repetitions)
+
+
+def _plain(layer: nn.Linear, x: Tensor) -> dict[Kernel, Run]:
+    return {"plain": partial(functional.linear, x, layer.weight, layer.bias)}
 
 
 def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
@@ -188,50 +206,48 @@ def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
     return layers
 
 
-def _faster(
-    ways: Sequence[tuple[Callable[[], object], Callable[[], object]]], repetitions: int, attempts: int = 3
-) -> Kernel:
-    """Time pairs of plain and oneDNN in turn.
+def _fastest(ways: Sequence[Mapping[Kernel, Run]], repetitions: int, attempts: int = 3) -> Kernel:
+    """Time the kernels in turn.
 
     Args:
-        ways: The pairs.
+        ways: The same products by each kernel, ``plain`` among them.
         repetitions: Rounds of a series.
-        attempts: Maximum number of series while ``plain`` seems faster, because a busy machine disturbs threads
+        attempts: Maximum number of series while ``plain`` seems fastest, because a busy machine disturbs threads
             that wait for one another.
 
     Returns:
-        The faster one over all pairs, or ``plain`` if the other gains too little.
+        The fastest one over all products, or ``plain`` if the others gain too little.
     """
     begun = time.perf_counter()
-    shortest = [[math.inf, math.inf] for _ in ways]  # what is longer was disturbed
+    shortest = [dict.fromkeys(runs, math.inf) for runs in ways]  # what is longer was disturbed
     for number in range(attempts * repetitions):
-        for pair, times in zip(ways, shortest, strict=True):
-            for index, way in enumerate(pair):
+        for runs, times in zip(ways, shortest, strict=True):
+            for kernel, run in runs.items():
                 start = time.perf_counter()
-                way()
-                times[index] = min(times[index], time.perf_counter() - start)
-        plain, onednn = map(sum, zip(*shortest, strict=True))
+                run()
+                times[kernel] = min(times[kernel], time.perf_counter() - start)
+        total = {kernel: sum(times[kernel] for times in shortest) for kernel in ways[0]}
+        fastest = min(total, key=total.__getitem__)
         is_late = time.perf_counter() - begun > MOST_SECONDS
-        if (is_late or (number + 1) % repetitions == 0) and plain >= LEAST_GAIN * onednn:
-            return "onednn"
+        if (is_late or (number + 1) % repetitions == 0) and total["plain"] >= LEAST_GAIN * total[fastest]:
+            return fastest
         if is_late:
             break
     return "plain"
-
-
-def _named(written: object) -> Kernel | None:
-    return next((kernel for kernel in KERNELS if kernel == written), None)
 
 
 def _forced() -> Kernel | None:
     written = os.environ.get(VARIABLE, "").strip()
     if not written:
         return None
-    kernel = _named(written)
+    kernel = next((kernel for kernel in KERNELS if kernel == written), None)
     if kernel is None:
         raise ValueError(f"{VARIABLE}={written} is no kernel; allowed are {', '.join(KERNELS)}")
-    if kernel == "onednn" and ONEDNN is None:
-        raise ValueError(f"{VARIABLE}={written}: oneDNN multiplies on x86 processors only; leave the variable out")
+    if kernel not in available():
+        raise ValueError(
+            f"{VARIABLE}={written}: this PyTorch cannot multiply so on this processor; allowed here: "
+            f"{', '.join(available())}"
+        )
     return kernel
 
 

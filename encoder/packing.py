@@ -6,25 +6,41 @@ Source: docs/performance.md, "On a CPU".
 from __future__ import annotations
 
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 LONGEST_SUM = 192
 """Maximum length of sums left to oneDNN. Sums of parts of this length are as exact as MKL's."""
-PACKED_ROWS = 77
+ONEDNN_ROWS = 77
 """Number of rows that weights are packed for; oneDNN's order fits any other number as well."""
+MKL_ROWS = 256
+"""Number of rows that weights are packed for; fewer make large products slower."""
 
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
-_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
-ONEDNN = torch.ops.mkldnn if _IS_X86 and _HAS_ONEDNN else None
+_HAS_ONEDNN = torch.backends.mkldnn.is_available()
+_ONEDNN_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
+ONEDNN = (
+    torch.ops.mkldnn
+    if _IS_X86 and _HAS_ONEDNN and all(hasattr(torch.ops.mkldnn, name) for name in _ONEDNN_OPERATORS)
+    else None
+)
 """Operators of oneDNN, or None where unavailable."""
+_MKL_OPERATORS = ("_mkl_linear", "_mkl_reorder_linear_weight")
+MKL = (
+    torch.ops.mkl
+    if _IS_X86 and torch.backends.mkl.is_available() and all(hasattr(torch.ops.mkl, name) for name in _MKL_OPERATORS)
+    else None
+)
+"""MKL's operators for packed weights, or None where unavailable."""
 
 
-class Packed:
-    """``x W^T + b`` for layers with the same input, as one product by oneDNN on a copy of their weights."""
+class Packed(ABC):
+    """``x W^T + b`` for layers with the same input, as one product on a copy of their weights."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         """Copy the weights.
@@ -32,19 +48,34 @@ class Packed:
         Args:
             layers: Layers in float32 on the CPU, either all with a bias or all without.
         """
-        assert ONEDNN is not None
         self.sizes = [layer.out_features for layer in layers]
-        self.num_parts = num_parts(layers[0].in_features)
-        weights = [layer.weight.detach() for layer in layers]
-        parts = zip(*(weight.chunk(self.num_parts, dim=1) for weight in weights), strict=True)
-        # one part at a time, so that no whole second copy is held
-        self.weights: list[Tensor] = [ONEDNN._reorder_linear_weight(torch.cat(part), PACKED_ROWS) for part in parts]
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
+        biases = [layer.bias.detach() for layer in layers if cast("Tensor | None", layer.bias) is not None]
         self.bias: Tensor | None = torch.cat(biases) if biases else None
-        self.num_bytes = sum(weight.nbytes for weight in weights)
+        self.num_bytes = sum(layer.weight.nbytes for layer in layers)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Multiply ``[n, in]``, float32, to ``[n, out]`` for each layer."""
+        product = self._product(x)
+        return product.split(self.sizes, dim=1) if len(self.sizes) > 1 else (product,)
+
+    @abstractmethod
+    def _product(self, x: Tensor) -> Tensor:
+        """Multiply ``[n, in]`` to ``[n, all outs]``."""
+
+
+class PackedByOneDNN(Packed):
+    """Weights in oneDNN's order, in parts, so that no sum is longer than `LONGEST_SUM`."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        """Copy the weights, see `Packed`."""
+        super().__init__(layers)
+        assert ONEDNN is not None
+        self.num_parts = num_parts(layers[0].in_features)
+        parts = zip(*(layer.weight.detach().chunk(self.num_parts, dim=1) for layer in layers), strict=True)
+        # one part at a time, so that no whole second copy is held
+        self.weights: list[Tensor] = [ONEDNN._reorder_linear_weight(torch.cat(part), ONEDNN_ROWS) for part in parts]
+
+    def _product(self, x: Tensor) -> Tensor:
         assert ONEDNN is not None
         multiply = ONEDNN._linear_pointwise.default
         parts = (x,)
@@ -53,7 +84,23 @@ class Packed:
         total: Tensor = multiply(parts[0], self.weights[0], self.bias, "none", [], "")
         for number in range(1, self.num_parts):
             total.add_(multiply(parts[number], self.weights[number], None, "none", [], ""))
-        return total.split(self.sizes, dim=1) if len(self.sizes) > 1 else (total,)
+        return total
+
+
+class PackedByMKL(Packed):
+    """Weights in MKL's order. For 17 rows or more the sums are those of MKL without it, mostly to the bit."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        """Copy the weights, see `Packed`."""
+        super().__init__(layers)
+        assert MKL is not None
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self.weight: Tensor = MKL._mkl_reorder_linear_weight(weight, MKL_ROWS)
+        self._shape = weight.new_zeros(1).expand(weight.shape)  # the operator asks the weights for no more
+
+    def _product(self, x: Tensor) -> Tensor:
+        assert MKL is not None
+        return MKL._mkl_linear.default(x, self.weight, self._shape, self.bias, x.shape[0])
 
 
 def num_parts(length: int) -> int:
@@ -63,3 +110,20 @@ def num_parts(length: int) -> int:
     [1, 4, 8, 8, 16]
     """
     return next(count for count in range(1, length + 1) if length % count == 0 and length // count <= LONGEST_SUM)
+
+
+@lru_cache(maxsize=1)
+def has_packed_mkl() -> bool:
+    """Whether MKL multiplies any number of rows by weights that were packed for `MKL_ROWS`.
+
+    Its manual only promises the number that they were packed for, but every version tried takes any. So this one is
+    tried as well, once in each process.
+    """
+    if MKL is None:
+        return False
+    layer = nn.Linear(96, 80, device="meta").to_empty(device="cpu").requires_grad_(False)
+    for values in (layer.weight, layer.bias):
+        values.copy_(torch.arange(values.numel()).remainder(7).view_as(values) - 3)  # sums of integers are exact
+    packed = PackedByMKL([layer])
+    inputs = (torch.arange(rows * 96).remainder(11).view(rows, 96).float() for rows in (1, 8, 26, 77, 300))
+    return all(torch.equal(packed(x)[0], layer(x)) for x in inputs)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from weighted_clip.encoder.config import CLIP_L
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.kernels import VARIABLE, Kernel, available
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.parity.transformers_reference import transformers_text_model
@@ -62,9 +63,13 @@ def ratios(model: TextModel, count: int) -> list[float]:
     return found
 
 
+@pytest.mark.parametrize("kernel", available())
 @pytest.mark.parametrize("has_outliers", [False, True])
-def test_no_further_from_float64_than_transformers(has_outliers: bool) -> None:
+def test_no_further_from_float64_than_transformers(
+    has_outliers: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library("transformers")
+    monkeypatch.setenv(VARIABLE, kernel)
     model = seeded_text_model(replace(CLIP_L, num_layers=2))
     found = ratios(with_outliers(model) if has_outliers else model, 24)
     assert statistics.median(found) <= 1.0

@@ -14,8 +14,8 @@ from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.full_clip import FullClip
-from weighted_clip.encoder.kernels import KERNELS, VARIABLE, Choice, Kernel, machine
-from weighted_clip.encoder.packing import ONEDNN, Packed
+from weighted_clip.encoder.kernels import PACKED, VARIABLE, Choice, Kernel, available, machine
+from weighted_clip.encoder.packing import ONEDNN, PackedByMKL, PackedByOneDNN, has_packed_mkl
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.remember import state_of
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
@@ -23,6 +23,10 @@ from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from .conftest import TINY, random_ids
 
 needs_onednn = pytest.mark.skipif(ONEDNN is None, reason="needs oneDNN on x86")
+needs_mkl = pytest.mark.skipif(not has_packed_mkl(), reason="needs MKL with packed weights for any number of rows")
+each_packed = pytest.mark.parametrize(
+    "kernel", [pytest.param("onednn", marks=needs_onednn), pytest.param("mkl", marks=needs_mkl)]
+)
 IDS = random_ids(1).tolist()
 
 
@@ -84,11 +88,11 @@ def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.
     monkeypatch.setenv(VARIABLE, "plain")
     assert choice.now() == "plain"
     monkeypatch.setenv(VARIABLE, "fastest")
-    with pytest.raises(ValueError, match="WEIGHTED_CLIP_KERNEL=fastest is no kernel; allowed are plain, onednn"):
+    with pytest.raises(ValueError, match="WEIGHTED_CLIP_KERNEL=fastest is no kernel; allowed are plain, onednn, mkl"):
         choice.now()
     monkeypatch.setenv(VARIABLE, "onednn")
-    monkeypatch.setattr(kernels, "ONEDNN", None)
-    with pytest.raises(ValueError, match="x86 processors only"):
+    monkeypatch.setattr(kernels, "available", lambda: ("plain",))
+    with pytest.raises(ValueError, match=r"WEIGHTED_CLIP_KERNEL=onednn: .* on this processor; allowed here: plain$"):
         choice.now()
     monkeypatch.delenv(VARIABLE)
     assert choice.now() == "plain"  # where there is no other
@@ -99,11 +103,11 @@ def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.
 @needs_onednn
 def test_what_one_kernel_computed_is_not_taken_for_anothers(tiny: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = PrefixTextEncoder(tiny)
-    for kernel in KERNELS:
+    for kernel in available():
         monkeypatch.setenv(VARIABLE, kernel)
         found = encode(IDS)
         assert torch.equal(found.hidden, PrefixTextEncoder(tiny, max_bytes=0)(IDS).hidden)
-    assert len(encode.encodings) == 2
+    assert len(encode.encodings) == len(available())
 
 
 @needs_onednn
@@ -124,7 +128,7 @@ def test_texts_and_images_are_two_choices(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("measure", [kernels.measured_on_texts, kernels.measured_on_images])
 def test_measuring_names_a_kernel(measure: Callable[[int], Kernel]) -> None:
     state = torch.random.get_rng_state()
-    assert measure(1) in KERNELS
+    assert measure(1) in available()
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -135,36 +139,47 @@ def test_the_faster_kernel_is_chosen_if_it_gains_enough(monkeypatch: pytest.Monk
     def taking(seconds: float) -> Callable[[], None]:
         return lambda: now.__setitem__(0, now[0] + seconds)
 
-    for onednn, expected in ((0.9, "onednn"), (0.99, "plain"), (1.2, "plain")):
-        assert kernels._faster([(taking(0.01), taking(0.01 * onednn))] * 3, repetitions=2) == expected
+    for onednn, mkl, expected in ((0.9, 0.95, "onednn"), (0.9, 0.8, "mkl"), (0.99, 0.98, "plain"), (1.2, 1.1, "plain")):
+        ways = {"plain": taking(0.01), "onednn": taking(0.01 * onednn), "mkl": taking(0.01 * mkl)}
+        assert kernels._fastest([ways] * 3, repetitions=2) == expected
 
 
 # --- packed weights
 
 
-@needs_onednn
+@each_packed
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("num_inputs", [5, 64, 191, 193, 768, 1280, 3072])
-def test_joined_products_are_those_of_the_layers(num_inputs: int, has_bias: bool) -> None:
+def test_joined_products_are_those_of_the_layers(num_inputs: int, has_bias: bool, kernel: Kernel) -> None:
+    torch.manual_seed(0)
     layers = [nn.Linear(num_inputs, size, bias=has_bias).requires_grad_(False) for size in (6, 10, 10)]
-    product = Packed(layers)
-    for rows in (1, 77, 130):
+    product = PACKED[kernel](layers)
+    for rows in (1, 8, 26, 77, 130, 700):
         x = torch.randn(rows, num_inputs)
         for found, layer in zip(product(x), layers, strict=True):
             exact = x.double() @ layer.weight.double().T + (layer.bias.double() if has_bias else 0)
-            torch.testing.assert_close(found, exact.float(), atol=2e-6, rtol=0)
+            torch.testing.assert_close(found, exact.float(), atol=4e-6, rtol=0)
 
 
-@needs_onednn
+@each_packed
 @pytest.mark.parametrize("num_inputs", [768, 3072, 5120])
-def test_sums_are_as_exact_as_pytorchs(num_inputs: int) -> None:
+def test_sums_are_as_exact_as_pytorchs(num_inputs: int, kernel: Kernel) -> None:
     generator = torch.Generator().manual_seed(0)
     layer = nn.Linear(num_inputs, 256).requires_grad_(False)
     layer.weight.normal_(generator=generator)
     x = torch.randn(77, num_inputs, generator=generator)
     exact = x.double() @ layer.weight.double().T + layer.bias.double()
-    errors = [(found - exact).pow(2).mean().sqrt() for found in (Packed([layer])(x)[0], layer(x))]
+    errors = [(found - exact).pow(2).mean().sqrt() for found in (PACKED[kernel]([layer])(x)[0], layer(x))]
     assert errors[0] <= 1.1 * errors[1]
+
+
+@needs_mkl
+def test_an_mkl_that_takes_only_the_rows_it_packed_for_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = PackedByMKL._product
+    monkeypatch.setattr(PackedByMKL, "_product", lambda self, x: product(self, x) + (len(x) == 26))
+    assert not has_packed_mkl.__wrapped__()
+    monkeypatch.setattr(kernels, "has_packed_mkl", has_packed_mkl.__wrapped__)
+    assert "mkl" not in available.__wrapped__()
 
 
 @needs_onednn
@@ -216,7 +231,7 @@ def test_no_copy_is_kept_if_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) ->
     few = encode(IDS)
     assert PACKS.num_bytes(model) == 0
     packed: list[int] = []
-    monkeypatch.setattr(fast, "Packed", lambda layers: packed.append(1) or Packed(layers))
+    monkeypatch.setitem(PACKED, "onednn", lambda layers: packed.append(1) or PackedByOneDNN(layers))
     many = encode(random_ids(8).tolist())  # enough for a copy that is used once to pay off
     assert len(packed) == 4 * TINY.num_layers
     assert PACKS.num_bytes(model) == 0
@@ -234,6 +249,10 @@ def test_an_encoder_tells_its_kernel_and_the_size_of_its_copy(monkeypatch: pytes
     encode(IDS)
     size = sum(layer.weight.nbytes for block in model.encoder.layers for one in products_of(block) for layer in one)
     assert encode.how_computed() == f"matrix products by oneDNN on a copy of the weights, {size / 2**20:.0f} MiB"
+    if "mkl" in available():
+        monkeypatch.setenv(VARIABLE, "mkl")
+        encode(IDS)
+        assert encode.how_computed() == f"matrix products by MKL on a copy of the weights, {size / 2**20:.0f} MiB"
     monkeypatch.setenv(VARIABLE, "plain")
     encode(IDS)
     assert encode.how_computed() == "matrix products by PyTorch's own kernel"
@@ -255,9 +274,9 @@ def test_weights_that_change_while_they_are_packed_are_not_kept() -> None:
     model, packs = seeded_text_model(TINY), Packs()
     products = [layers for block in model.encoder.layers for layers in products_of(block)]
     states = iter([b"later", b"later"])
-    assert packs.of(model, products, b"before", lambda: next(states)) == {}
+    assert packs.of(model, products, "onednn", b"before", lambda: next(states)) == {}
     assert packs.num_bytes(model) == 0
-    assert len(packs.of(model, products, b"later", lambda: next(states))) == len(products)
+    assert len(packs.of(model, products, "onednn", b"later", lambda: next(states))) == len(products)
 
 
 @needs_onednn
@@ -283,7 +302,7 @@ def test_the_image_tower_packs_each_matrix_for_its_images_alone(monkeypatch: pyt
     vision = seeded_vision_model(config)
     pixels = torch.randn(4, 3, 112, 112)
     packed: list[int] = []
-    monkeypatch.setattr(fast, "Packed", lambda layers: packed.append(len(layers)) or Packed(layers))
+    monkeypatch.setitem(PACKED, "onednn", lambda layers: packed.append(len(layers)) or PackedByOneDNN(layers))
     found = FullClip(seeded_text_model(TINY), vision).image_features(pixels)
     assert packed == [3, 1, 1, 1] * 3  # q, k and v as one
     with torch.no_grad():
