@@ -95,7 +95,9 @@ def press(lab: LabPage, key: str, code: int) -> None:
     time.sleep(0.3)
 
 
-def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage) -> None:
+@pytest.mark.parametrize("height", [1200, 500])
+def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage, height: int) -> None:
+    lab.tab.call("Emulation.setDeviceMetricsOverride", width=1200, height=height, deviceScaleFactor=1, mobile=False)
     lists = "return [...document.querySelectorAll('[role=listbox]')].map((one) => one.children.length)"
     place = "return document.activeElement.closest('[id^=weighted_clip_]')?.id"
     lab.focus("prompt")

@@ -98,6 +98,7 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
         f"<script>globalThis.weightedClipIsPrivate = {str(is_private).lower()}</script>"
         '<script src="/weighted-clip/web/lab/scripts/keeping.js"></script>'
         '<script src="/weighted-clip/web/lab/scripts/attention.js" defer></script>'
+        '<script src="/weighted-clip/web/lab/scripts/lists.js"></script>'
         '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
         '<link rel="stylesheet" href="/weighted-clip/style.css">'
     )
