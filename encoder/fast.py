@@ -41,7 +41,7 @@ class Fast(Arithmetic):
             kernel: A kernel of `kernels.py`; only relevant in float32 on a CPU.
             packs: Packed weights by the id of the first layer of a product, or None.
         """
-        self.kernel = kernel
+        self.kernel: Kernel = kernel
         self.packs = packs or {}
 
     def norm(self, layer: nn.LayerNorm, hidden: Tensor) -> Tensor:

@@ -166,9 +166,10 @@ def measured_on_texts(repetitions: int = 20) -> Kernel:
     inputs = {(size, rows): torch.zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
     ways: list[Mapping[Kernel, Run]] = []
     for layer in layers:
-        packed = {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
+        packed: dict[Kernel, Packed] = {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
         for x in (inputs[layer.in_features, rows] for rows in (26, 77)):
-            ways.append(_plain(layer, x) | {kernel: partial(product, x) for kernel, product in packed.items()})
+            runs: dict[Kernel, Run] = {kernel: partial(product, x) for kernel, product in packed.items()}
+            ways.append(_plain(layer, x) | runs)
     return _fastest(ways, repetitions)
 
 
@@ -188,8 +189,8 @@ def measured_on_images(repetitions: int = 3) -> Kernel:
     ways: list[Mapping[Kernel, Run]] = []
     for layer in layers:
         x = inputs[layer.in_features]
-        packed = {kernel: partial(packing, kernel, layer, x) for kernel in available() if kernel in PACKED}
-        ways.append(_plain(layer, x) | packed)
+        runs: dict[Kernel, Run] = {k: partial(packing, k, layer, x) for k in available() if k in PACKED}
+        ways.append(_plain(layer, x) | runs)
     return _fastest(ways, repetitions)
 
 
@@ -227,7 +228,7 @@ def _fastest(ways: Sequence[Mapping[Kernel, Run]], repetitions: int, attempts: i
                 run()
                 times[kernel] = min(times[kernel], time.perf_counter() - start)
         total = {kernel: sum(times[kernel] for times in shortest) for kernel in ways[0]}
-        fastest = min(total, key=total.__getitem__)
+        fastest = min(ways[0], key=total.__getitem__)
         is_late = time.perf_counter() - begun > MOST_SECONDS
         if (is_late or (number + 1) % repetitions == 0) and total["plain"] >= LEAST_GAIN * total[fastest]:
             return fastest
