@@ -163,7 +163,7 @@ def measured_on_texts(repetitions: int = 20) -> Kernel:
         repetitions: Rounds of a series, at least.
     """
     layers = _layers((768, 2304), (768, 768), (768, 3072), (3072, 768))
-    inputs = {(size, rows): torch.zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
+    inputs = {(size, rows): _zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
     ways: list[Mapping[Kernel, Run]] = []
     for layer in layers:
         packed: dict[Kernel, Packed] = {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
@@ -181,7 +181,7 @@ def measured_on_images(repetitions: int = 3) -> Kernel:
         repetitions: As in `measured_on_texts`.
     """
     layers = _layers((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
-    inputs = {size: torch.zeros(514, size) for size in (1024, 4096)}
+    inputs = {size: _zeros(514, size) for size in (1024, 4096)}
 
     def packing(kernel: Kernel, layer: nn.Linear, x: Tensor) -> object:
         return PACKED[kernel]([layer])(x)
@@ -198,10 +198,19 @@ def _plain(layer: nn.Linear, x: Tensor) -> dict[Kernel, Run]:
     return {"plain": partial(functional.linear, x, layer.weight, layer.bias)}
 
 
+def _zeros(*shape: int) -> Tensor:
+    """Zeros, whatever PyTorch's default device and type are."""
+    return torch.zeros(shape, device="cpu", dtype=torch.float32)
+
+
 def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
     """Layers of zeros, as values make no difference to the time."""
-    layers = [nn.Linear(*size, device="meta").to_empty(device="cpu").requires_grad_(False) for size in sizes]
+    layers = [
+        nn.Linear(*size, device="meta", dtype=torch.float32).to_empty(device="cpu").requires_grad_(False)
+        for size in sizes
+    ]
     for layer in layers:
+        layer.requires_grad_(False)
         layer.weight.zero_()
         layer.bias.zero_()
     return layers

@@ -5,11 +5,12 @@ Source: docs/performance.md, "On a CPU".
 
 from __future__ import annotations
 
+import math
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +22,16 @@ ONEDNN_ROWS = 77
 MKL_ROWS = 256
 """Number of rows that weights are packed for; fewer make large products slower."""
 
-_IS_X86 = platform.machine() in ("x86_64", "AMD64")
-_HAS_ONEDNN = torch.backends.mkldnn.is_available()
-_ONEDNN_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
-ONEDNN = (
-    torch.ops.mkldnn
-    if _IS_X86 and _HAS_ONEDNN and all(hasattr(torch.ops.mkldnn, name) for name in _ONEDNN_OPERATORS)
-    else None
-)
+
+def _operators(library: Any, *names: str, is_available: bool) -> Any:
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return library if is_x86 and is_available and all(hasattr(library, name) for name in names) else None
+
+
+_HAS_ONEDNN, _HAS_MKL = torch.backends.mkldnn.is_available(), torch.backends.mkl.is_available()
+ONEDNN = _operators(torch.ops.mkldnn, "_linear_pointwise", "_reorder_linear_weight", is_available=_HAS_ONEDNN)
 """Operators of oneDNN, or None where unavailable."""
-_MKL_OPERATORS = ("_mkl_linear", "_mkl_reorder_linear_weight")
-MKL = (
-    torch.ops.mkl
-    if _IS_X86 and torch.backends.mkl.is_available() and all(hasattr(torch.ops.mkl, name) for name in _MKL_OPERATORS)
-    else None
-)
+MKL = _operators(torch.ops.mkl, "_mkl_linear", "_mkl_reorder_linear_weight", is_available=_HAS_MKL)
 """MKL's operators for packed weights, or None where unavailable."""
 
 
@@ -121,9 +117,15 @@ def has_packed_mkl() -> bool:
     """
     if MKL is None:
         return False
-    layer = nn.Linear(96, 80, device="meta").to_empty(device="cpu").requires_grad_(False)
-    for values in (layer.weight, layer.bias):
-        values.copy_(torch.arange(values.numel()).remainder(7).view_as(values) - 3)  # sums of integers are exact
-    packed = PackedByMKL([layer])
-    inputs = (torch.arange(rows * 96).remainder(11).view(rows, 96).float() for rows in (1, 8, 26, 77, 300))
-    return all(torch.equal(packed(x)[0], layer(x)) for x in inputs)
+
+    def integers(*shape: int) -> Tensor:  # whose sums are exact
+        return torch.arange(math.prod(shape), device="cpu").remainder(11).sub(5).view(shape).to(torch.float32)
+
+    layer = nn.Linear(96, 80, device="meta", dtype=torch.float32).to_empty(device="cpu").requires_grad_(False)
+    layer.weight.copy_(integers(80, 96))
+    layer.bias.copy_(integers(80))
+    try:
+        packed = PackedByMKL([layer])
+        return all(torch.equal(packed(x)[0], layer(x)) for x in (integers(rows, 96) for rows in (1, 8, 26, 77, 300)))
+    except RuntimeError:
+        return False

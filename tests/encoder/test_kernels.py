@@ -173,6 +173,17 @@ def test_sums_are_as_exact_as_pytorchs(num_inputs: int, kernel: Kernel) -> None:
     assert errors[0] <= 1.1 * errors[1]
 
 
+@needs_onednn
+def test_neither_default_device_nor_default_type_disturbs_the_measurement() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert has_packed_mkl.__wrapped__() == has_packed_mkl()
+            assert kernels.measured_on_texts(1) in available()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @needs_mkl
 def test_an_mkl_that_takes_only_the_rows_it_packed_for_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     product = PackedByMKL._product
