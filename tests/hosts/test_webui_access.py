@@ -102,6 +102,7 @@ def test_axe_finds_nothing_of_ours(page: LabPage, theme: str) -> None:
     page.wait_until_read(PROMPT)
     for name in ("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule"):
         page.open_part(name)
+        tab.wait("return !document.querySelector('#weighted_clip_page .pending')")  # pale until it is filled
         time.sleep(1)
         assert tab.run(RUN, "#weighted_clip_page") == [], name
     tab.run("document.querySelector('#weighted_clip_refresh').insertAdjacentHTML('afterend', '<img id=bare src=x>')")

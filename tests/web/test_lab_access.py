@@ -83,6 +83,7 @@ def test_axe_finds_nothing_on_any_tab(lab: LabPage, tmp_path: Path, theme: str) 
     ]
     for name in names:
         lab.open_part(name)
+        lab.tab.wait("return !document.querySelector('.pending')")  # pale until it is filled
         time.sleep(0.6)  # colours fade in
         assert lab.tab.run(RUN) == [], name
     lab.tab.run("document.querySelector('h1').remove()")
