@@ -26,6 +26,7 @@ RUN = (
     "const {violations} = await axe.run(args[0], {resultTypes: ['violations']});"
     "return violations.flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.target} ${node.failureSummary}`))"
 )
+SECONDS = 30
 OF_THE_HOST = ("label", "nested-interactive")
 """Findings of axe-core in the host's own accordions, each of which has a switch without a name in a button."""
 
@@ -42,6 +43,16 @@ def page(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPath
         tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
         tab.wait("return document.readyState === 'complete'")
         yield page
+
+
+def found_at_last(tab: Tab, part: str) -> list[str]:
+    """Findings of axe-core in a part that is pale until it is filled, and may be filled twice."""
+    end = time.monotonic() + SECONDS
+    while True:
+        time.sleep(1)
+        found = tab.run(RUN, part)
+        if not found or time.monotonic() > end:
+            return found
 
 
 def open_tab(tab: Tab, name: str, box: str) -> None:
@@ -102,9 +113,7 @@ def test_axe_finds_nothing_of_ours(page: LabPage, theme: str) -> None:
     page.wait_until_read(PROMPT)
     for name in ("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule"):
         page.open_part(name)
-        tab.wait("return !document.querySelector('#weighted_clip_page .pending')")  # pale until it is filled
-        time.sleep(1)
-        assert tab.run(RUN, "#weighted_clip_page") == [], name
+        assert found_at_last(tab, "#weighted_clip_page") == [], name
     tab.run("document.querySelector('#weighted_clip_refresh').insertAdjacentHTML('afterend', '<img id=bare src=x>')")
     tab.run("document.querySelector('#weighted_clip_page').append(document.querySelector('#bare'))")
     assert any("image-alt" in one for one in tab.run(RUN, "#weighted_clip_page"))
