@@ -5,7 +5,10 @@ Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -39,7 +42,7 @@ def image_features(
     Args:
         clip: The model.
         images: A host's IMAGE, float ``[images, height, width, channels]`` in 0..1; or PIL images of any sizes, fetched
-            one by one.
+            one by one, in another thread, while earlier ones are encoded.
         crop: Cropping of images to a square, one of `CROPS`.
         memory_budget: Bytes for one batch, which has at least one image.
         on_progress: Called with the number of images done after each batch. An exception it raises ends the work.
@@ -52,11 +55,12 @@ def image_features(
     """
     features: list[Tensor] = []
     count = 0
-    for pixels in _batches(images, clip.vision, crop, memory_budget):
-        features.append(clip.image_features(pixels))
-        count += len(features[-1])
-        if on_progress is not None:
-            on_progress(count)
+    with closing(_batches(images, clip.vision, crop, memory_budget)) as batches:
+        for pixels in batches:
+            features.append(clip.image_features(pixels))
+            count += len(features[-1])
+            if on_progress is not None:
+                on_progress(count)
     return torch.cat(features) if features else torch.zeros(0, clip.vision.config.projection_dim or 0)
 
 
@@ -114,7 +118,7 @@ def fixed_bytes(config: VisionConfig, itemsize: int) -> int:
 
 def _batches(
     images: Tensor | Iterable[Image.Image], vision: VisionModel, crop: Crop, memory_budget: int
-) -> Iterator[Tensor]:
+) -> Generator[Tensor]:
     """Preprocessed images, ``[batch, 3, image_size, image_size]``, as many at a time as the budget allows."""
     config = vision.config
     itemsize = next(vision.parameters()).element_size()
@@ -129,6 +133,20 @@ def _batches(
         yield from (preprocess(part, config.image_size, crop) for part in parts if len(part) or part.ndim != 4)
         return
     # resized one by one, so that only one at a time is in memory at full size
-    rest = (preprocess([image], config.image_size, crop) for image in images)
-    while batch := list(islice(rest, size(config.image_size, config.image_size))):
-        yield torch.cat(batch)
+    prepared = (preprocess([image], config.image_size, crop) for image in images)
+    count = size(config.image_size, config.image_size)
+    with closing(_ahead(prepared, count)) as rest:
+        while batch := list(islice(rest, count)):
+            yield torch.cat(batch)
+
+
+def _ahead(tensors: Iterator[Tensor], count: int) -> Generator[Tensor]:
+    """Yield tensors, the next ``count`` of which another thread prepares meanwhile."""
+    with ThreadPoolExecutor(1, "weighted-clip-images") as pool:
+        try:
+            coming = deque(pool.submit(next, tensors, None) for _ in range(count))
+            while (tensor := coming.popleft().result()) is not None:
+                coming.append(pool.submit(next, tensors, None))
+                yield tensor
+        finally:  # also if the work is cancelled
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Semaphore
+from threading import enumerate as enumerate_threads
 
 import pytest
 import torch
@@ -124,23 +126,24 @@ def test_other_things_than_images_are_refused(clip: FullClip) -> None:
         image_features(clip, ["cat.png"])
 
 
-def test_images_are_fetched_one_after_another_and_let_go(clip: FullClip) -> None:
+def test_images_are_fetched_while_earlier_ones_are_encoded_and_let_go(clip: FullClip) -> None:
     seen: list[weakref.ref[Image.Image]] = []
-    fetched = 0
+    fetched = Semaphore(0)
 
     def images() -> Iterator[Image.Image]:
-        nonlocal fetched
         for _ in range(8):
-            fetched += 1
             image = Image.new("RGB", (60, 40))
             seen.append(weakref.ref(image))
+            fetched.release()
             yield image
             del image
             # the last one may still be bound to a name where it was made smaller
             assert sum(reference() is not None for reference in seen) <= 1
 
     def on_progress(done: int) -> None:
-        assert fetched == done
+        assert len(seen) <= done + 3
+        if done == 3:  # all of the next batch comes while this one is still at work
+            assert all(fetched.acquire(timeout=30) for _ in range(6))
 
     assert len(image_features(clip, images(), memory_budget=FIXED + 3 * EACH, on_progress=on_progress)) == 8
 
@@ -149,10 +152,22 @@ def test_what_the_callback_raises_ends_the_work(clip: FullClip) -> None:
     def stop(done: int) -> None:
         raise KeyboardInterrupt
 
-    images = iter(pictures(6))
+    images = iter(pictures(60))
     with pytest.raises(KeyboardInterrupt):
         image_features(clip, images, memory_budget=FIXED + 2 * EACH, on_progress=stop)
-    assert len(list(images)) == 4
+    assert not [thread for thread in enumerate_threads() if thread.name.startswith("weighted-clip")]
+    assert len(list(images)) >= 60 - 4
+
+
+def test_an_error_of_an_image_comes_where_the_image_does(clip: FullClip) -> None:
+    def images() -> Iterator[Image.Image]:
+        yield from pictures(3)
+        raise OSError("the disk is gone")
+
+    done: list[int] = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        image_features(clip, images(), memory_budget=FIXED + EACH, on_progress=done.append)
+    assert done == [1, 2, 3]
 
 
 MEASURE = """
