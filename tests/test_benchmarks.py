@@ -3,11 +3,13 @@
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from weighted_clip.benchmarks import add_options, page, run
+from weighted_clip.benchmarks import add_options, gpu, page, run
 from weighted_clip.benchmarks.breakdown import breakdown
 from weighted_clip.benchmarks.dalle import OWN
 from weighted_clip.benchmarks.dtypes import CASES, NATIVE
@@ -33,6 +35,7 @@ from weighted_clip.benchmarks.tokenizing import token_block
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
+from weighted_clip.encoder.text_model import TextEncoder
 
 from .libraries import library
 
@@ -214,15 +217,60 @@ def test_counts_the_arithmetic_of_a_chunk() -> None:
     assert chunk_flop(one) == 2 * (6 * 2 + 2 * 2 * 2)
 
 
-def test_a_gpu_is_measured_where_there_is_one() -> None:
+def test_a_gpu_is_measured_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where a pass is traced as for a graph, but nothing is captured or generated."""
     library("transformers", "5")
-    rows = cells(gpu_block(QUICK, "cpu"))
-    assert [(row[0], row[2]) for row in rows] == [
+    passes = {"kernel by kernel": None, "CUDA graphs": ("eager", None), "compiled": ("aot_eager", None)}
+    monkeypatch.setattr(gpu, "PASSES", passes)
+    rows = [list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu"))]
+    whole = len(TYPES) * len(ATTENTIONS)
+    assert [(row[0], row[2]) for row in rows[:whole]] == [
         (kind, f"transformers, {attention}") for kind in TYPES for attention in ATTENTIONS
+    ]
+    assert [tuple(row[:3]) for row in rows[whole:]] == [
+        (kind, name, "transformers, sdpa") for kind in TYPES for name in passes
     ]
     for row in rows:
         assert float(row[-2]) <= (1e-5 if row[0] == "float32" else 0.5), row
         assert float(row[-1]) >= 0
+
+
+def test_without_a_compiler_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    library("transformers", "5")
+
+    def backend(graph: object, inputs: object) -> None:
+        raise RuntimeError("no compiler here\nand more")
+
+    monkeypatch.setattr(gpu, "PASSES", {"compiled": (backend, None)})
+    monkeypatch.setattr(gpu, "TYPES", ("float32",))
+    *_, row = (list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu")))
+    assert row[:4] == ["float32", "compiled", "transformers, sdpa", "-"]
+    assert "no compiler here" in row[-2]
+    assert "and more" not in row[-2]
+
+
+def test_a_captured_pass_keeps_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph writes each result to the same memory."""
+    memory: dict[int, torch.Tensor] = {}
+
+    def captured(graph: Callable[..., Any], inputs: object) -> Callable[..., Any]:
+        def replayed(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            results = graph(*given)
+            for number, result in enumerate(results):
+                memory.setdefault(number, torch.empty_like(result)).copy_(result)
+            return tuple(memory[number] for number in range(len(results)))
+
+        return replayed
+
+    model = QUICK.model()
+    encode = gpu.whole_passes(model, (captured, None))
+    chunks = [[49406, word, *[49407] * 75] for word in (320, 1929)]
+    found = [encode([chunk]) for chunk in chunks]
+    assert memory
+    for chunk, encoding in zip(chunks, found, strict=True):
+        expected = TextEncoder(model)([chunk])
+        torch.testing.assert_close(encoding.hidden, expected.hidden, rtol=0, atol=1e-6)
+        torch.testing.assert_close(encoding.pooled, expected.pooled, rtol=0, atol=1e-6)
 
 
 def test_a_library_that_is_installed_is_found_by_the_command_itself() -> None:
@@ -316,8 +364,8 @@ def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row[-1] for row in rows] == ["not found"] * 2
     rows = [row for row in cells(peak_block(QUICK)) if row[1] == "transformers"]
     assert [row[-1] for row in rows] == ["not found"]
-    rows = cells(gpu_block(QUICK, "cpu"))
-    assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * len(ATTENTIONS)
+    rows = [list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu"))]
+    assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * (len(ATTENTIONS) + len(gpu.PASSES))
     assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
 
 
