@@ -56,8 +56,10 @@ def found_at_last(tab: Tab, part: str) -> list[str]:
 
 
 def open_tab(tab: Tab, name: str, box: str) -> None:
+    """Open a tab, whose name some hosts write with a small first letter."""
     tab.wait(
-        "const tab = [...document.querySelectorAll('button')].find((one) => one.textContent.trim() === args[0]);"
+        "const nameOf = (one) => one.textContent.trim().toLowerCase();"
+        "const tab = [...document.querySelectorAll('button')].find((one) => nameOf(one) === args[0].toLowerCase());"
         "tab?.click(); return !!document.querySelector(`#${args[1]} textarea`)?.offsetParent",
         *(name, box),
     )

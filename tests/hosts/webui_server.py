@@ -250,6 +250,22 @@ def running_webui(
         copy_repository(base / "extensions" / EXTENSION_FOLDER)
     for name, folder in (extensions or {}).items():
         link_folder(folder, base / "extensions" / name)
+    with serving_webui(host, base, environment, arguments) as server:
+        yield server
+
+
+@contextmanager
+def serving_webui(
+    host: Host, base: Path, environment: Mapping[str, str], arguments: Sequence[str] = ()
+) -> Iterator[WebUIServer]:
+    """Start a WebUI on the CPU with float32 everywhere, and stop it in the end.
+
+    Args:
+        host: The checkout.
+        base: A folder for the data, see `prepare_data_folder`.
+        environment: Its environment, likewise.
+        arguments: More of the command line's.
+    """
     port, log = _free_port(), base / "server.log"
     command = [
         *(str(host.python), "launch.py", *ON_THE_CPU[host.kind], "--api", "--port", str(port), "--data-dir", str(base)),
