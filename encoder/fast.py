@@ -9,8 +9,6 @@ Source: docs/performance.md, "On a CPU".
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from weakref import WeakKeyDictionary
@@ -18,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from .free_memory import free_bytes
 from .kernels import PACKED, Kernel
 from .layers import Arithmetic, Block, quick_gelu
 from .linear import layer_norm, linear
@@ -162,18 +161,3 @@ def has_room(size: int) -> bool:
     """Whether ``size`` bytes plus `LEAST_FREE` are free; True if unknown."""
     free = free_bytes()
     return free is None or free >= size + LEAST_FREE
-
-
-def free_bytes() -> int | None:
-    """Memory available without swapping, or None if unknown."""
-    if sys.platform == "linux":
-        try:
-            with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - asked before every call
-                found = next((line for line in file if line.startswith("MemAvailable:")), None)
-        except OSError:
-            return None
-        return None if found is None else int(found.split()[1]) * 1024
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

@@ -26,6 +26,8 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).resolve().parents[1]
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MARKER = "was-run"
+FREE_MEMORY = (Path("/proc/meminfo"), Path("/proc/self/cgroup"))
+SYSTEM = Path("/sys/fs/cgroup")
 """A file that appears if any of the payloads runs."""
 HARMLESS = "a (red:1.2) cat and a (dog:0.5) [in|on] a [bowl:10], embedding:good BREAK <lora:good:1> AND (dog)++"
 PROMPTS = (
@@ -171,7 +173,7 @@ def main_of(folder: Path, control: str = "") -> None:
         if is_on:
             path = Path(str(arguments[0])) if event == "open" else Path()
             # and how much memory is free, which is asked before every call of an encoder
-            is_own = path.parent == folder / "embeddings" or path == Path("/proc/meminfo")
+            is_own = path.parent == folder / "embeddings" or path in FREE_MEMORY or SYSTEM in path.parents
             event = "open own file to read" if is_own and not arguments[2] & WRITING else event
             events.append((event, repr(arguments)[:300]))
 
