@@ -88,7 +88,7 @@ def story(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPat
     with serving() as server:
         before = server.txt2img(PROMPT)
     git(base, "clone", "--quiet", str(REPOSITORY), str(extension))
-    git(extension, "checkout", "--quiet", earlier)
+    git(extension, "checkout", "--quiet", "-B", "earlier", earlier)  # Forge asks for the name of the branch
     with serving() as server:
         names = schemes(server)
         then = generations(server, names)
