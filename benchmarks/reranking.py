@@ -5,11 +5,9 @@ Memory is measured in a separate process, on Linux: peak resident memory, minus 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..parity.transformers_reference import sizes_of
 from .machine import measured
+from .memory import MIB, MemoryPeak
 from .page import NOT_FOUND, small, table, times
 from .scale import Scale
 from .timing import compare, times_in_turn
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 MAIN = Path(__file__).resolve().parents[1] / "__main__.py"
 PEER = "transformers CLIPModel"
-MIB = 1024**2
 
 WORKS = ("images to features", "images to pixels", "pixels to features")
 """Timed work: all of it, and its two parts."""
@@ -45,7 +43,6 @@ runpy.run_path(sys.argv[1])["load_package"]()
 from weighted_clip.benchmarks.reranking import print_memory
 print_memory(sys.argv[2])
 """
-_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def image_block(scale: Scale) -> str:
@@ -221,42 +218,14 @@ def print_memory(job: str) -> None:
     clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read
     images = torch.rand(asked["num_images"], asked["side"], asked["side"], 3)
     image_features(clip, images[:1])  # one-time setup of the libraries
-    _give_back_what_is_free()
-    before = _resident("VmRSS")
-    is_new = _forget_the_peak()
+    peak = MemoryPeak()
     done: list[int] = []
     image_features(clip, images, on_progress=done.append)
-    after = _resident("VmHWM")
     found = {
         "batch": done[0],
         "model": sum(parameter.nbytes for parameter in model.parameters()),
         "images": images.nbytes,
-        "peak": after - before if is_new and before is not None and after is not None else None,
+        "peak": peak.taken(),
         "budget": MEMORY_BUDGET,
     }
     sys.stdout.write(json.dumps(found))
-
-
-def _resident(name: str) -> int | None:
-    """Resident memory in bytes on Linux; None elsewhere."""
-    if not _STATUS.is_file():
-        return None
-    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
-    return None if match is None else int(match[1]) * 1024
-
-
-def _forget_the_peak() -> bool:
-    """Reset the peak; return whether that was possible."""
-    try:
-        _CLEAR_REFS.write_text("5", encoding="utf-8")
-    except OSError:
-        return False
-    return True
-
-
-def _give_back_what_is_free() -> None:
-    """Return freed memory to the system, as the allocator would hide later use of it."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
-        if trim is not None:
-            trim(0)
