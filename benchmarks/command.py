@@ -17,6 +17,7 @@ from .goals import goal_block
 from .gpu import gpu_section
 from .hosts import host_block
 from .machine import machine
+from .many import many_block
 from .parsing import parse_block
 from .peak import peak_block
 from .precision import PICTURE, precision_block
@@ -35,6 +36,7 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "tokens": token_block,
     "encode": encode_block,
     "sharing": sharing_block,
+    "many": many_block,
     "types": type_block,
     "peak": peak_block,
     "images": image_block,
@@ -79,6 +81,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"measure the memory of N images ({FULL.num_images}); 512 take more than half an hour on two cores",
     )
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help=f"a UTF-8 file with a prompt in each line, for the section many: {max(FULL.many)}, or fewer for some of "
+        "its rows (made prompts)",
+    )
     parser.add_argument("--write", action="store_true", help=f"write the figures into {page.PAGE.name}")
 
 
@@ -86,7 +95,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """Measure everything and print it.
 
     Args:
-        options: ``quick``, ``hosts``, ``only``, ``images`` and ``write``, see `add_options`.
+        options: ``quick``, ``hosts``, ``only``, ``images``, ``prompts`` and ``write``, see `add_options`.
         say: Function that prints.
 
     Returns:
@@ -105,6 +114,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         scale = replace(scale, num_images=options.images)
     in_hosts = {"dalle": dalle_block, "hosts": host_block, "sampling": sampling_block}
     measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
+    measures["many"] = partial(many_block, file=options.prompts)
     measures["precision"] = partial(precision_block, say=say, picture=PICTURE if options.write else None)
     blocks: dict[str, str] = {}
     on_page = page.PAGE.read_text(encoding="utf-8") if page.PAGE.is_file() else ""

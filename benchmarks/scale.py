@@ -114,6 +114,14 @@ class Scale:
     """Rounds for grids, each of which takes many seconds."""
     batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     """Batch sizes, of which the peer's best is used."""
+    many: dict[int, int] = field(default_factory=lambda: {100: 5, 1_000: 3, 10_000: 1})
+    """Rounds by number of prompts in a file."""
+    many_beside: int = 1_000
+    """Largest number of these prompts for which the peer is measured."""
+    many_tries: int = 2
+    """Rounds in which the peer's batch sizes are tried."""
+    shard_size: int = 256
+    """Prompts in a shard, the default of ``encode --batch``."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the text encoder that differ from CLIP-L's."""
     side: int = 2048
@@ -166,6 +174,10 @@ QUICK = Scale(
     num_prompts=4,
     grid_repetitions=1,
     batches=(1, 4),
+    many={4: 1},
+    many_beside=4,
+    many_tries=1,
+    shard_size=4,
     sizes=TINY,
     side=64,
     gpu_repetitions=2,

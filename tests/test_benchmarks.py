@@ -48,6 +48,7 @@ SECTIONS = [
     "tokens",
     "encode",
     "sharing",
+    "many",
     "types",
     "peak",
     "images",
