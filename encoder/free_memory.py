@@ -14,17 +14,21 @@ from typing import NamedTuple
 
 
 class _Names(NamedTuple):
-    """Files of a control group, and a line of the last one."""
+    """Files of a control group, and fields of its statistics."""
 
     limit: str
     used: str
-    reclaimable: str
+    cached: tuple[str, str]
+    """Memory of files, which can be dropped."""
 
 
 _STAT = "memory.stat"
 _BY_CONTROLLER = {
-    "": ("", _Names("memory.max", "memory.current", "inactive_file ")),
-    "memory": ("memory", _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")),
+    "": ("", _Names("memory.max", "memory.current", ("inactive_file ", "active_file "))),
+    "memory": (
+        "memory",
+        _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")),
+    ),
 }
 """Folder and names of version 2, whose controllers are not named, and of version 1."""
 _NO_LIMIT = 2**60
@@ -54,10 +58,10 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
     """Yield what is left of each limit on the groups of this process and on those around them."""
     try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+        groups_of_process = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
-    for line in lines:
+    for line in groups_of_process:
         _, controller, path = line.split(":", 2)
         if controller not in _BY_CONTROLLER:
             continue
@@ -69,7 +73,8 @@ def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
             with suppress(OSError):  # where no limit can be set, there are no such files
                 limit = _text(folder / names.limit)
                 if limit.isdecimal() and int(limit) < _NO_LIMIT:
-                    cached = _number(_text(folder / _STAT), names.reclaimable)
+                    lines = _text(folder / _STAT).splitlines()
+                    cached = sum(int(line.split()[1]) for line in lines if line.startswith(names.cached))
                     yield int(limit) - int(_text(folder / names.used)) + cached
             if folder == root:
                 break
@@ -77,7 +82,3 @@ def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="ascii").strip()
-
-
-def _number(stat: str, name: str) -> int:
-    return next((int(line.split()[1]) for line in stat.splitlines() if line.startswith(name)), 0)

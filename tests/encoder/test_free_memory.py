@@ -28,8 +28,9 @@ def group(folder: Path, limit: object, used: int, cached: int, version: int = 2)
     one = version == 1
     (folder / ("memory.limit_in_bytes" if one else "memory.max")).write_text(f"{limit}\n")
     (folder / ("memory.usage_in_bytes" if one else "memory.current")).write_text(f"{used}\n")
-    name = "total_inactive_file" if one else "inactive_file"
-    (folder / "memory.stat").write_text(f"anon 77\ninactive_file_else 3\n{name} {cached}\n")
+    active, total = cached // 4, "total_" if one else ""
+    files = f"{total}inactive_file {cached - active}\n{total}active_file {active}\n"
+    (folder / "memory.stat").write_text(f"anon 77\ninactive_file_else 3\n{files}")
 
 
 def test_without_groups_the_machine_counts(places: tuple[Path, Path]) -> None:
