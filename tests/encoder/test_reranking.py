@@ -155,7 +155,7 @@ def test_what_the_callback_raises_ends_the_work(clip: FullClip) -> None:
     images = iter(pictures(60))
     with pytest.raises(KeyboardInterrupt):
         image_features(clip, images, memory_budget=FIXED + 2 * EACH, on_progress=stop)
-    assert not [thread for thread in enumerate_threads() if thread.name.startswith("weighted-clip")]
+    assert not [thread for thread in enumerate_threads() if thread.name.startswith("weighted-clip-images")]
     assert len(list(images)) >= 60 - 4
 
 
