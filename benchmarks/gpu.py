@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
 
 TYPES = ("float32", "float16", "bfloat16")
-ATTENTIONS = ("eager", "sdpa")
+FUSED = "sdpa"
+ATTENTIONS = ("eager", FUSED)
 HEAD = ("Weights", *COMPARISON_HEAD[1:], "First call, ms")
 NO_DEVICE = "no CUDA device here"
 Backend = str | Callable[[Any, Any], Any]
@@ -66,8 +67,8 @@ def gpu_block(scale: Scale, device: str) -> str:
     passes: list[list[str]] = []
     for kind in TYPES:
         placed = copy.deepcopy(model).to(device, getattr(torch, kind))
-        passes += _pass_rows(placed, kind, device, scale.gpu_repetitions)
         peers = {attention: transformers_of(placed, attention) for attention in ATTENTIONS}
+        passes += _pass_rows(placed, peers[FUSED], kind, device, scale.gpu_repetitions)
         runs = {"ours": _finished(ours(native(placed), fresh(ONE_UP, "comfy")), device)}
         runs |= {name: _finished(weighted(peer), device) for name, peer in peers.items() if peer is not None}
         with torch.no_grad():
@@ -86,19 +87,20 @@ def gpu_block(scale: Scale, device: str) -> str:
     return "\n\n".join([table(HEAD, rows, num_left=3), table(HEAD, passes, num_left=3)])
 
 
-def _pass_rows(model: TextModel, kind: str, device: str, repetitions: int) -> list[list[str]]:
-    """Rows of whole passes by this model, which is on the device in that type."""
+def _pass_rows(
+    model: TextModel, theirs: Transformers | None, kind: str, device: str, repetitions: int
+) -> list[list[str]]:
+    """Rows of whole passes by this model, which is on the device in that type, beside the peer."""
     import torch
 
-    peer = f"{TRANSFORMERS}, {ATTENTIONS[1]}"
-    theirs = transformers_of(model, ATTENTIONS[1])
+    peer = f"{TRANSFORMERS}, {FUSED}"
     rows: list[list[str]] = []
     for name, how in PASSES.items():
         if theirs is None:
             rows.append([*missing(kind, name, peer), "-"])
             continue
         expected = _finished(weighted(theirs), device)
-        run = _finished(ours(whole_passes(model, how), fresh(ONE_UP, "comfy"), syntax="comfy", scheme="comfy"), device)
+        run = _finished(ours(whole_passes(model, how), fresh(ONE_UP, "comfy")), device)
         with torch.no_grad():
             start = time.perf_counter()
             try:

@@ -24,13 +24,10 @@ class _Names(NamedTuple):
 
 _STAT = "memory.stat"
 _BY_CONTROLLER = {
-    "": ("", _Names("memory.max", "memory.current", ("inactive_file ", "active_file "))),
-    "memory": (
-        "memory",
-        _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")),
-    ),
+    "": _Names("memory.max", "memory.current", ("inactive_file ", "active_file ")),
+    "memory": _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")),
 }
-"""Folder and names of version 2, whose controllers are not named, and of version 1."""
+"""Names in version 2, whose controllers are not named, and in version 1, where each has its folder."""
 _NO_LIMIT = 2**60
 """Version 1 writes a number of this size where there is no limit."""
 
@@ -65,8 +62,7 @@ def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
         _, controller, path = line.split(":", 2)
         if controller not in _BY_CONTROLLER:
             continue
-        place, names = _BY_CONTROLLER[controller]
-        root = groups / place
+        names, root = _BY_CONTROLLER[controller], groups / controller
         group = root / path.lstrip("/")
         # in a container the path may be one outside of it: then only the root is there
         for folder in (group, *group.parents):

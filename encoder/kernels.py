@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .packing import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, has_packed_mkl
+from .packing import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, blank_linear, has_packed_mkl
 
 Kernel = Literal["plain", "onednn", "mkl"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
@@ -205,12 +205,8 @@ def _zeros(*shape: int) -> Tensor:
 
 def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
     """Layers of zeros, as values make no difference to the time."""
-    layers = [
-        nn.Linear(*size, device="meta", dtype=torch.float32).to_empty(device="cpu").requires_grad_(False)
-        for size in sizes
-    ]
+    layers = [blank_linear(*size) for size in sizes]
     for layer in layers:
-        layer.requires_grad_(False)
         layer.weight.zero_()
         layer.bias.zero_()
     return layers

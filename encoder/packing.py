@@ -108,6 +108,12 @@ def num_parts(length: int) -> int:
     return next(count for count in range(1, length + 1) if length % count == 0 and length // count <= LONGEST_SUM)
 
 
+def blank_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Layer without gradients and with any values, in float32 on the CPU whatever PyTorch's defaults are."""
+    layer = nn.Linear(in_features, out_features, device="meta", dtype=torch.float32)
+    return layer.to_empty(device="cpu").requires_grad_(False)
+
+
 @lru_cache(maxsize=1)
 def has_packed_mkl() -> bool:
     """Whether MKL multiplies any number of rows by weights that were packed for `MKL_ROWS`.
@@ -121,7 +127,7 @@ def has_packed_mkl() -> bool:
     def integers(*shape: int) -> Tensor:  # whose sums are exact
         return torch.arange(math.prod(shape), device="cpu").remainder(11).sub(5).view(shape).to(torch.float32)
 
-    layer = nn.Linear(96, 80, device="meta", dtype=torch.float32).to_empty(device="cpu").requires_grad_(False)
+    layer = blank_linear(96, 80)
     layer.weight.copy_(integers(80, 96))
     layer.bias.copy_(integers(80))
     try:

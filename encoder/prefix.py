@@ -279,17 +279,17 @@ class _Mixer:
     ) -> None:
         self.nodes = nodes  # [b, s]
         self.is_whole = len(shared.fresh) == nodes.numel()
-        is_in_order = shared.nodes == [list(range(nodes.shape[1]))]
-        self.is_single = is_in_order and len(rows) == len(shared.fresh)  # one chunk, and no rows that round up
+        is_counted_up = shared.nodes == [list(range(nodes.shape[1]))]
+        self.is_single = is_counted_up and len(rows) == len(shared.fresh)  # one chunk, and no rows that round up
+        self.is_in_order = self.is_whole or self.is_single
         self.is_causal = is_causal and mask is None and self.is_whole
         mask = None if mask is None else mask.to(nodes.device)
         if is_causal and not self.is_causal:
             causal = causal_mask(nodes.shape[1]).to(nodes.device)
             mask = causal if mask is None else mask & causal
         num_known = sum(shared.num_known)
-        starts = [
-            place for _, place in sorted(dict(reversed(shared.fresh)).items())
-        ]  # where the chunks have new states
+        # where the chunks have new states
+        starts = [place for _, place in sorted(dict(reversed(shared.fresh)).items())]
         self.parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
         """Nodes of some chunks ``[b, s]``, their queries ``[b, s - start]``, and mask ``[b or 1, 1, s - start, s]``."""
         offsets: list[int] = []
@@ -314,17 +314,16 @@ class _Mixer:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
         """Map queries of new states ``[n, d]``, keys and values of all ``[known + n, d]``, to ``[n, d]``."""
-        is_in_order = self.is_whole or self.is_single
         mixed: list[Tensor] = []
         for nodes, queries, mask in self.parts:
-            if is_in_order:
+            if self.is_in_order:
                 chunks = [states.unflatten(0, (len(nodes), -1)) for states in (q, k, v)]
             else:
                 chunks = [taken(q, queries), taken(k, nodes), taken(v, nodes)]
             heads = (states.unflatten(-1, (num_heads, -1)).transpose(1, 2) for states in chunks)  # [b, h, s, e]
             values = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=self.is_causal)
             mixed.append(values.transpose(1, 2).flatten(2).flatten(0, 1))  # [b * (s - start), d]
-        return mixed[0] if is_in_order else torch.cat(mixed).index_select(0, self.found)
+        return mixed[0] if self.is_in_order else torch.cat(mixed).index_select(0, self.found)
 
 
 def _run_block(

@@ -223,12 +223,17 @@ def test_counts_the_arithmetic_of_a_chunk() -> None:
     assert chunk_flop(one) == 2 * (6 * 2 + 2 * 2 * 2)
 
 
+def gpu_rows() -> list[list[str]]:
+    """Rows of both tables, measured on the CPU."""
+    return [list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu"))]
+
+
 def test_a_gpu_is_measured_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, where a pass is traced as for a graph, but nothing is captured or generated."""
     library("transformers", "5")
     passes = {"kernel by kernel": None, "CUDA graphs": ("eager", None), "compiled": ("aot_eager", None)}
     monkeypatch.setattr(gpu, "PASSES", passes)
-    rows = [list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu"))]
+    rows = gpu_rows()
     whole = len(TYPES) * len(ATTENTIONS)
     assert [(row[0], row[2]) for row in rows[:whole]] == [
         (kind, f"transformers, {attention}") for kind in TYPES for attention in ATTENTIONS
@@ -249,7 +254,7 @@ def test_without_a_compiler_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(gpu, "PASSES", {"compiled": (backend, None)})
     monkeypatch.setattr(gpu, "TYPES", ("float32",))
-    *_, row = (list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu")))
+    *_, row = gpu_rows()
     assert row[:4] == ["float32", "compiled", "transformers, sdpa", "-"]
     assert "no compiler here" in row[-2]
     assert "and more" not in row[-2]
@@ -370,7 +375,7 @@ def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row[-1] for row in rows] == ["not found"] * 2
     rows = [row for row in cells(peak_block(QUICK)) if row[1] == "transformers"]
     assert [row[-1] for row in rows] == ["not found"]
-    rows = [list(row.values()) for row in table_rows(gpu_block(QUICK, "cpu"))]
+    rows = gpu_rows()
     assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * (len(ATTENTIONS) + len(gpu.PASSES))
     assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
 

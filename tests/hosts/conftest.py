@@ -24,6 +24,7 @@ from .ruler_page import RulerPage
 from .stock import StockOutputs, run_stock
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
+EARLIER = "WEIGHTED_CLIP_EARLIER"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
 NO_WEBUI = "no WebUI: give --hosts DIR (a folder with a checkout of Forge or A1111 and its venv)"
 FIGURES = pytest.StashKey[Figures]()
@@ -155,6 +156,15 @@ def page(ruler_browser: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
     if not ruler_browser.can_show():
         pytest.skip("this front end's Nodes 2.0 shows no DOM widgets at all")
     return ruler_browser
+
+
+@pytest.fixture(scope="session")
+def earlier() -> str:
+    """The commit or tag of an earlier state of the pack, which the environment names."""
+    commit = os.environ.get(EARLIER)
+    if not commit:
+        pytest.skip(f"{EARLIER}=COMMIT is not set")
+    return commit
 
 
 @pytest.fixture(scope="session")

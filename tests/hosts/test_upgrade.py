@@ -10,7 +10,6 @@ saved files and runs both again.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -40,7 +39,6 @@ from .test_templates import SETTINGS, on_small_models, saved_pictures
 
 pytestmark = pytest.mark.host
 
-EARLIER = "WEIGHTED_CLIP_EARLIER"
 FOLDER = "weighted-clip"
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl, ((nested)) words"
 RULER = "WeightedCLIP.TokenRuler"
@@ -156,11 +154,8 @@ def files(base: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def story(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(earlier: str, host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """All of it, in one base folder."""
-    earlier = os.environ.get(EARLIER)
-    if not earlier:
-        pytest.skip(f"{EARLIER}=COMMIT is not set")
     base = tmp_path_factory.mktemp("upgrade") / "base"
     make_base(base)
     before, pack = files(base), base / "custom_nodes" / FOLDER

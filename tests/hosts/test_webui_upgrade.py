@@ -7,7 +7,6 @@ each, every scheme that the earlier one had makes a picture.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pytest
 from weighted_clip.parity.find_hosts import Host
 
 from .comfy_server import REPOSITORY
-from .test_upgrade import CHANGED, EARLIER, PROMPT, files, git
+from .test_upgrade import CHANGED, PROMPT, files, git
 from .webui_server import (
     EXTENSION_FOLDER,
     TITLE,
@@ -66,11 +65,8 @@ def named_ours(base: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def story(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(earlier: str, webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """All of it, in one data folder."""
-    earlier = os.environ.get(EARLIER)
-    if not earlier:
-        pytest.skip(f"{EARLIER}=COMMIT is not set")
     base = tmp_path_factory.mktemp("upgrade") / "data"
     environment = prepare_data_folder(webui_host, webui_models, base)
     extension = base / "extensions" / EXTENSION_FOLDER
