@@ -9,12 +9,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from .memory import MemoryPeak
-from .runs import Transformers, transformers_of
-from .timing import times_in_turn
+from .runs import Transformers, best_batch, transformers_of
 
 
 class Watch:
@@ -80,25 +81,13 @@ def serve(weights: str) -> None:
             job = json.loads(line)
             texts = Path(job["prompts"]).read_text(encoding="utf-8").split("\n")[:-1]
             if "batches" in job:
-                found = {"best": best_batch(theirs, texts, job["batches"], job["repetitions"])}
+                found = {"best": best_batch(theirs, partial(repeat, texts), job["batches"], job["repetitions"])}
             else:
                 watch = Watch()
                 num_tokens = encode_shards(theirs, texts, Path(job["out"]), job["batch"], job["shard_size"])
                 found = watch.found() | {"tokens": num_tokens}
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
-
-
-def best_batch(theirs: Transformers, texts: Sequence[str], sizes: Sequence[int], repetitions: int) -> int:
-    """Fastest of several batch sizes for some texts."""
-
-    def all_texts() -> Any:
-        while True:
-            yield texts
-
-    runs = {str(size): theirs.batch(all_texts(), size) for size in sizes}
-    taken = times_in_turn(runs, repetitions=repetitions, warm_up=1)
-    return min(sizes, key=lambda size: sum(taken[str(size)]))
 
 
 def encode_shards(theirs: Transformers, texts: Sequence[str], folder: Path, batch: int, shard_size: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..parity.transformers_reference import transformers_text_model, transformers_tokenizer
+from .timing import times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,3 +107,19 @@ def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers |
         return None
     theirs = transformers_text_model(model, attention)
     return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
+
+
+def best_batch(
+    theirs: Transformers, prompts: Callable[[], Iterator[Sequence[str]]], sizes: Sequence[int], repetitions: int = 2
+) -> int:
+    """Fastest of several batch sizes, by the median of its times.
+
+    Args:
+        theirs: The peer.
+        prompts: Makes the texts of each round, as `Transformers.batch` takes them; called for each size.
+        sizes: The sizes.
+        repetitions: Rounds, after one that does not count.
+    """
+    runs = {str(size): theirs.batch(prompts(), size) for size in sizes}
+    taken = times_in_turn(runs, repetitions=repetitions, warm_up=1)
+    return min(sizes, key=lambda size: statistics.median(taken[str(size)]))

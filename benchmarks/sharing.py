@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .page import COMPARISON_HEAD, comparison, missing, table
-from .runs import TRANSFORMERS, Transformers, native, ours, ours_together, transformers_of
+from .runs import TRANSFORMERS, Transformers, best_batch, native, ours, ours_together, transformers_of
 from .scale import Scale
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, TIMED, fresh, grids, typed
 from .timing import Run, compare, times_in_turn
@@ -67,9 +66,7 @@ def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> li
     count, way = scale.num_prompts, f"{scale.num_prompts} in one call"
     if theirs is None:
         return missing(GRID, way, TRANSFORMERS)
-    tried = {size: theirs.batch(grids(count), size) for size in scale.batches}
-    times = times_in_turn({str(size): run for size, run in tried.items()}, repetitions=2, warm_up=1)
-    best = min(tried, key=lambda size: statistics.median(times[str(size)]))
+    best = best_batch(theirs, lambda: grids(count), scale.batches)
     peers: dict[str, Run | None] = {f"{TRANSFORMERS}, batches of {best}": theirs.batch(grids(count), best)}
     run = ours_together(native(model, 0), grids(count))
     return _compared(GRID, way, run, peers, scale.grid_repetitions)[0]

@@ -6,6 +6,7 @@ import re
 import statistics
 import sys
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,10 @@ from weighted_clip.benchmarks.many import (
 )
 from weighted_clip.benchmarks.many_growth import DISK, MEMORY, SECONDS, Line, fitted, growth_rows
 from weighted_clip.benchmarks.many_growth import HEAD as GROWTH_HEAD
-from weighted_clip.benchmarks.many_process import Watch, best_batch, encode_shards
+from weighted_clip.benchmarks.many_process import Watch, encode_shards
 from weighted_clip.benchmarks.many_runs import ours, transformers_process, write_prompts
 from weighted_clip.benchmarks.page import table_rows
-from weighted_clip.benchmarks.runs import TRANSFORMERS, transformers_of
+from weighted_clip.benchmarks.runs import TRANSFORMERS, best_batch, transformers_of
 from weighted_clip.benchmarks.scale import FULL, QUICK
 from weighted_clip.commands.bulk import SHARD_SIZE
 from weighted_clip.encoder.text_model import TextEncoder
@@ -216,11 +217,9 @@ def test_the_peer_counts_no_token_it_cuts_off(tmp_path: Path) -> None:
 
 def test_the_batch_of_the_least_time_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = {"1": [3.0, 3.0], "4": [1.0, 2.0], "8": [2.0, 2.0]}
-    monkeypatch.setattr(
-        "weighted_clip.benchmarks.many_process.times_in_turn", lambda runs, **_: {n: taken[n] for n in runs}
-    )
+    monkeypatch.setattr("weighted_clip.benchmarks.runs.times_in_turn", lambda runs, **_: {n: taken[n] for n in runs})
     theirs = transformers_of(QUICK.model()) if library("transformers", "5") else None
-    assert best_batch(theirs, ["a cat"], [1, 4, 8], 2) == 4
+    assert best_batch(theirs, lambda: repeat(["a cat"]), [1, 4, 8]) == 4
 
 
 def test_what_the_peer_says_is_told_if_it_fails(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
