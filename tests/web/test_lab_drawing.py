@@ -159,7 +159,7 @@ def test_cancel_ends_it_after_the_token_and_keeps_what_is_there(
     steps = lab.draw(job, *values())
     for _ in range(num_drawn + 1):
         next(steps)
-    assert "Cancelling" in lab.cancel(job)
+    lab.cancel(job)
     (last,) = steps
     assert last[0] is False
     assert told(last[1]) == f"cancelled after token {num_drawn} of {LENGTH}, images 1 to 3 of 3"

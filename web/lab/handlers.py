@@ -208,11 +208,13 @@ class Handlers:
         told = "done" if len(found) == total else "cancelled"
         yield *ended, _progress(len(found), total, told), gr.update()
 
-    def cancel(self, job: dict[str, Any]) -> tuple[Any, str]:
-        """End a comparison after the encoder's current call: state of the button Cancel, and a line."""
+    def cancel(self, job: dict[str, Any]) -> Any:
+        """End a comparison after the encoder's current call: state of the button Cancel.
+
+        It shows nothing else, as its answer may reach the page after the comparison's own last line.
+        """
         job["is_cancelled"] = True
-        line = markup.message("Cancelling: the encoder is finishing what it has begun.", is_problem=False)
-        return gr.update(interactive=False), line
+        return gr.update(interactive=False)
 
     def export(self, text: str, *values: Any) -> tuple[Any, str]:
         """Encode a prompt into a file: the file, and its contents."""

@@ -97,8 +97,9 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
         for is_running, told, images in lab.draw(*values):
             yield *buttons(is_running=is_running), told, gr.update() if images is None else images
 
-    def cancel(state: dict[str, Any]) -> tuple[Any, str]:
-        return gr.update(interactive=False), lab.cancel(state)
+    def cancel(state: dict[str, Any]) -> Any:  # shows no line, which might come after the drawing's own last one
+        lab.cancel(state)
+        return gr.update(interactive=False)
 
     live(caption.change, {"fn": lab.pieces, "inputs": [caption], "outputs": [pieces]})
     # others may be drawing
@@ -109,4 +110,4 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
         outputs=[start, stop, progress, drawn],
         show_progress="hidden",
     )
-    live(stop.click, {"fn": cancel, "inputs": [job], "outputs": [stop, progress]})
+    live(stop.click, {"fn": cancel, "inputs": [job], "outputs": [stop]})

@@ -327,7 +327,7 @@ class _Page:
             outputs=[self.start, self.stop, self.progress, self.comparison],
             show_progress="hidden",
         )
-        live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop, self.progress]})
+        live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop]})
         syntax = self.options["syntax"]
         used = {
             "fn": _used,

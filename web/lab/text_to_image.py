@@ -110,10 +110,9 @@ class TextToImageLab:
         except Exception as error:  # as above
             yield False, markup.message(explained(error)), None
 
-    def cancel(self, job: dict[str, Any]) -> str:
-        """Stop drawing after the current token: a line for the page."""
+    def cancel(self, job: dict[str, Any]) -> None:
+        """Stop drawing after the current token."""
         job["is_cancelled"] = True
-        return markup.message("Cancelling …", is_problem=False)
 
     def _drawn(self, job: dict[str, Any], wish: Wish) -> Iterator[tuple[bool, str, str | None]]:
         """Implementation of `draw`."""
