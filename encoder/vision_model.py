@@ -11,13 +11,14 @@ Models From Natural Language Supervision", 2021; docs/lecture.md Definitions 5.2
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from .config import VisionConfig
-from .layers import PLAIN, Arithmetic, Encoder, projection
+from .layers import PLAIN, Arithmetic, Block, Encoder, projection
 
 
 class VisionOutput(NamedTuple):
@@ -94,9 +95,20 @@ class VisionModel(nn.Module):
             ValueError: As in `forward`.
         """
         hidden = self._embedded(pixels)
-        for block in self.encoder.layers:
+        *before, last = cast("Sequence[Block]", self.encoder.layers)
+        for block in before:
             hidden = block(hidden, None, is_causal=False, arithmetic=arithmetic)
-        return self._pooled(hidden)[1]
+        attention = last.self_attn
+
+        def all_positions(_k: Tensor, _v: Tensor) -> tuple[Tensor, Tensor]:
+            normed = arithmetic.norm(last.layer_norm1, hidden)
+            k, v = arithmetic.products((attention.k_proj, attention.v_proj), normed)
+            k, v = (states.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for states in (k, v))
+            return k, v  # [b, h, s, e] each
+
+        # only the class vector's row of the last block is pooled
+        first = last(hidden[:, :1], None, is_causal=False, past=all_positions, arithmetic=arithmetic)
+        return self._pooled(first)[1]
 
     def _embedded(self, pixels: Tensor) -> Tensor:
         """Compute H_0, ``[b, s, d]``."""
