@@ -28,8 +28,8 @@ from .schemes.plan import Plan, Variant, different_asks, gathered
 from .schemes.repeat import check_rows
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
-MAX_CHUNKS = 16
-"""Chunks per call of our own encoder: about a second's work for two CPU cores."""
+MAX_CHUNKS = 32
+"""Chunks per call of our own encoder: at most two seconds' work for two CPU cores."""
 MAX_ENCODINGS = 4096
 """Maximum number of different encodings for the prompts of one run, unless an environment variable overrides it."""
 VARIABLE = "WEIGHTED_CLIP_MAX_ENCODINGS"
