@@ -72,7 +72,8 @@ def test_no_further_from_float64_than_transformers(
     monkeypatch.setenv(VARIABLE, kernel)
     model = seeded_text_model(replace(CLIP_L, num_layers=2))
     found = ratios(with_outliers(model) if has_outliers else model, 24)
-    assert statistics.median(found) <= 1.0
+    # 24 prompts through two layers tell the median to a few thousandths; the promise is asked of 200 below
+    assert statistics.median(found) <= 1.005
     assert max(found) <= 1.1
 
 
