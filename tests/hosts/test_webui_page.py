@@ -67,7 +67,7 @@ def page(server: WebUIServer, browser: Tab) -> LabPage:
 
 def test_tokens_are_read_while_typing_and_masks_drawn(page: LabPage) -> None:
     page.wait_for_chips(CHIPS)
-    page.fill("prompt", "a (blue:1.2) cat, (never closed")
+    page.fill_new("prompt", "a (blue:1.2) cat, (never closed")
     page.wait_until_read("a (blue:1.2) cat, (never closed")
     assert page.chips()[1] == "blue 1.2"
     page.wait_for_text("strip", "is never closed")
