@@ -65,10 +65,10 @@ class Fast(Arithmetic):
         """Apply the activation, in place for CLIP's quick GELU, with the same result."""
         if activation is not quick_gelu:
             return activation(x)
-        rows = x.flatten(0, -2)
-        for part in rows.split(ROWS_IN_CACHE if x.device.type == "cpu" else max(1, len(rows))):
+        rows = x.flatten(0, -2)  # a copy if the rows are not one after the other
+        for part in rows.split(ROWS_IN_CACHE) if x.device.type == "cpu" else (rows,):
             part.mul_(torch.mul(part, 1.702).sigmoid_())
-        return x
+        return rows.view(x.shape)
 
     def added(self, hidden: Tensor, change: Tensor) -> Tensor:
         """Add in place to ``change`` if its type is that of the states."""

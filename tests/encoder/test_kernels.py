@@ -15,6 +15,7 @@ from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.full_clip import FullClip
 from weighted_clip.encoder.kernels import PACKED, VARIABLE, Choice, Kernel, available, machine
+from weighted_clip.encoder.layers import quick_gelu
 from weighted_clip.encoder.packing import ONEDNN, PackedByMKL, PackedByOneDNN, has_packed_mkl
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.remember import state_of
@@ -321,6 +322,13 @@ def test_the_image_tower_packs_each_matrix_for_its_images_alone(monkeypatch: pyt
         expected = torch.nn.functional.normalize(vision(pixels).projected, dim=-1)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert PACKS.num_bytes(vision) == 0
+
+
+def test_the_activation_in_parts_is_that_of_the_whole_in_any_order_of_memory() -> None:
+    states = torch.randn(3, 100, 64)
+    expected = quick_gelu(states)
+    for given in (states.clone(), states.transpose(0, 2).contiguous().transpose(0, 2)):
+        torch.testing.assert_close(Fast("plain").activated(quick_gelu, given), expected, atol=1e-6, rtol=0)
 
 
 def test_a_state_that_may_be_asked_for_is_not_written_to() -> None:
