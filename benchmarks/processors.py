@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from .hosts import SCRIPT, SECONDS, STOCK, WAYS, find_places, job_for
 from .machine import processor, with_torch
 from .page import NOT_FOUND, table, table_rows
 from .reranking import memory_rows, tower_times
-from .runs import TRANSFORMERS, Transformers, native, ours, ours_together, transformers_of
+from .runs import TRANSFORMERS, Transformers, best_batch, native, ours, ours_together, transformers_of
 from .scale import Scale
 from .texts import PROMPTS, fresh, grids, typed
 from .timing import Run, compare, times_in_turn
@@ -121,14 +120,15 @@ def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
     long = None if theirs is None else theirs.long(typed())
     yield TYPED, timed(ours(native(model), typed()), long, scale.repetitions)
     together = ours_together(native(model, 0), grids(scale.num_prompts))
-    yield GRID, timed(together, None if theirs is None else _best(theirs, scale), min(3, scale.grid_repetitions))
+    yield (
+        GRID,
+        timed(together, None if theirs is None else _best(theirs, scale.num_prompts), min(3, scale.grid_repetitions)),
+    )
 
 
-def _best(theirs: Transformers, scale: Scale) -> Run:
+def _best(theirs: Transformers, count: int) -> Run:
     """Peer in batches of the size that is fastest here."""
-    tried = {size: theirs.batch(grids(scale.num_prompts), size) for size in BATCHES}
-    taken = times_in_turn({str(size): run for size, run in tried.items()}, repetitions=1, warm_up=0)
-    return theirs.batch(grids(scale.num_prompts), min(tried, key=lambda size: statistics.median(taken[str(size)])))
+    return theirs.batch(grids(count), best_batch(theirs, lambda: grids(count), BATCHES, repetitions=1, warm_up=0))
 
 
 def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[str], None]) -> str:

@@ -110,7 +110,11 @@ def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers |
 
 
 def best_batch(
-    theirs: Transformers, prompts: Callable[[], Iterator[Sequence[str]]], sizes: Sequence[int], repetitions: int = 2
+    theirs: Transformers,
+    prompts: Callable[[], Iterator[Sequence[str]]],
+    sizes: Sequence[int],
+    repetitions: int = 2,
+    warm_up: int = 1,
 ) -> int:
     """Fastest of several batch sizes, by the median of its times.
 
@@ -118,8 +122,9 @@ def best_batch(
         theirs: The peer.
         prompts: Makes the texts of each round, as `Transformers.batch` takes them; called for each size.
         sizes: The sizes.
-        repetitions: Rounds, after one that does not count.
+        repetitions: Rounds that count.
+        warm_up: Rounds before them.
     """
     runs = {str(size): theirs.batch(prompts(), size) for size in sizes}
-    taken = times_in_turn(runs, repetitions=repetitions, warm_up=1)
+    taken = times_in_turn(runs, repetitions=repetitions, warm_up=warm_up)
     return min(sizes, key=lambda size: statistics.median(taken[str(size)]))
