@@ -120,10 +120,8 @@ def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
     long = None if theirs is None else theirs.long(typed())
     yield TYPED, timed(ours(native(model), typed()), long, scale.repetitions)
     together = ours_together(native(model, 0), grids(scale.num_prompts))
-    yield (
-        GRID,
-        timed(together, None if theirs is None else _best(theirs, scale.num_prompts), min(3, scale.grid_repetitions)),
-    )
+    best = None if theirs is None else _best(theirs, scale.num_prompts)
+    yield GRID, timed(together, best, min(3, scale.grid_repetitions))
 
 
 def _best(theirs: Transformers, count: int) -> Run:
