@@ -127,8 +127,16 @@ def test_publishing_needs_a_tag_that_is_the_version_and_reads_only() -> None:
     assert "secrets" not in "".join(commands)  # by the environment, where no log shows it
     assert "node publish" in commands[-1]
     page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
-    (pinned,) = set(re.findall(r"comfy-cli==[\d.]+", "".join(commands)))
-    assert pinned in page
+    installing = [command for command in commands if "pip install" in command]
+    assert installing
+    assert all("--require-hashes" in command and "--no-deps" in command for command in installing)
+    lists = re.findall(r"-r (\S+)", " ".join(installing))
+    lines = [line for name in lists for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
+    pins = [line for line in lines if not line.startswith(("#", "    --hash="))]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+ \\", pin) for pin in pins)
+    assert sum("--hash=sha256:" in line for line in lines) >= len(pins)
+    (tool,) = (pin.removesuffix(" \\") for pin in pins if pin.startswith("comfy-cli=="))
+    assert tool in page
     assert job["environment"] in page
     assert all(name in page for step in job["steps"] for name in step.get("env", {}))
 
