@@ -11,6 +11,7 @@ import pytest
 from torch import distributed
 
 from .libraries import library
+from .patience import SECONDS
 
 LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
@@ -33,6 +34,6 @@ def launched(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=SECONDS,
         check=False,
     )

@@ -39,8 +39,7 @@ from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
 
 from .libraries import library
-
-pytestmark = pytest.mark.timeout(400)  # all sections are measured before the first of these tests
+from .patience import SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -287,7 +286,9 @@ def test_a_captured_pass_keeps_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_that_is_installed_is_found_by_the_command_itself() -> None:
     library("transformers")
     command = [sys.executable, str(ROOT / "__main__.py"), "bench", "--quick", "--only", "tokens"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)  # without tests/conftest.py
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=True
+    )  # without tests/conftest.py
     assert "transformers" in done.stdout
     assert NOT_FOUND not in done.stdout
 

@@ -28,6 +28,8 @@ from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
+from .patience import SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 WITHOUT_REFERENCE = {"repeat", "negpip_apart"}
 """Schemes that equal no program, or one that runs only in a host's sampler: tests/hosts compare those."""
@@ -239,7 +241,7 @@ def test_a_host_that_loads_the_pack_never_imports_it() -> None:
         "spec.loader.exec_module(module)\n"
         "assert not [name for name in sys.modules if name.startswith('p.parity')]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=SECONDS)
 
 
 def test_a_library_that_does_not_import_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import TextFeatures, text_features
 
+from ..patience import SECONDS
 from .shapes import NUM_READ, TEXT, chunk_of, picture_of, split, trained_clip
 
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
@@ -143,7 +144,7 @@ def test_images_are_fetched_while_earlier_ones_are_encoded_and_let_go(clip: Full
     def on_progress(done: int) -> None:
         assert len(seen) <= done + 3
         if done == 3:  # all of the next batch comes while this one is still at work
-            assert all(fetched.acquire(timeout=30) for _ in range(6))
+            assert all(fetched.acquire(timeout=SECONDS) for _ in range(6))
 
     assert len(image_features(clip, images(), memory_budget=FIXED + 3 * EACH, on_progress=on_progress)) == 8
 

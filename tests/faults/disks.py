@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ..patience import SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -89,4 +91,4 @@ def program(*arguments: object, **options: object) -> subprocess.CompletedProces
     """Run the command line in a process of its own."""
     command = [sys.executable, "-P", str(ROOT / "__main__.py"), *map(str, arguments)]
     given = {"env": environment(), "capture_output": True, **options}
-    return subprocess.run(command, text=True, check=False, timeout=300, **given)  # pyright: ignore
+    return subprocess.run(command, text=True, check=False, timeout=SECONDS, **given)  # pyright: ignore

@@ -30,6 +30,7 @@ from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
+from ..patience import SECONDS
 from .disks import ROOT, environment
 from .test_threads import at_once
 
@@ -63,7 +64,7 @@ class Request:
 
 
 def served(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(work(), 120))
+    return asyncio.run(asyncio.wait_for(work(), SECONDS))
 
 
 def test_an_error_in_the_routes_thread_is_the_hosts_to_tell_and_the_next_request_is_answered(
@@ -123,7 +124,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
     def waiting(text: str, *arguments: Any, **options: Any) -> Any:
         held.begun.append(text)
-        assert held.may_go_on.wait(60)
+        assert held.may_go_on.wait(SECONDS)
         return read_prompt(text, *arguments, **options)
 
     monkeypatch.setattr(inspection, "read_prompt", waiting)
@@ -134,9 +135,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 def test_two_requests_are_read_at_a_time_and_others_are_told_to_ask_again(held: Held) -> None:
     async def work() -> None:
         tasks = [asyncio.create_task(routes.answer(Request(BODY), NODES)) for _ in range(5)]
-        done, reading = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        done, reading = await asyncio.wait(tasks, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
         while len(done) < 3:
-            more, reading = await asyncio.wait(reading, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+            more, reading = await asyncio.wait(reading, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
             assert more
             done |= more
         assert [task.result() for task in done] == [(429, {"error": "2 prompts are being read: ask again"})] * 3
@@ -244,7 +245,7 @@ def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_
             address = line.split()[2]
             port = int(address.rstrip("/").rpartition(":")[2])
             for number in range(30):
-                client = socket.create_connection(("127.0.0.1", port), timeout=60)
+                client = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
                 head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
                 client.sendall((head + "Content-Type: application/json\r\n\r\n{").encode()[: 20 + 10 * number])
                 if number % 2:  # gone without a farewell; the others stay and say nothing
@@ -252,11 +253,11 @@ def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_
                     client.close()
                 else:
                     clients.append(client)
-            with urllib.request.urlopen(address, timeout=60) as page:
+            with urllib.request.urlopen(address, timeout=SECONDS) as page:
                 assert page.status == 200
                 assert b"Prompt Lab" in page.read()
             lab.send_signal(signal.SIGINT)
-            assert lab.wait(60) == 0
+            assert lab.wait(SECONDS) == 0
         finally:
             lab.kill()
             for client in clients:

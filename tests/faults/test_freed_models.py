@@ -20,6 +20,7 @@ from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt
+from ..patience import SECONDS
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=64)
 TEXT = "a (red:1.3) fox in (deep:0.4) snow"
@@ -132,13 +133,13 @@ def test_a_model_deleted_while_another_thread_encodes_lives_until_that_is_done(
 
     def run_block(*arguments: Any) -> Any:
         is_within.set()
-        may_go_on.wait(60)
+        may_go_on.wait(SECONDS)
         return run(*arguments)
 
     monkeypatch.setattr(prefix, "_run_block", run_block)
     thread = threading.Thread(target=lambda encoder=encoder: results.append(encoded(encoder)))
     thread.start()
-    assert is_within.wait(60)
+    assert is_within.wait(SECONDS)
     del encoder
     gc.collect()
     may_go_on.set()

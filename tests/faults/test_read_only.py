@@ -12,6 +12,7 @@ from weighted_clip.commands import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.output.files import written_whole
 
+from ..patience import SECONDS
 from .disks import ROOT, environment, read_only, snapshot
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
@@ -94,7 +95,12 @@ def test_the_lab_says_that_there_is_no_place_for_temporary_files(tmp_path: Path)
     code = f"import sys; {blocker}sys.argv = ['x', 'lab', '--no-browser', '--port', '0']; import runpy; "
     code += f"runpy.run_path({str(ROOT / '__main__.py')!r}, run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-P", "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
     )
     assert done.returncode == 1
     assert "weighted-clip: [Errno 2] No such file or directory: '/nonexistent/" in done.stderr

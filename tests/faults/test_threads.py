@@ -26,6 +26,7 @@ from weighted_clip.weighting.view import view
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt
+from ..patience import SECONDS
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 NUM_THREADS = 8
@@ -57,7 +58,7 @@ def at_once(work: Callable[[int], Any], number: int = NUM_THREADS) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(300)  # a deadlock should fail
+        thread.join(SECONDS)  # a deadlock should fail
     assert not any(thread.is_alive() for thread in threads)
     assert errors == []
     return results

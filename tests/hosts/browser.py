@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-SECONDS = 60
+from ..patience import SECONDS
+
 ARGUMENTS = (
     "--headless",
     "--no-sandbox",

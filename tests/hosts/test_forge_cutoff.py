@@ -12,6 +12,7 @@ import pytest
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import run_in_host
 
+from ..patience import SECONDS
 from .comfy_server import pack_folder
 from .parity import Figures
 from .webui_server import ON_THE_CPU, prepare_data_folder
@@ -36,7 +37,7 @@ def test_our_cutoff_is_that_of_the_extension(
     base, outcome = tmp_path / "data", tmp_path / "outcome.json"
     environment = {**prepare_data_folder(webui_host, webui_models, base), "OMP_NUM_THREADS": "1"}
     arguments = [SCRIPT, pack_folder(), extension, outcome, *ON_THE_CPU[webui_host.kind], "--data-dir", base]
-    done = run_in_host(webui_host.python, arguments, folder=webui_host.folder, environment=environment, seconds=300)
+    done = run_in_host(webui_host.python, arguments, folder=webui_host.folder, environment=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     found = json.loads(outcome.read_text(encoding="utf-8"))
     assert len(found) > 100

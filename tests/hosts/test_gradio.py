@@ -19,6 +19,7 @@ import pytest
 from safetensors import safe_open
 from weighted_clip.parity.host_python import own_environment, run_in_host
 
+from ..patience import SECONDS
 from ..web.chromium import running_chromium
 from ..web.lab_in_browser import LabPage
 from .comfy_server import _free_port, _wait, pack_folder
@@ -29,7 +30,6 @@ SCRIPT = Path(__file__).with_name("lab_gradio.py")
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 CHIPS = ["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"]
 LONG = "(cat:1.1) dog, " * 1000
-SECONDS = 180
 PLACES = ("bin/python", "Scripts/python.exe")
 
 
@@ -132,7 +132,7 @@ def test_strip_is_drawn_and_follows_the_typing(lab: LabPage) -> None:
     lab.tab.type("two (foxes:1.3) meet by the river at dawn")
     lab.wait_for_chips(["two", "foxes 1.3", "meet", "by", "the", "river", "at", "dawn"])
     lab.fill("prompt", LONG)
-    lab.wait_until_read(LONG, seconds=10)
+    lab.wait_until_read(LONG)
     lab.fill("prompt", PROMPT)
     lab.wait_for_chips(CHIPS)
     lab.choose("scheme", "masked_blend")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from weighted_clip.parity.find_hosts import Host
 
+from ..patience import SECONDS
 from ..web.chromium import Tab, running_chromium
 from ..web.lab_in_browser import LabPage
 from .webui_server import running_webui
@@ -26,7 +27,6 @@ RUN = (
     "const {violations} = await axe.run(args[0], {resultTypes: ['violations']});"
     "return violations.flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.target} ${node.failureSummary}`))"
 )
-SECONDS = 30
 OF_THE_HOST = ("label", "nested-interactive")
 """Findings of axe-core in the host's own accordions, each of which has a switch without a name in a button."""
 NUMBER_OF_A_SLIDER = "label: #weighted_clip_bind_strength"

@@ -10,6 +10,7 @@ import pytest
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import run_in_host
 
+from ..patience import SECONDS
 from .comfy_server import pack_folder
 from .webui_server import ON_THE_CPU, prepare_data_folder
 
@@ -17,7 +18,6 @@ pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 SCRIPT = Path(__file__).with_name("webui_engines.py")
 CHECKS = re.findall(r"^def (check_\w+)", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-SECONDS = 300
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ def test_loaded_model_is_named_compared_and_exported(
 @pytest.mark.parametrize("text", ["", "🐱🚀" * 200, "((((a [b] (c:1.2", "(cat:1.1) dog, " * 1000])
 def test_odd_prompts_leave_the_page_alive(page: LabPage, text: str) -> None:
     page.fill("prompt", text)
-    page.wait_until_read(text, seconds=20)
+    page.wait_until_read(text)
     if text.startswith("(((("):
         page.wait_for_text("strip", "never closed")
     page.fill("prompt", "a cat")

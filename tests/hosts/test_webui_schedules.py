@@ -17,6 +17,8 @@ from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 from weighted_clip.weighting.timed.schedule import schedule
 
+from ..patience import SECONDS
+
 pytestmark = pytest.mark.host
 
 PIECES = (
@@ -24,7 +26,6 @@ PIECES = (
     *("[", "]", "(", ")", ":", "|", " c ", "d", "0.3"),
 )
 STEPS, NUM_TEXTS, SEEDS = 10, 4000, ("0", "1", "2")
-SECONDS = 600
 PROGRAM = """
 import json, sys
 from pathlib import Path

@@ -15,11 +15,12 @@ from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 
+from ..patience import SECONDS
+
 pytestmark = pytest.mark.host
 
 REAL = json.loads((Path(__file__).parents[1] / "data" / "conversion_prompts.json").read_text(encoding="utf-8"))
 NUM_PROMPTS = 30_000
-SECONDS = 900
 CAUSES: dict[str, Callable[[str], bool]] = {
     # its contractions are looked for in any case, and in any case ſ is an s: "'ſt" is the word "'s" to it, and then "t"
     "a long s behind an apostrophe": lambda prompt: "'ſ" in ftfy.fix_text(prompt),

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 
+from ..patience import SECONDS
 from ..training.runs import write_pairs
 from .comfy_server import pack_folder
 from .make_checkpoint import TEXT_ENCODER, normal
 
-SECONDS = 600
 NUM_PAIRS = 4
 RUNS = {"full": ("--towers", "text", "--rate", "1e-4"), "lora": ("--lora", "4", "--rate", "1e-2")}
 

@@ -29,6 +29,7 @@ from safetensors import safe_open
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.host_python import own_environment, run_in_host
 
+from ..patience import SECONDS
 from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder, pack_folder
 
 EXTENSION_FOLDER = "weighted-clip"
@@ -308,7 +309,7 @@ def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
     outcome = folder / "outcome.json"
     environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     arguments = [script, pack_folder(), outcome, "--always-cpu"]
-    done = run_in_host(host.python, arguments, folder=host.folder, environment=environment, seconds=300)
+    done = run_in_host(host.python, arguments, folder=host.folder, environment=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))
 

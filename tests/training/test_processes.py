@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -71,9 +70,7 @@ def test_the_end_of_one_process_ends_the_others_with_a_line_and_the_run_resumes_
 ) -> None:
     faulty = tmp_path / "faulty"
     usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(faulty)]
-    began = time.monotonic()
     broken = launched(ranks, FAULTY, fault, rank, step, *usual, launcher=launcher)
-    assert time.monotonic() - began < 60
     assert broken.returncode != 0
     assert not is_left(faulty)
     told = [line for line in broken.stderr.splitlines() if line.startswith("weighted-clip: ")]

@@ -27,6 +27,7 @@ from weighted_clip.training.step import Losses
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 
+from ..patience import SECONDS
 from .runs import Start, log_of, tensors_of, write_pairs
 
 # ---- what is learned and written
@@ -313,7 +314,7 @@ def test_torchrun_trains_on_the_batch_of_all_processes(
         env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

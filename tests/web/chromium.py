@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 
+from ..patience import SECONDS
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 )
-SECONDS = 60
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from .chromium import SECONDS, Tab
+from ..patience import SECONDS
+from .chromium import Tab
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN_TEXT = "document.querySelector('#weighted_clip_' + args[0])?.innerText ?? ''"
@@ -161,13 +162,12 @@ class LabPage:
         """Line below the chips."""
         return self.tab.run("return document.querySelector('.wcr-bar')?.innerText ?? ''")
 
-    def wait_until_read(self, text: str, seconds: float = SECONDS) -> None:
+    def wait_until_read(self, text: str) -> None:
         """Wait until the strip is of this prompt."""
         self.tab.wait(
             "const strip = document.querySelector('#weighted_clip_strip [data-strip]');"
             "return JSON.parse(strip.dataset.weightedClipInputs).weighted_clip_prompt === args[0]",
             *(text,),
-            seconds=seconds,
         )
 
     def text(self, name: str) -> str:

@@ -29,6 +29,7 @@ from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.schemes.table import SCHEMES
 
+from ..patience import SECONDS
 from .chromium import running_chromium
 from .lab_in_browser import LabPage
 
@@ -56,9 +57,6 @@ HARD = {
     "markup": ("</div><script>document.title = 'evil'</script> & \"it's\"", "20 / 75", ""),
 }
 """Prompt, beginning of the count line, and expected text of the page."""
-SECONDS_TO_READ = 10
-"""Generous: it takes below one second on two cores."""
-SECONDS_TO_START = 120
 LATE_ANSWERS = """
 window.promptFetch = window.fetch;
 window.numLate = 0;
@@ -152,9 +150,7 @@ def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
 @pytest.mark.parametrize("name", HARD)
 def test_hard_prompts_are_read_and_say_what_is_wrong(handlers: Handlers, name: str) -> None:
     text, count, told = HARD[name]
-    began = time.monotonic()
     markup = handlers.read(text, *values())[1]
-    assert time.monotonic() - began < SECONDS_TO_READ
     data = strip_of(markup)
     assert "<script" not in markup
     if data["view"] is None:
@@ -295,7 +291,7 @@ def address() -> Iterator[str]:
             assert found, f"{line}{process.stderr.read()}"
             yield found[1]
             process.send_signal(signal.SIGINT)
-            rest, problems = process.communicate(timeout=SECONDS_TO_START)
+            rest, problems = process.communicate(timeout=SECONDS)
             assert (process.returncode, rest) == (0, "")
             assert problems.strip() == f"*** {RANDOM_WARNING} ***"
         finally:
@@ -314,7 +310,7 @@ def address() -> Iterator[str]:
     ],
 )
 def test_pages_elsewhere_cannot_leave_files_here(address: str, headers: dict[str, str], status: int) -> None:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS_TO_START)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS)
     connection.putrequest("POST", "/gradio_api/upload", skip_host=True)
     defaults = {"Host": urlsplit(address).netloc, "Content-Type": "multipart/form-data; boundary=b"}
     if "Transfer-Encoding" not in headers:
@@ -372,7 +368,7 @@ def test_strip_follows_the_typing(lab: LabPage) -> None:
     lab.focus("prompt")
     lab.tab.type("two (foxes:1.3) meet a [heron] by the river at dawn")
     expected = [*("two", "foxes 1.3", "meet", "a", "her", "on 0.91"), *("by", "the", "river", "at", "dawn")]
-    lab.tab.wait("return document.querySelector('.wcr-chips')?.textContent.includes('dawn')", seconds=SECONDS_TO_READ)
+    lab.tab.wait("return document.querySelector('.wcr-chips')?.textContent.includes('dawn')")
     chips = lab.chips()
     assert [chips[1], chips[-1]] == [expected[1], expected[-1]]
 
@@ -391,11 +387,11 @@ def test_choices_change_the_strip(lab: LabPage) -> None:
 def test_page_stays_responsive(lab: LabPage, name: str) -> None:
     text, count, told = HARD[name]
     lab.fill("prompt", text)
-    lab.wait_until_read(text, seconds=SECONDS_TO_READ)
-    lab.tab.wait("return document.querySelector('.wcr-bar').innerText.startsWith(args[0])", count, seconds=5)
+    lab.wait_until_read(text)
+    lab.tab.wait("return document.querySelector('.wcr-bar').innerText.startsWith(args[0])", count)
     assert told in lab.tab.run("return document.querySelector('.weighted-clip-ruler').innerText")
     lab.fill("prompt", PROMPT)
-    lab.wait_until_read(PROMPT, seconds=SECONDS_TO_READ)
+    lab.wait_until_read(PROMPT)
     assert lab.tab.run("return document.title") == "Prompt Lab"
 
 

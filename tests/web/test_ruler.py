@@ -29,6 +29,8 @@ from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text
 
+from ..patience import SECONDS
+
 HERE = Path(__file__).resolve().parent
 COMFYUI = HERE.parent.parent / "web" / "comfyui"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -36,7 +38,6 @@ ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,600"),
 )
-SECONDS = 180
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 NUM_REFUSED = 2
 """Requests that the server is too busy for."""
