@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import shutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ..encoder.image_file import SUFFIXES, open_image
 from .console import Progress, json_text, show
 from .loading import DTYPES, device_of, dtype_named
 from .reading import text_of
+from .stopping import holding_interrupt
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..encoder.config import Crop
     from ..encoder.full_clip import FullClip
+    from ..output.placing import Placed, Placement
     from ..weighting.features import TextFeatures
 
 MEANING = (
@@ -248,19 +249,49 @@ def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: boo
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
-    from ..output.files import written_whole
+    from ..output.placing import Placement
 
     width = len(str(len(ranked)))
-    targets = [(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked]
-    for _, target in targets:
-        if target.exists():
-            raise ValueError(f"--copy: {target} exists and is not overwritten; nothing was copied")
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:  # files are moved to their destinations when all are copied
-        for path, target in targets:
-            shutil.copyfile(path, stack.enter_context(written_whole(target, may_replace=False)))
-    for path, target in targets:
-        shutil.copystat(path, target)
+    placed = put_images(
+        [Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked], is_move=False
+    )
+    if placed.there:
+        show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
+
+
+def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
+    """Copy or move images, all or none of them, counting them on a terminal.
+
+    Args:
+        placements: The images, and where they go.
+        is_move: Whether to move instead of copy.
+
+    Returns:
+        The images that were copied or moved, and those that were there.
+
+    Raises:
+        ValueError: If a file is in the way; nothing is done then.
+        OSError: If a file cannot be written; nothing is done then.
+        KeyboardInterrupt: After Ctrl-C; nothing is done then.
+    """
+    from ..output.placing import place_files
+
+    progress, stopped = Progress(), threading.Event()
+
+    def stop() -> None:
+        progress.clear()
+        show("stopping: either all files are put there or none", sys.stderr)
+        stopped.set()
+
+    def count(done: int) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        progress.tell(f"{done} of {len(placements)} images {'moved' if is_move else 'copied'}")
+
+    with holding_interrupt(stop):
+        placed = place_files(placements, is_move=is_move, on_progress=count)
+    progress.clear()
+    return placed
 
 
 class Files(Sequence["Image.Image"]):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import csv
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..output.files import written_whole
-from .console import Progress, show
-from .rerank import Files
-from .stopping import holding_interrupt
+from .console import show
+from .rerank import Files, put_images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,24 +124,9 @@ def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bo
         OSError: If a file cannot be written; nothing is done then.
         KeyboardInterrupt: After Ctrl-C; nothing is done then.
     """
-    from ..output.placing import Placement, place_files
+    from ..output.placing import Placement
 
-    placements = [Placement(folder / one.name, into / one.label / one.name) for one in guesses]
-    progress, stopped = Progress(), threading.Event()
-
-    def stop() -> None:
-        progress.clear()
-        show("stopping: either all files are put there or none", sys.stderr)
-        stopped.set()
-
-    def count(done: int) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        progress.tell(f"{done} of {len(placements)} images {'moved' if is_move else 'copied'}")
-
-    with holding_interrupt(stop):
-        placed = place_files(placements, is_move=is_move, on_progress=count)
-    progress.clear()
+    placed = put_images([Placement(folder / one.name, into / one.label / one.name) for one in guesses], is_move=is_move)
     show(f"{'moved' if is_move else 'copied'}: {len(placed.done):,} images, into folders of {into}")
     if placed.there:
         stay = f", so they stay in {folder}" if is_move else ""

@@ -1,7 +1,8 @@
 """Copying or moving files into other folders: all of them or none, and never over an existing file.
 
 To move files, each first gets a second hard link, or a copy on another file system; only when all exist are the first
-names removed. So whatever happens in between, no file is lost, and incomplete work is undone.
+names removed. So whatever happens in between, no file is lost, and incomplete work is undone. A kill undoes nothing: it
+leaves some of the targets, each whole, and the next run takes those for done.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import filecmp
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import written_whole
+from .files import alone_in, written_whole
 
 
 class Placement(NamedTuple):
@@ -51,27 +52,31 @@ def place_files(
         The result. Both lists are in the given order.
 
     Raises:
-        ValueError: If a target is another file or the source itself; nothing is done then. Or if sources cannot be
-            removed: these remain, and their targets are removed again.
+        ValueError: If a target is another file or the source itself, or another run writes into its folder; nothing is
+            done then. Or if sources cannot be removed: these remain, and their targets are removed again.
         OSError: If a target cannot be written. Nothing is moved or copied then.
     """
+    with ExitStack() as stack:
+        # by their real paths, of which no two are the same folder
+        for folder in dict.fromkeys(Path(os.path.realpath(one.target.parent)) for one in placements):
+            stack.enter_context(alone_in(folder))
+        return _placed(placements, is_move=is_move, on_progress=on_progress)
+
+
+def _placed(placements: Sequence[Placement], *, is_move: bool, on_progress: Callable[[int], None] | None) -> Placed:
+    """Copy or move files into existing folders."""
     new, second_names, same = _divided(placements)
     made: list[Placement] = []
-    folders: list[Path] = []
     try:
-        for folder in dict.fromkeys(one.target.parent for one in new):
-            _make(folder, folders)
         for number, one in enumerate(new, 1):
             _put(one, is_move=is_move)
             made.append(one)
             if on_progress is not None:
                 on_progress(number)
     except BaseException:
-        for _, target in made:
-            target.unlink(missing_ok=True)
-        for folder in reversed(folders):
-            with suppress(OSError):
-                folder.rmdir()
+        for source, target in made:
+            if os.path.lexists(source):  # not the last name of a file, whatever others do
+                target.unlink(missing_ok=True)
         raise
     if not is_move:
         return Placed(made, second_names + same)
@@ -97,7 +102,7 @@ def _divided(placements: Iterable[Placement]) -> tuple[list[Placement], list[Pla
         seen.add(target)
         if not os.path.lexists(target):
             new.append(one)
-        elif source.parent.samefile(target.parent):
+        elif source.name == target.name and source.parent.samefile(target.parent):
             raise ValueError(f"{source} is in {target.parent} already; nothing was done")
         elif target.is_symlink() or not target.is_file() or source.stat().st_size != target.stat().st_size:
             raise ValueError(f"{target} exists and is not overwritten; nothing was done")
@@ -108,20 +113,6 @@ def _divided(placements: Iterable[Placement]) -> tuple[list[Placement], list[Pla
         else:
             raise ValueError(f"{target} exists and is not overwritten; nothing was done")
     return new, second_names, same
-
-
-def _make(folder: Path, made: list[Path]) -> None:
-    """Create a folder and its parents, and record the new ones."""
-    missing: list[Path] = []
-    for path in (folder, *folder.parents):
-        if path.exists():
-            break
-        missing.append(path)
-    for path in reversed(missing):
-        path.mkdir()
-        made.append(path)
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and no folder; nothing was done")
 
 
 def _put(one: Placement, *, is_move: bool) -> None:
@@ -150,7 +141,7 @@ def _removed(placements: Iterable[Placement], made: Sequence[Placement]) -> list
     own = set(made)
     for one in placements:
         try:
-            one.source.unlink()
+            one.source.unlink(missing_ok=True)
         except OSError as error:
             left.append(f"{one.source}: {error.strerror or error}")
             if one in own:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -109,14 +109,14 @@ def test_what_came_in_the_way_meanwhile_is_not_overwritten(
     folder: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = state(folder)
-    real = placing._make
+    real = placing._divided
 
-    def make(path: Path, made: list[Path]) -> None:
-        real(path, made)
-        if path.name == "y":
-            (path / "d.png").write_bytes(b"mine")
+    def divided(some: Sequence[Placement]) -> object:
+        found = real(some)
+        (into / "y" / "d.png").write_bytes(b"mine")
+        return found
 
-    monkeypatch.setattr(placing, "_make", make)
+    monkeypatch.setattr(placing, "_divided", divided)
     for is_move in (True, False):
         with pytest.raises((ValueError, OSError), match=r"d\.png"):
             place_files(placements(folder, into), is_move=is_move)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.output import files
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -109,9 +111,43 @@ def test_the_best_are_copied_with_their_rank_and_nothing_is_overwritten(
     kept.write_bytes(b"mine")
     (target / f"1-{ranked[0].name}").unlink()
     assert rerank(weights, "a cat", folder, "--keep", 2, "--copy", target) == 1
-    assert f"{kept} exists and is not overwritten; nothing was copied" in capsys.readouterr().err
+    assert f"{kept} exists and is not overwritten; nothing was done" in capsys.readouterr().err
     assert [path.name for path in target.iterdir()] == [kept.name]
     assert kept.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_ctrl_c_leaves_no_copy_and_a_second_run_works(
+    weights: Path, folder: Path, tmp_path: Path, monkeypatch, capsys, number: int
+) -> None:
+    real, put = files._put, []
+
+    def interrupted(written: Path, target: Path, *, may_replace: bool) -> None:
+        put.append(target)
+        if len(put) == number:
+            signal.raise_signal(signal.SIGINT)
+        real(written, target, may_replace=may_replace)
+
+    copies = tmp_path / "copies"
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_put", interrupted)
+        assert rerank(weights, "a cat", folder, "--copy", copies) == 130
+    assert len(put) == number
+    assert not copies.exists()
+    assert rerank(weights, "a cat", folder, "--copy", copies) == 0
+    assert len(list(copies.iterdir())) == 5
+
+
+def test_a_copy_that_was_killed_is_finished(weights: Path, folder: Path, tmp_path: Path, capsys) -> None:
+    copies = tmp_path / "copies"
+    assert rerank(weights, "a cat", folder, "--copy", copies) == 0
+    whole = {path.name: path.read_bytes() for path in copies.iterdir()}
+    for name in sorted(whole)[2:]:
+        (copies / name).unlink()
+    capsys.readouterr()
+    assert rerank(weights, "a cat", folder, "--copy", copies) == 0
+    assert f"2 were in {copies} already, with the same bytes" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in copies.iterdir()} == whole
 
 
 def test_ranks_of_copies_sort_as_numbers(weights: Path, tmp_path: Path, capsys) -> None:
