@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from .bulk_encoder import BulkEncoder
 from .bulk_report import Report
 from .console import show
 from .loading import DTYPES, dtype_named, embedding_folders, encoders_of, readers_of
-from .processes import INTERRUPTED, Place, device_for, place_of
+from .processes import INTERRUPTED, Place, alone, device_for, place_of
 from .prompt_lines import PromptLines, shards
 from .reading import options_of
 
@@ -85,6 +84,7 @@ def check_name(name: str, system: str = os.name) -> None:
         raise ValueError(f"--name {name}: Windows has no such files; use letters, digits, - and _")
 
 
+@alone
 def run(arguments: argparse.Namespace) -> int:
     """Encode the lines of a file.
 
@@ -104,9 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     lines = PromptLines(arguments.batch, place)
     arguments.device = device_for(arguments.device, place)
     folder, size = arguments.out, arguments.shard_size or SHARD_SIZE
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder}: no file can be written there; choose another folder with --out")
     _clear(folder, size, lines.num_lines, place, overwrite=arguments.overwrite)
 
     towers, source = encoders_of(arguments, is_quiet=not place.is_first)
@@ -181,16 +178,12 @@ def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
 
 
 def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, overwrite: bool) -> None:
-    """Remove remains of an interrupted run from this process's shards, and check that no other shard is out of place.
+    """Check that no shard is out of place.
 
     Such a shard has another size, or more lines. With ``overwrite`` the first process removes it.
     """
-    from ..output.files import TEMPORARY_SUFFIX
     from ..output.shards import shard_files
 
-    for first, path in shard_files(folder, TEMPORARY_SUFFIX):
-        if place.owns(first // size):
-            shutil.rmtree(path, ignore_errors=True)
     for first, path in sorted(shard_files(folder)):
         if first % size:
             problem = f"no shard of {size} prompts begins at line {first + 1}"

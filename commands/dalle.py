@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import dalle_demo, dalle_sample, dalle_train
 from .console import show
 from .loading import DTYPES
+from .processes import alone
 from .stopping import stopping, voice
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def _shapes(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@alone
 def _train(arguments: argparse.Namespace) -> int:
     from ..training.checkpoint import check_new
     from ..training.data import read_data, summary
@@ -104,7 +106,6 @@ def _train(arguments: argparse.Namespace) -> int:
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
     say = voice(accelerator)
     data = read_data(arguments.data, is_captioned=False)
-    folder.mkdir(parents=True, exist_ok=True)
     run = DVAERun(data, folder, options, accelerator, say)
     notes = [
         *summary(run.data.problems),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import show
+from .processes import alone
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,11 +70,11 @@ def add_part(parts: Any) -> None:
     demo.set_defaults(run=_run)
 
 
+@alone
 def _run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.captions <= 64:
         raise ValueError(f"--captions must be from 1 to 64, got {arguments.captions}")
     folder: Path = arguments.out
-    folder.mkdir(parents=True, exist_ok=True)
     pictures, vae, clip, prior = (folder / name for name in ("shapes", "vae", "clip", "prior"))
     data, model = str(pictures / "train"), str(vae / "dvae.safetensors")
     given = {"vae": arguments.vae_steps, "clip": arguments.clip_steps, "prior": arguments.prior_steps}

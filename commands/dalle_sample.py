@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .console import Progress, show
 from .loading import DTYPES, device_of, dtype_named
+from .processes import alone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +50,7 @@ def add_part(parts: Any) -> None:
     sample.set_defaults(run=_run)
 
 
+@alone
 def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.dalle import load_dalle
     from ..dalle.sampling import SampleOptions
@@ -63,14 +65,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.keep is not None and (arguments.clip is None or arguments.keep < 1):
         raise ValueError(f"--keep {arguments.keep}: it is at least 1, and needs --clip, which tells the best")
     folder: Path = arguments.out
-    if folder.is_dir() and any(folder.glob("*.png")):
+    if any(folder.glob("*.png")):
         raise ValueError(f"{folder} has .png files already, which are not overwritten; choose another folder")
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     model = load_dalle(arguments.model, dtype=dtype, device=device)
     clip = None if arguments.clip is None else load_full_clip(arguments.clip, dtype=dtype, device=device)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
     show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
-    folder.mkdir(parents=True, exist_ok=True)
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
     order, scores = list(range(len(images))), None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .loading import DTYPES
+from .processes import alone
 from .stopping import stopping, voice
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def add_part(parts: Any) -> None:
     train.set_defaults(run=_train)
 
 
+@alone
 def _train(arguments: argparse.Namespace) -> int:
     from ..dalle.files import load_dvae
     from ..training.checkpoint import check_new
@@ -100,7 +102,6 @@ def _train(arguments: argparse.Namespace) -> int:
     say = voice(accelerator)
     dvae = load_dvae(arguments.dvae)
     data = read_data(arguments.data)
-    folder.mkdir(parents=True, exist_ok=True)
     run = PriorRun(dvae, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     prior = run.dalle().prior
     notes = [

@@ -5,11 +5,13 @@ Source: https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Vari
 
 from __future__ import annotations
 
+import argparse
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
@@ -71,6 +73,26 @@ def place_of(environ: Mapping[str, str]) -> Place:
             "torchrun, or unset these".format(*given)
         )
     return Place(rank, local_rank, num_processes)
+
+
+def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """Let a command keep other runs out of its folder ``out``, which it creates; of several processes the first does.
+
+    Args:
+        run: Function of the command.
+
+    Returns:
+        The same, which raises ValueError if another run writes into the folder.
+    """
+
+    @wraps(run)
+    def run_alone(arguments: argparse.Namespace) -> int:
+        from ..output.files import alone_in
+
+        with alone_in(arguments.out, is_first=place_of(os.environ).is_first):
+            return run(arguments)
+
+    return run_alone
 
 
 def device_for(device: str, place: Place) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..encoder.image_file import SUFFIXES
 from .console import Progress, show
 from .loading import DTYPES, device_of, dtype_named
+from .processes import alone
 from .rerank import image_files
 from .sort_results import Guess, guesses_of, put_files, write_confusion, write_table, write_unsure
 
@@ -95,6 +96,7 @@ def add_command(commands: Any) -> None:
     sort.set_defaults(run=_run)
 
 
+@alone
 def _run(arguments: argparse.Namespace) -> int:
     folder, out = arguments.folder, arguments.out
     labels, known = _labels(arguments)
@@ -112,7 +114,6 @@ def _run(arguments: argparse.Namespace) -> int:
         device=device_of(arguments),
         activation=arguments.activation,
     )
-    out.mkdir(parents=True, exist_ok=True)
     reading = _Reading(clip, arguments)
     written: list[Path] = []
     if known:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .loading import DTYPES
+from .processes import alone
 from .stopping import stopping, voice
 from .train_mlm import run_mlm
 from .train_report import write_report
@@ -174,6 +175,7 @@ def add_command(commands: Any) -> None:
     train.set_defaults(run=_run)
 
 
+@alone
 def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.full_clip import load_full_clip
     from ..parity.torchvision_operators import declare_missing_operators
@@ -198,7 +200,6 @@ def _run(arguments: argparse.Namespace) -> int:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
     data = read_data(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
-    folder.mkdir(parents=True, exist_ok=True)
     run = Run(clip, arguments.weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     notes = summary(run.data.problems)
     is_rotary = clip.text.config.positions == "rotary"

@@ -52,7 +52,6 @@ def run_mlm(arguments: argparse.Namespace, options: TrainOptions) -> int:
     say = voice(accelerator)
     data = read_captions(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
-    folder.mkdir(parents=True, exist_ok=True)
     run = MLMRun(clip, arguments.weights, data, folder, options, accelerator, say)
     notes = [
         *summary(data.problems),

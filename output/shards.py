@@ -96,17 +96,11 @@ def shard_path(folder: Path, first: int) -> Path:
     return folder / f"prompts-{first:08d}.safetensors"
 
 
-def shard_files(folder: Path, suffix: str = "") -> Iterator[tuple[int, Path]]:
-    """First line and path of every shard in a folder, in no particular order.
-
-    Args:
-        folder: Existing folder.
-        suffix: Suffix after the names.
-    """
+def shard_files(folder: Path) -> Iterator[tuple[int, Path]]:
+    """First line and path of every shard in an existing folder, in no particular order."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            match = _NAME.fullmatch(entry.name.removesuffix(suffix)) if entry.name.endswith(suffix) else None
-            if match:
+            if match := _NAME.fullmatch(entry.name):
                 yield int(match[1]), Path(entry.path)
 
 

@@ -26,7 +26,7 @@ from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.output import shards as shard_files
-from weighted_clip.output.files import TEMPORARY_SUFFIX
+from weighted_clip.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
 from weighted_clip.output.shards import ShardError, read_head, read_shards
 from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
@@ -380,7 +380,7 @@ def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path
     given = ["--batch", prompts, "--weights", weights, "--out", out, "--shard-size", "3"]
     process = subprocess.Popen([sys.executable, str(ROOT), "encode", *map(str, given)], stderr=subprocess.DEVNULL)
     end = time.monotonic() + SECONDS
-    while not (out.is_dir() and len(names(out)) > 20) and time.monotonic() < end:
+    while not (out.is_dir() and len([*out.glob("*.safetensors")]) > 20) and time.monotonic() < end:
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -585,6 +585,7 @@ def test_a_limit_of_the_system_leaves_whole_shards_and_a_message(
 def test_texts_too_long_to_be_read_again_are_refused(
     prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
+    (tmp_path / "out").mkdir()
     monkeypatch.setattr(shard_files, "MAX_HEADER_BYTES", 100)
     assert encode(prompts, weights, tmp_path / "out") == 1
     assert_nothing_half(tmp_path / "out", 0, capsys, "its texts are too long for one file; choose smaller shards")
@@ -595,7 +596,7 @@ def test_a_folder_that_is_read_only_is_noticed_at_once(prompts: Path, weights: P
     out = tmp_path / "out"
     out.mkdir(mode=0o555)
     assert encode(prompts, weights, out) == 1
-    assert_nothing_half(out, 0, capsys, f"{out}: no file can be written there; choose another folder with --out")
+    assert_nothing_half(out, 0, capsys, f"{out}: no file can be written there (Permission denied)")
 
 
 @pytest.mark.parametrize(
@@ -713,21 +714,19 @@ def test_processes_cannot_share_standard_input(weights: Path, tmp_path: Path, mo
     assert "--batch -: 2 processes cannot share standard input; write the prompts to a file" in capsys.readouterr().err
 
 
-def test_a_leftover_is_removed_by_the_process_whose_shard_it_is(
+def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
     prompts: Path, weights: Path, tmp_path: Path, monkeypatch
 ) -> None:
     out = tmp_path / "out"
-    for first in (0, 3):
-        left = out / f"prompts-0000000{first}.safetensors{TEMPORARY_SUFFIX}"
-        left.mkdir(parents=True)
-        (left / "half").write_bytes(b"half")
+    left = out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"half")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert encode(prompts, weights, out) == 0
-    assert names(out) == [
-        "prompts-00000000.safetensors",
-        f"prompts-00000003.safetensors{TEMPORARY_SUFFIX}",
-        "prompts-00000006.safetensors",
-    ]
+    with written_whole(out / "prompts-00000003.safetensors") as place:  # which the second process writes
+        place.write_bytes(b"whole")
+        assert encode(prompts, weights, out) == 0
+    assert names(out) == [f"prompts-0000000{first}.safetensors" for first in (0, 3, 6)]
+    assert (out / "prompts-00000003.safetensors").read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize(
@@ -758,6 +757,15 @@ def test_without_any_device_the_advice_is_that_of_one_process(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert encode(prompts, weights, tmp_path / "out", "--device", "cuda") == 1
     assert "finds no CUDA device; use --device cpu" in capsys.readouterr().err
+
+
+def test_two_runs_do_not_write_into_one_folder(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    with alone_in(out):
+        assert encode(prompts, weights, out) == 1
+        assert names(out) == [RUN_LOCK_NAME]
+    assert f"{out}: another run is writing there" in capsys.readouterr().err
+    assert encode(prompts, weights, out) == 0
 
 
 # ---- memory
