@@ -141,7 +141,7 @@ def _locked(path: Path, *, must_hold: bool = False) -> Iterator[None]:
         LockedError: If another holds it, or the system has no locks there and ``must_hold``.
         OSError: If it cannot be created.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor, is_held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), False
     try:
         try:
             _lock(descriptor)
@@ -151,16 +151,15 @@ def _locked(path: Path, *, must_hold: bool = False) -> Iterator[None]:
         # between opening and locking, who held it before may have removed it; Windows removes no open file
         if os.name == "posix" and not _is_at(path, descriptor):
             raise LockedError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
-        try:
-            yield
-        finally:
-            if os.name == "posix":  # before another can lock it
-                path.unlink(missing_ok=True)
+        is_held = True
+        yield
     finally:
+        if is_held and os.name == "posix":  # before another can lock it
+            path.unlink(missing_ok=True)
         os.close(descriptor)
-    if os.name != "posix":
-        with suppress(OSError):  # another has opened it by now
-            path.unlink()
+        if is_held and os.name != "posix":
+            with suppress(OSError):  # another has opened it by now
+                path.unlink()
 
 
 def _lock(descriptor: int) -> None:
@@ -193,7 +192,8 @@ def _own_folder(parent: Path) -> Iterator[Path]:
             own = parent / token_hex(8)
             with suppress(FileExistsError):
                 parent.mkdir()
-                shutil.copymode(parent.parent, parent)  # so that whoever may write the file may write here
+                with suppress(OSError):  # so that whoever may write the file may write here
+                    shutil.copymode(parent.parent, parent)
             try:
                 stack.enter_context(_locked(own.with_suffix(LOCK_SUFFIX)))
                 break
