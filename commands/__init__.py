@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
             if isinstance(error, RuntimeError) and is_of_another(error):
                 leave(place_of(os.environ), "another process has ended")
             raise
-        advice = "close other programs, or choose --dtype fp16 or --device cpu"
-        show(f"weighted-clip: there is not enough memory ({error or 'none left'}): {advice}", sys.stderr)
+        advice = ", or choose ".join(_less_memory(options))
+        show(f"weighted-clip: there is not enough memory ({str(error) or 'none left'}): {advice}", sys.stderr)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 1
@@ -55,6 +55,17 @@ def _is_lack_of_memory(error: Exception) -> bool:
     """Whether an error is one of those by which Python and PyTorch report a lack of memory."""
     told = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
+
+
+def _less_memory(options: argparse.Namespace) -> list[str]:
+    """Advice on using less memory, by the options that the command has."""
+    advice = {
+        "close other programs": True,
+        "--dtype fp16": hasattr(options, "dtype"),
+        "a smaller --batch": hasattr(options, "accumulate"),  # in training; elsewhere it is a file of prompts
+        "--device cpu": hasattr(options, "device"),
+    }
+    return [line for line, is_possible in advice.items() if is_possible]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ class DVAEConfig:
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
-            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {self.architecture!r}")
+            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {self.architecture!r:.80}")
         for name, value, least, most in (
             ("vocab_size", self.vocab_size, 2, MAX_VOCAB_SIZE),
             ("hidden_dim", self.hidden_dim, 4, MAX_WIDTH),
@@ -47,7 +47,7 @@ class DVAEConfig:
             ("init_dim", self.init_dim, 1, MAX_WIDTH),
         ):
             if type(value) is not int or not least <= value <= most:
-                raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+                raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r:.80}")
         if self.hidden_dim % 4:
             raise ValueError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}")
 

@@ -1,8 +1,8 @@
 """OpenAI's discrete VAE as published: two pickled modules, read without running any of their code.
 
 OpenAI published ``encoder.pkl`` and ``decoder.pkl``: not tensors by name but whole modules, and unpickling a module
-imports and calls whatever the file names. So they are read by PyTorch's ``weights_only`` unpickler, which refuses every
-global that is not on a list, and the list below has no code on it: each class is replaced by an empty one of the same
+imports and calls whatever the file names. So they are read by ``torch_file.py``, which refuses every global that is not
+on a list, and the list below has no code on it: each class is replaced by an empty one of the same
 name, which only holds the attributes that the file assigns. Neither the package ``dall_e`` nor any class of
 ``torch.nn`` is used. Only tensors are taken from the empty shells, by name.
 
@@ -11,10 +11,7 @@ No host imports this module (a contract in ``pyproject.toml`` enforces that); th
 
 from __future__ import annotations
 
-import math
-import pickle
-import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +21,10 @@ from torch import Tensor
 from .config import DVAEConfig
 from .dvae import DVAE
 from .files import DVAEFileError
+from .torch_file import check_shapes, check_tensors, load
 
 MAX_BYTES = 4 * 2**30
 """Maximum file size; OpenAI's files have 0.2 GiB each."""
-ZIP = b"PK\x03\x04"
-"""First bytes of a zip file."""
 MAX_DEPTH = 16
 """Maximum nesting depth of modules; OpenAI's have 6."""
 
@@ -56,12 +52,13 @@ SHELLS: tuple[type[_Shell], ...] = (
     _shell("torch.nn.modules.linear", "Identity"),
 )
 """Replacements for the modules in the two files; none of the real methods can be called."""
-ALLOWED: tuple[Any, ...] = (
-    *SHELLS,
-    torch.device,  # a module of dall_e stores the device it was made on
-    set,  # a module of torch stores which of its buffers are not saved
-)
-"""Globals a file may name besides those PyTorch's unpickler always allows: tensors, parameters, ordered dicts."""
+ALLOWED: dict[str, Any] = {
+    **{f"{shell.__module__}.{shell.__name__}": shell for shell in SHELLS},
+    "torch.device": torch.device,  # a module of dall_e stores the device it was made on
+    "__builtin__.set": set,  # a module of torch stores which of its buffers are not saved
+}
+"""Globals a file may name besides those of tensors, by their names in it."""
+REFUSAL = "it is not made of the parts of OpenAI's dVAE alone, and anything else could run code"
 
 
 def read_published(encoder: Path, decoder: Path) -> DVAE:
@@ -86,8 +83,9 @@ def read_published(encoder: Path, decoder: Path) -> DVAE:
         config = _config(tensors)
         with torch.device("meta"):
             model = DVAE(config)
+        check_shapes(tensors, model.state_dict(), "OpenAI's dVAE")
         model.load_state_dict(tensors, assign=True)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise DVAEFileError(f"{encoder} and {decoder} are not the two halves of one dVAE: {error}") from error
     return model.eval().requires_grad_(False)
 
@@ -115,55 +113,38 @@ def _tensors(path: Path, kind: type[_Shell]) -> dict[str, Tensor]:
     """Parameters of a pickled module by name, float32."""
     if not hasattr(torch.serialization, "safe_globals"):
         raise DVAEFileError(f"convert-dvae needs PyTorch 2.5 or newer, this is {torch.__version__}")
-    try:
-        about = path.stat()
-    except (OSError, ValueError) as error:
-        raise DVAEFileError(f"{path}: there is no such file") from error
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
-        raise DVAEFileError(f"{path}: this is no file of at most {MAX_BYTES:,} bytes")
-    with path.open("rb") as file:
-        if file.read(4) != ZIP:  # the tensors-only unpickler does not know modules in the older format
-            raise DVAEFileError(f"{path}: no zip file, as PyTorch has written since 1.6; older files are not read")
-    try:
-        with torch.serialization.safe_globals(list(ALLOWED)):
-            root = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise DVAEFileError(
-            f"{path}: refused, because it is not made of the parts of OpenAI's dVAE alone, and anything else could run "
-            f"code ({_reason(error)})"
-        ) from error
-    except Exception as error:  # a broken file fails in many ways
-        raise DVAEFileError(f"{path}: no whole file of OpenAI's: {_reason(error)}") from error
+    root = load(path, MAX_BYTES, "OpenAI's", REFUSAL, ALLOWED)
     if type(root) is not kind:
         raise DVAEFileError(f"{path}: it holds {type(root).__name__}, expected dall_e's {kind.__name__}")
-    found: dict[str, Tensor] = {}
-    _collect(root, "", found, path, 0)
-    return found
+    found = dict(_parameters(root, "", path, set()))
+    check_tensors(path, found)
+    for name, tensor in found.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise DVAEFileError(f"{path}: {name} holds values that are NaN or infinite")
+    return {
+        name: tensor.detach().float().clone(memory_format=torch.contiguous_format) for name, tensor in found.items()
+    }
 
 
-def _reason(error: Exception) -> str:
-    """PyTorch's message without its advice, which is to trust the file."""
-    told = str(error).partition("WeightsUnpickler error:")[2] or str(error) or type(error).__name__
-    return told.partition("Please use")[0].strip().partition("\n")[0][:300]
-
-
-def _collect(shell: Any, prefix: str, found: dict[str, Tensor], path: Path, depth: int) -> None:
-    """Collect the parameters of a shell and of those nested in it."""
+def _parameters(shell: Any, prefix: str, path: Path, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Parameters of a shell and of those nested in it; each shell and each of its dicts may be met once."""
     if not isinstance(shell, _Shell) or depth > MAX_DEPTH:
         raise DVAEFileError(f"{path}: {prefix or 'the whole'} is no module of OpenAI's")
-    for name, tensor in _named(shell, "_parameters", path):
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
-            raise DVAEFileError(f"{path}: {prefix}{name} is no tensor of numbers")
-        if not math.isfinite(float(tensor.detach().float().abs().amax())):
-            raise DVAEFileError(f"{path}: {prefix}{name} holds values that are NaN or infinite")
-        found[f"{prefix}{name}"] = tensor.detach().float().clone(memory_format=torch.contiguous_format)
-    for name, inner in _named(shell, "_modules", path):
-        _collect(inner, f"{prefix}{name}.", found, path, depth + 1)
+    for name, tensor in _named(shell, "_parameters", path, seen):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.numel():
+            raise DVAEFileError(f"{path}: {prefix}{name:.200} is no tensor of numbers")
+        yield f"{prefix}{name}", tensor
+    for name, inner in _named(shell, "_modules", path, seen):
+        yield from _parameters(inner, f"{prefix}{name}.", path, seen, depth + 1)
 
 
-def _named(shell: _Shell, attribute: str, path: Path) -> list[tuple[str, Any]]:
+def _named(shell: _Shell, attribute: str, path: Path, seen: set[int]) -> list[tuple[str, Any]]:
     """Entries of a dict attribute of a module."""
     entries = vars(shell).get(attribute, {})
     if not isinstance(entries, dict) or not all(isinstance(name, str) for name in entries):
         raise DVAEFileError(f"{path}: {attribute} of {type(shell).__name__} is no dict by names")
+    if id(entries) in seen:
+        raise DVAEFileError(f"{path}: a module in it is part of several others, or of itself")
+    if entries:
+        seen.add(id(entries))
     return list(entries.items())

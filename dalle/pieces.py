@@ -46,7 +46,7 @@ class Pieces:
         known = set(self._symbols)
         for left, right in merges:
             if left not in known or right not in known:
-                raise ValueError(f"merge {(left, right)!r} joins symbols that no merge before it makes")
+                raise ValueError(f"merge {(left, right)!r:.200} joins symbols that no merge before it makes")
             known.add(left + right)
             self._symbols.append(left + right)
         self.merges = tuple((left, right) for left, right in merges)

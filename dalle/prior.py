@@ -97,10 +97,9 @@ class Prior(nn.Module):
         """Kind of mask of each layer."""
         self.is_checkpointed = False
         """Whether layers are checkpointed, as in `encoder.layers.Encoder`."""
-        # no buffers: DistributedDataParallel broadcasts those while they are in use. Made on a real device even where
-        # parameters are made on the device meta
-        with torch.device("cpu"):
-            self._masks = {kind: self._mask(kind) for kind in set(self.kinds)}
+        # no buffers: DistributedDataParallel broadcasts those while they are in use. Made when needed: a model whose
+        # sizes are those of an untrusted file takes no memory before its weights are found to have them
+        self._masks: dict[LayerMask, Tensor] = {}
 
     def _mask(self, kind: LayerMask) -> Tensor:
         """Mask of a kind of layer, ``[1, 1, s, s]``, bool."""
@@ -116,9 +115,11 @@ class Prior(nn.Module):
     def mask(self, layer: int) -> Tensor:
         """Positions each position may attend to in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
         kind, device = self.kinds[layer], self.final_layer_norm.weight.device
-        if self._masks[kind].device != device:
-            self._masks[kind] = self._masks[kind].to(device)
-        return self._masks[kind]
+        found = self._masks.get(kind)
+        if found is None or found.device != device:
+            with torch.inference_mode(False):  # a model that has drawn can be trained
+                found = self._masks[kind] = (self._mask(kind) if found is None else found).to(device)
+        return found
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Pad captions to all positions of the text.

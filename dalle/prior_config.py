@@ -59,7 +59,7 @@ class PriorConfig:
         for field in fields(self):
             value, most = getattr(self, field.name), MAX_LAYERS if field.name == "num_layers" else MAX_SIZE
             if field.type == "int" and (type(value) is not int or not 1 <= value <= most):
-                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {value!r}")
+                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {value!r:.80}")
         if self.length > MAX_LENGTH:
             raise ValueError(
                 f"{self.text_length} positions of text and {self.rows} x {self.columns} image tokens are "
@@ -68,13 +68,19 @@ class PriorConfig:
         if self.hidden_dim % self.num_heads:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
-            raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r}")
+            raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r:.80}")
         if self.activation not in tuple(ACTIVATIONS):  # a file may contain anything, even a list
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r:.80}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
+        most = max(KERNEL_SIZE, 2 * max(self.grid) - 1)
+        if self.kernel_size > most:
+            raise ValueError(
+                f"kernel_size must be at most {most} for {self.rows} x {self.columns} image tokens, got "
+                f"{self.kernel_size}"
+            )
         if self.variant not in MASK_VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {self.variant!r}")
+            raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {self.variant!r:.80}")
         if self.has_start and self.text_vocab_size <= START_PIECE:
             raise ValueError(f"{self.variant} needs a text_vocab_size above {START_PIECE}, got {self.text_vocab_size}")
 

@@ -4,17 +4,14 @@ The state dict is that of rudalle's model. It does not hold the number of heads,
 published models. The version, which decides the layout, shows only in the masks that may be in it.
 
 No host imports this module, as it reads a pickle (a contract in ``pyproject.toml`` enforces that); the command
-``convert-rudalle`` does. The pickle is read by PyTorch's ``weights_only`` unpickler without exceptions: the file holds
-only tensors.
+``convert-rudalle`` does. The pickle is read by ``torch_file.py`` without exceptions: the file holds only tensors.
 
 Source: rudalle 1.1.3, by the names and shapes of its model's state dict and what the model computes.
 """
 
 from __future__ import annotations
 
-import pickle
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +23,10 @@ from ..encoder.sparse_masks import MASK_VARIANTS, MaskVariant, column_mask, conv
 from .files import DVAEFileError
 from .prior import Prior
 from .prior_config import PriorConfig
+from .torch_file import check_shapes, check_tensors, load
 
 MAX_BYTES = 64 * 2**30
 """Maximum file size; the largest published model, Kandinsky, has 12 billion parameters."""
-ZIP = b"PK\x03\x04"
-"""First bytes of a zip file."""
 VARIANTS: tuple[MaskVariant, ...] = tuple(name for name in MASK_VARIANTS if name != "dalle")
 HEADS = {768: 12, 2048: 16, 3840: 60}
 """Attention heads by width: rudalle's dummy model, the models with 1.3 billion parameters, Kandinsky."""
@@ -75,22 +71,10 @@ def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int 
     Raises:
         DVAEFileError: If the file cannot be used.
     """
-    try:
-        about = path.stat()
-    except (OSError, ValueError) as error:
-        raise DVAEFileError(f"{path}: there is no such file") from error
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
-        raise DVAEFileError(f"{path}: this is no file of at most {MAX_BYTES:,} bytes")
-    with path.open("rb") as file:
-        if file.read(4) != ZIP:
-            raise DVAEFileError(f"{path}: no zip file, as PyTorch has written since 1.6; older files are not read")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise DVAEFileError(f"{path}: refused, because it holds more than tensors, which could run code") from error
-    except Exception as error:  # a broken file fails in many ways
-        told = str(error).partition("\n")[0][:300]
-        raise DVAEFileError(f"{path}: no whole file of PyTorch's: {told}") from error
+    state = load(path, MAX_BYTES, "PyTorch's", "it holds more than tensors, which could run code")
+    if isinstance(state, dict):
+        named = ((name, tensor) for name, tensor in state.items() if isinstance(name, str))
+        check_tensors(path, {name: tensor for name, tensor in named if isinstance(tensor, Tensor)})
     try:
         return prior_of(state, variant, num_heads)
     except ValueError as error:
@@ -124,14 +108,7 @@ def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, nu
             tensors.update(_renamed(name, tensor.detach(), config))
     with torch.device("meta"):
         prior = Prior(config)
-    expected = prior.state_dict()
-    if missing := [name for name in expected if name not in tensors]:
-        raise ValueError(f"there is nothing for {missing[0]!r}; the file looks incomplete, or is no model of ru-DALL-E")
-    for name, tensor in tensors.items():
-        if name not in expected:
-            raise ValueError(f"it has something for {name!r:.200}, which is no part of a model with these layers")
-        if tensor.shape != expected[name].shape:
-            raise ValueError(f"for {name!r} it has shape {list(tensor.shape)}, expected {list(expected[name].shape)}")
+    check_shapes(tensors, prior.state_dict(), "a model of ru-DALL-E")
     prior.load_state_dict(tensors, assign=True)
     return prior.eval().requires_grad_(False)
 

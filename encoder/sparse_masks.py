@@ -135,11 +135,12 @@ def convolutional_mask(
         raise ValueError(f"kernel_size must be an odd number from 1, so that it has a middle, got {kernel_size}")
     _check_variant(variant)
     half = kernel_size // 2
-    if variant == "dalle":
-        reach = torch.arange(-half, half + 1)
-        kernel = reach.unsqueeze(1) * columns + reach  # places in raster order from the centre to each cell
-        return _behind_text(text_length, torch.isin(_distances(rows * columns), kernel))
     place = torch.arange(rows * columns)
+    if variant == "dalle":
+        # a token so many places back is in the square if it is near enough to the cell above in the nearest row
+        down = ((place + columns // 2) // columns).clamp_max(half)
+        is_in = (place - down * columns).abs() <= half
+        return _behind_text(text_length, is_in[_distances(rows * columns).clamp_min(0)])
     is_near = torch.ones(len(place), len(place), dtype=torch.bool)
     for coordinate, extent in ((place // columns, rows), (place % columns, columns)):
         apart = (coordinate.unsqueeze(1) - coordinate).abs()

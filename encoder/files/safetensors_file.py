@@ -28,7 +28,7 @@ def why_unread(error: Exception) -> str:
         return f"it cannot be read: {error.strerror or error}"
     if isinstance(error, RefusedFile):
         return f"it is not read: {error}"
-    return f"not a readable safetensors file, perhaps cut off in download ({error})"
+    return f"not a readable safetensors file, perhaps cut off in download ({error!s:.300})"
 
 
 @contextmanager

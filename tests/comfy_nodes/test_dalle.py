@@ -1,5 +1,6 @@
 """The nodes of DALL·E on a fake host, with a tiny model of random weights."""
 
+import json
 import sys
 from math import inf
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.dalle.dalle import DALLE, save_dalle
 from weighted_clip.dalle.files import save_dvae
@@ -290,6 +293,18 @@ def test_what_cannot_be_is_refused_in_words(hosted: Any) -> None:
         sampled(hosted, prefix_image=image[:0])
     with pytest.raises(ValueError, match="top_p must be above 0"):
         sampled(hosted, top_p=0.0)
+
+
+def test_a_kernel_larger_than_its_images_is_refused(hosted: Any, tmp_path: Path) -> None:
+    path = tmp_path / "dalle.safetensors"
+    with safe_open(path, framework="pt") as file:
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+        about = file.metadata()
+    save_file(tensors, path, about | {"prior": json.dumps(json.loads(about["prior"]) | {"kernel_size": 20_001})})
+    with pytest.raises(
+        ValueError, match=r"dalle\.safetensors: .*kernel_size must be at most 11 for 3 x 4 image tokens"
+    ):
+        node("LoadDalle").load("checkpoints/dalle.safetensors", "fp32", "auto")
 
 
 def test_what_is_refused_takes_no_memory(hosted: Any) -> None:

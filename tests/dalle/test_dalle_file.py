@@ -109,6 +109,8 @@ def sizes_with(**changes: Any) -> str:
         (None, {"prior": sizes_with(activation=["gelu"])}, "activation must be one of quick_gelu, gelu"),
         (None, {"prior": sizes_with(variant={})}, "variant must be one of dalle, rudalle-v2"),
         (None, {"prior": sizes_with(rows=10**4)}, "at most 5,120 are allowed"),
+        (None, {"prior": sizes_with(kernel_size=20_001)}, "kernel_size must be at most 11 for 3 x 4 image tokens"),
+        (None, {"prior": sizes_with(kernel_size="9" * 5000)}, r"from 1 to 131072, got '9{79}$"),
         (None, {"prior": sizes_with(hidden_dim=32)}, r"has shape .*, expected \[.*32\] by the sizes in its metadata"),
     ],
 )
@@ -119,6 +121,15 @@ def test_files_that_cannot_be_used_are_refused_by_name(
     with pytest.raises(DVAEFileError, match=message) as caught:
         load_dalle(path)
     assert str(path) in str(caught.value)
+
+
+def test_no_mask_is_made_of_sizes_that_are_not_those_of_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, None, {"prior": sizes_with(rows=2, columns=2_500)})
+    monkeypatch.setattr(Prior, "_mask", lambda *_: pytest.fail("made a mask"))
+    with pytest.raises(DVAEFileError, match=r"has shape .*, expected \[2, 16\] by the sizes in its metadata"):
+        load_dalle(path)
 
 
 def test_pickles_other_models_and_nothing_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from weighted_clip.dalle import sampling
 from weighted_clip.dalle.prior import Prior, initialise
 from weighted_clip.dalle.prior_config import PriorConfig
 from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image, draw, probabilities, sample
+from weighted_clip.encoder.sparse_masks import MASK_VARIANTS, convolutional_mask
 
 from ..libraries import library
 
@@ -50,6 +51,27 @@ def pairs(count: int = 2) -> tuple[Tensor, Tensor]:
 
 
 # ---- the model
+
+
+@pytest.mark.parametrize(("grid", "most"), [((4, 3), 11), ((3, 9), 17), ((7, 2), 13)])
+def test_a_kernel_larger_than_the_image_is_refused_and_none_would_change_anything(
+    grid: tuple[int, int], most: int
+) -> None:
+    sizes = {**vars(CONFIG), "rows": grid[0], "columns": grid[1]}
+    assert PriorConfig(**{**sizes, "kernel_size": most}).kernel_size == most
+    with pytest.raises(ValueError, match=f"kernel_size must be at most {most} for .* image tokens, got {most + 2}"):
+        PriorConfig(**{**sizes, "kernel_size": most + 2})
+    for variant in MASK_VARIANTS:
+        largest, larger = (convolutional_mask(2, grid, kernel_size=size, variant=variant) for size in (most, 2**31 + 1))
+        assert torch.equal(largest, larger)
+
+
+def test_a_prior_that_has_drawn_can_be_trained() -> None:
+    prior, (text, image) = seeded(), pairs()
+    sample(prior, text[0], [0])
+    prior.requires_grad_(True)
+    prior(text, image).image.sum().backward()
+    assert all(parameter.grad is not None for parameter in prior.layers.parameters())
 
 
 def test_an_output_depends_on_what_comes_before_it_and_on_nothing_else() -> None:

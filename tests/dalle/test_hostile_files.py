@@ -1,0 +1,98 @@
+"""Hostile files of strangers, given to the commands that read them: refused in words, in little memory and time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from weighted_clip.commands import main
+
+from ..fuzz.limited import Limited, Outcome, refused
+from ..fuzz.model_files import ModelFile, controls, hostile_files
+from ..libraries import is_torch
+from ..patience import SECONDS
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process"),
+    pytest.mark.skipif(not is_torch("2.5"), reason="this torch has no list of allowed globals"),
+]
+
+READ = {
+    "convert-rudalle: 60,000 entries",
+    "dalle sample: a key twice",
+    "dalle sample: merges that double",
+}
+"""Files that are unusual, and no more than that."""
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Limited]:
+    with Limited(SECONDS) as process:
+        yield process
+
+
+def outcome(file: ModelFile, limited: Limited, folder: Path) -> Outcome:
+    folder.mkdir()
+    path = folder / ("model.bin" if file.command[0].startswith("convert") else "model.safetensors")
+    file.write(path)
+    places = {"{file}": str(path), "{out}": str(folder / "out")}
+    command = file.command
+    for place, name in places.items():
+        command = [part.replace(place, name) for part in command]
+    return limited.run(command)
+
+
+@pytest.mark.parametrize("command", ["convert-dvae", "convert-rudalle", "dalle sample"])
+def test_hostile_files_are_refused_in_words(command: str, limited: Limited, tmp_path: Path) -> None:
+    wrong: dict[str, Outcome] = {}
+    for number, file in enumerate(file for file in hostile_files() if file.name.startswith(f"{command}: ")):
+        end = outcome(file, limited, tmp_path / str(number))
+        is_right = end.status == 0 if file.name in READ else refused(end) and "model." in end.told
+        if not is_right or len(end.told) > 1500:
+            wrong[file.name] = end
+    assert not wrong
+
+
+@pytest.mark.parametrize("command", ["convert-dvae", "convert-rudalle", "dalle sample"])
+def test_files_of_the_same_makers_that_are_in_order_are_read(command: str, limited: Limited, tmp_path: Path) -> None:
+    [file] = [file for file in controls() if file.name == command]
+    assert outcome(file, limited, tmp_path / "folder").status == 0
+
+
+def test_names_of_hostile_files_are_of_one_each() -> None:
+    names = [file.name for file in hostile_files()]
+    assert len(names) == len(set(names)) >= 250
+
+
+def test_a_command_that_ends_its_process_or_never_ends_is_seen(tmp_path: Path) -> None:
+    with Limited(SECONDS) as process:
+        assert process.run(["inspect", "a cat"]).status == 0
+        assert process.run(["inspect", "--none"]).status == 2
+    with Limited(0.01) as process:
+        assert process.run(["inspect", "a cat"]).status == "never ended"
+
+
+def test_the_message_on_memory_names_only_what_the_command_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("weighted_clip.dalle.pickled.read_published", no_memory)
+    monkeypatch.setattr("weighted_clip.dalle.dalle.load_dalle", no_memory)
+    monkeypatch.setattr("weighted_clip.training.data.read_data", no_memory)
+    for command, advice in (
+        (["convert-dvae", "a", "b", str(tmp_path / "c.safetensors")], "close other programs"),
+        (
+            ["dalle", "sample", "a", "b", "--out", "c"],
+            "close other programs, or choose --dtype fp16, or choose --device cpu",
+        ),
+        (
+            ["dalle", "train-vae", "a", "--out", str(tmp_path)],
+            "close other programs, or choose a smaller --batch, or choose --device cpu",
+        ),
+    ):
+        assert main(command) == 1
+        assert capsys.readouterr().err.strip().endswith(f"not enough memory (none left): {advice}")
