@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,9 +16,21 @@ from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.batches import Batches, held_out
 from weighted_clip.training.captions import CaptionOptions, caption_of, is_too_long, token_ids
-from weighted_clip.training.data import Example, Problem, read_data, summary
+from weighted_clip.training.data import Example, Problem, read_captions, read_data, summary
 
 from ..libraries import library
+
+FOLDERS = {
+    "1_x": True,
+    "003_x": True,
+    "1000_x": True,
+    "0_x": False,
+    "1001_x": False,
+    "1000000000_x": False,
+    "2024_holiday": False,
+}
+"""Folders named as in kohya's scripts, and whether so many repeats are allowed."""
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 
 
 def picture(color: str = "red") -> bytes:
@@ -72,7 +86,8 @@ def test_images_with_a_txt_beside_them(tmp_path: Path) -> None:
     ]
     assert data.examples[1].image().getpixel((0, 0)) == (255, 0, 0)
     assert reasons(data.problems) == {
-        "0_none/c.png": "its folder's name asks for no repeats",
+        "0_none/c.png": "its folder's name, 0_none, begins with a number of repeats, as in kohya's scripts; 1 to 1,000 "
+        "are allowed: rename it, as to 1_0_none",
         "empty.png": "its caption is empty",
         "alone.png": "no .txt beside it",
         "latin.png": "its .txt cannot be read: it is not UTF-8",
@@ -113,7 +128,7 @@ def test_a_table_of_file_names_and_texts(tmp_path: Path, kind: str) -> None:
             '{"file_name": "a.png", "caption": "x"}',
             r"metadata\.jsonl:1: .*'text'.*file_name, caption",
         ),
-        ("metadata.jsonl", '{"file_name": "a.png", "text": "x"}\n{"file', r"metadata\.jsonl: it cannot be read: "),
+        ("metadata.jsonl", '\n{"file', r"metadata\.jsonl:2: it cannot be read: "),
         ("metadata.jsonl", "[1]", r"its columns are none"),
         ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file, text"),
         ("metadata.csv", b"file_name,text\na.png,caf\xe9\n", "it cannot be read"),
@@ -122,6 +137,113 @@ def test_a_table_of_file_names_and_texts(tmp_path: Path, kind: str) -> None:
 def test_a_table_of_another_kind_is_refused_by_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_data(write(tmp_path, {name: text}))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ('{"file_name": "a.png", "te', "it cannot be read: "),
+        ('{"file_name": "a.png", "text": "x", "id": ' + "9" * 5000 + "}", "more than 4,300 digits"),
+        ('{"file_name": "' + "a" * 5000 + '", "text": "x"}', "its file cannot be looked for"),
+        ('{"file_name": "a\\u0000.png", "text": "x"}', "its file cannot be looked for"),
+        ('{"file_name": "\\ud800.png", "text": "x"}', "surrogate"),
+        ('{"file_name": "a.png", "text": "\\ud800"}', "surrogate"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"file_name": "a.png", "text": "x", "text": "y"}', "'text' twice"),
+        ('{"file_name": "a.png", "text": NaN}', "texts both"),
+        ('{"file_name": " ", "text": "x"}', "'file_name' is empty"),
+        ("x" * 3_000_000, "longer than 1,048,576 characters"),
+        (b"caf\xe9", "not UTF-8"),
+    ],
+)
+def test_a_broken_row_is_left_out_with_its_line(tmp_path: Path, row: str | bytes, reason: str) -> None:
+    files: dict[str, bytes | str] = {f"{number}.png": picture() for number in range(12)}
+    rows = [json.dumps({"file_name": name, "text": f"x{name}"}).encode() for name in files]
+    rows[9] = row.encode() if isinstance(row, str) else row
+    data = read_data(write(tmp_path, {**files, "metadata.jsonl": b"\r\n".join(rows)}))
+    assert {one.name for one in data.examples} == {*files} - {"9.png"}
+    (problem,) = data.problems
+    assert problem.name == "metadata.jsonl:10"
+    assert reason in problem.reason
+    assert len(problem.reason) < 300
+
+
+def test_rows_of_a_csv_table_are_not_cut_or_swallowed(tmp_path: Path) -> None:
+    rows = [
+        "file_name,text",
+        "a.png,x",
+        "b.png,a dog, really",
+        'c.png,"two\nlines"',
+        "d.png,y,,",
+        'e.png,"z',
+        "f.png,z",
+    ]
+    files: dict[str, bytes | str] = {f"{name}.png": picture() for name in "abcdef"}
+    data = read_data(write(tmp_path, {**files, "metadata.csv": "\n".join(rows)}))
+    assert [one.captions for one in data.examples] == [("x",), ("two\nlines",), ("y",)]
+    assert reasons(data.problems) == {
+        "metadata.csv:3": "it has more fields than columns: put quotes around a text with commas in it",
+        "metadata.csv:7": "it cannot be read: a quote in it is not closed; all up to line 8 is left out with it",
+    }
+
+
+@pytest.mark.parametrize(("name", "is_allowed"), FOLDERS.items())
+def test_a_folder_repeats_up_to_a_thousand_times(tmp_path: Path, name: str, is_allowed: bool) -> None:
+    data = read_data(write(tmp_path, {f"{name}/a.png": picture(), f"{name}/a.txt": "x", "b.png": picture()}))
+    if is_allowed:
+        assert [one.repeats for one in data.examples] == [int(name.partition("_")[0])]
+    else:
+        assert data.examples == ()
+        assert f", {name}, " in reasons(data.problems)[f"{name}/a.png"]
+        assert f"1_{name}" in reasons(data.problems)[f"{name}/a.png"]
+        renamed = read_data(write(tmp_path / "new", {f"1_{name}/a.png": picture(), f"1_{name}/a.txt": "x"}))
+        assert [one.repeats for one in renamed.examples] == [1]
+
+
+def test_what_is_no_file_and_names_that_are_not_utf_8_are_left_out(tmp_path: Path) -> None:
+    try:
+        (tmp_path / "no.png").symlink_to(tmp_path / "nothing")
+        (tmp_path / "self.png").symlink_to(tmp_path / "self.png")
+        (tmp_path / "cats").symlink_to(tmp_path, target_is_directory=True)
+        write(tmp_path, {"a.png": picture(), "a.txt": "x", "b\udcff.png": picture(), "b\udcff.txt": "x"})
+    except OSError:
+        pytest.skip("no such links or names here")
+    data = read_data(tmp_path)
+    assert [one.name for one in data.examples] == ["a.png"]
+    assert {*reasons(data.problems)} == {"no.png", "self.png", "cats", "b\\udcff.png"}
+    "\n".join(summary(data.problems)).encode()  # as reports are written
+
+
+def test_folders_are_looked_into_at_any_depth(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"deep.png": picture(), "deep.txt": "x"})
+    for _ in range(1200):  # from the inside out, as no path may be this long
+        outer = tmp_path / "outer"
+        outer.mkdir()
+        root.rename(outer / "d")
+        outer.rename(root)
+    try:
+        assert [one.captions for one in read_data(root).examples] == [("x",)]
+        assert [one.captions for one in read_captions(root).examples] == [("x",)]
+    finally:
+        for _ in range(1200):  # nothing that removes folders goes this deep
+            (root / "d").rename(tmp_path / "inner")
+            root.rmdir()
+            (tmp_path / "inner").rename(root)
+
+
+@needs_pipes
+def test_a_caption_that_is_a_pipe_or_too_long_is_left_out_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    (tmp_path / "b.txt").touch()
+    os.truncate(tmp_path / "b.txt", 2**40)
+    data = read_captions(write(tmp_path, {"c.txt": "x"}))
+    assert [one.name for one in data.examples] == ["c.txt:1"]
+    assert {*reasons(data.problems)} == {"a.txt", "b.txt"}
+    write(tmp_path, {"a.png": picture(), "b.png": picture()})
+    assert reasons(read_data(tmp_path).problems) == {
+        "a.png": "no .txt beside it",
+        "b.png": "its .txt cannot be read: it is longer than 1,048,576 bytes",
+    }
 
 
 def test_several_captions_in_a_list(tmp_path: Path) -> None:
@@ -171,11 +293,60 @@ def test_pairs_of_a_shard_are_those_of_webdataset(tmp_path: Path) -> None:
     assert {one.name: one.captions for one in read_data(shard).examples} == expected
 
 
-def test_compressed_and_cut_shards_are_refused(tmp_path: Path) -> None:
+def test_compressed_shards_are_called_so(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
-    with pytest.raises(ValueError, match=r"a\.tar: no whole, uncompressed \.tar file"):
+    with pytest.raises(ValueError, match=r"a\.tar: no whole, uncompressed \.tar file: it is a gzip file"):
         read_data(tmp_path)
+
+
+def test_damaged_shards_are_all_named_and_good_ones_read(tmp_path: Path) -> None:
+    pairs = {name: content for number in range(8) for name, content in member_pair(number).items()}
+    whole = write_shard(tmp_path / "0.tar", pairs).read_bytes()
+    for number in range(1, 6):  # the same damage in each: a bad header, half of it in
+        (tmp_path / f"{number}.tar").write_bytes(whole[:8192] + b"x" + whole[8193:])
+    write_shard(tmp_path / "6.tar", member_pair(0))
+    (tmp_path / "7.tar").write_bytes(whole[:8192])
+    data = read_data(tmp_path)
+    assert Counter(one.path.stem for one in data.examples) == {"0": 8, **dict.fromkeys("12345", 4), "6": 1, "7": 4}
+    lines = summary(data.problems)
+    bad = [line for line in lines if "damaged at byte 8,192 (bad checksum)" in line]
+    assert [line.partition(": ")[0] for line in bad] == [f"{number}.tar" for number in range(1, 6)]
+    (cut,) = [line for line in lines if line not in bad]
+    assert cut.startswith("7.tar: damaged at byte 8,192 (the file stops there")
+
+
+def member_pair(number: int) -> dict[str, bytes | str]:
+    return {f"{number}.png": picture(), f"{number}.txt": f"a cat {number}"}
+
+
+def test_two_shards_put_together_are_not_taken_for_one(tmp_path: Path) -> None:
+    first, second = (write_shard(tmp_path / name, member_pair(number)) for number, name in enumerate("ab"))
+    (tmp_path / "c.tar").write_bytes(first.read_bytes() + second.read_bytes())
+    data = read_data(tmp_path / "c.tar")
+    assert [one.captions for one in data.examples] == [("a cat 0",)]
+    assert "more follows" in reasons(data.problems)["c.tar"]
+
+
+@needs_pipes
+def test_an_unreadable_shard_does_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write_shard(tmp_path / f"{name}.tar", member_pair(0))
+    os.mkfifo(tmp_path / "c.tar")
+    opened = Path.open
+
+    def refused(path: Path, *given: Any, **named: Any) -> Any:
+        if path.name == "a.tar":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    data = read_data(tmp_path)
+    assert [one.name for one in data.examples] == ["b.tar/0"]
+    assert summary(data.problems) == [
+        "a.tar: it cannot be read: Permission denied; what is in it is left out",
+        "c.tar: it is a link to nothing, a pipe or a device, or may not be read",
+    ]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file.zip"])
