@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from .console import drop_unwritable, show, visible, write_anything
 from .examples import examples
-from .processes import INTERRUPTED, is_of_another, leave, place_of
+from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of
+from .stopping import terminable
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -27,11 +28,18 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         program: Name it was started by, for the help.
 
     Returns:
-        The exit status: 0, 1 after a problem explained on the error stream, or 130 after Ctrl-C.
+        The exit status: 0, 1 after a problem explained on the error stream, 130 after Ctrl-C, or 143 after SIGTERM.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     write_anything()
     options = _parser(program).parse_args(given or DEFAULT_COMMAND)
+    with terminable() as termination:
+        status = _status_of(options)
+    return TERMINATED if status == INTERRUPTED and termination.came is not None else status
+
+
+def _status_of(options: argparse.Namespace) -> int:
+    """Run a command, and report its problem."""
     try:
         status = options.run(options)
         sys.stdout.flush()  # here, so that a full disk is still reported

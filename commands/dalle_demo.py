@@ -123,12 +123,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
+    from ..training.checkpoint import NAME
+    from ..training.log import LOG_NAME
     from . import _parser
 
     options = _parser().parse_args(command)
-    folder = getattr(options, "out", None)
-    if hasattr(options, "resume") and folder is not None and (folder / "checkpoint.pt").is_file():
-        options.resume = True
+    if hasattr(options, "resume"):
+        options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
     options.run(options)
 
 

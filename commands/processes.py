@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as in shells."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit statuses after Ctrl-C and SIGTERM, as in shells."""
 SECONDS_BETWEEN_BEATS = 5.0
 MOST_MISSED = 8
 """Number of consecutive heartbeats a process may miss before the others consider it dead."""

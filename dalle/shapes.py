@@ -6,11 +6,14 @@ A caption names size, colour, kind and place of the one shape in its picture. 64
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from ..output.files import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -117,7 +120,7 @@ def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4)
     """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations.
 
     Args:
-        folder: Parent of the two folders, empty or not existing yet.
+        folder: Parent of the two folders, empty or not existing yet; it is there with all of them or not at all.
         size: Pixels along each side.
         copies: Drawings per combination, for training and held out.
         seed: Seed of the variation.
@@ -134,12 +137,20 @@ def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
     rng, counts = random.Random(seed), dict[str, int]()
-    for name, shapes, count in zip(("train", "held_out"), split(), copies, strict=True):
-        place = folder / name
-        place.mkdir(parents=True)
-        for number, shape in enumerate(shapes * count):
-            picture = draw(shape, rng, Style()).resize((size, size), Image.Resampling.BOX)
-            picture.save(place / f"{number:05}.png")
-            (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
-        counts[name] = len(shapes) * count
+    temporary = folder.with_name(folder.name + TEMPORARY_SUFFIX)  # so that all are there or none
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        for name, shapes, count in zip(("train", "held_out"), split(), copies, strict=True):
+            place = temporary / name
+            place.mkdir(parents=True)
+            for number, shape in enumerate(shapes * count):
+                picture = draw(shape, rng, Style()).resize((size, size), Image.Resampling.BOX)
+                picture.save(place / f"{number:05}.png")
+                (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
+            counts[name] = len(shapes) * count
+        if folder.exists():
+            folder.rmdir()
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return counts

@@ -374,6 +374,25 @@ def test_ctrl_c_says_how_to_go_on(prompts: Path, weights: Path, tmp_path: Path, 
     assert names(tmp_path / "out") == ["prompts-00000000.safetensors"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a program can handle")
+def test_a_terminated_program_says_how_to_go_on_and_leaves_nothing_half_written(weights: Path, tmp_path: Path) -> None:
+    prompts, out = written(tmp_path, TEXTS * 200), tmp_path / "out"
+    given = ["--batch", prompts, "--weights", weights, "--out", out, "--shard-size", "3"]
+    with subprocess.Popen(
+        [sys.executable, str(ROOT), "encode", *map(str, given)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        end = time.monotonic() + SECONDS
+        while not (out.is_dir() and len(names(out)) > 2) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.terminate()
+        _, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 143
+    assert told.startswith("interrupted; the same command goes on from here: ")
+    assert len(told.splitlines()) == 1
+    assert 2 <= len(names(out)) < 534
+    assert all(name.endswith(".safetensors") for name in names(out))
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
 def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path) -> None:
     prompts, out = written(tmp_path, TEXTS * 200), tmp_path / "out"

@@ -410,23 +410,32 @@ def test_copies_that_are_there_are_told(weights: Path, images: Path, tmp_path: P
     assert len(list(images.iterdir())) == 9
 
 
-@pytest.mark.parametrize("how", ["--move", "--copy"])
+@pytest.mark.parametrize(
+    ("how", "sent", "status"), [("--move", "SIGINT", 130), ("--copy", "SIGINT", 130), ("--copy", "SIGTERM", 143)]
+)
 def test_ctrl_c_leaves_nothing_half_done(
-    weights: Path, images: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch, how: str
+    weights: Path,
+    images: Path,
+    tmp_path: Path,
+    capsys,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    sent: str,
+    status: int,
 ) -> None:
     if os.name == "nt":
-        pytest.skip("Windows has no way to send Ctrl-C to oneself alone")
+        pytest.skip("Windows has no way to send Ctrl-C or SIGTERM to oneself alone")
     before, real, put = state(images), placing._put, []
 
     def one_more(*arguments: object, **options: object) -> None:
         put.append(1)
         if len(put) == 5:
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of a file
+            os.kill(os.getpid(), getattr(signal, sent))  # in the middle of a file
         real(*arguments, **options)
 
     monkeypatch.setattr(placing, "_put", one_more)
     handler = signal.getsignal(signal.SIGINT)
-    assert sort(images, weights, how, tmp_path / "sorted") == 130
+    assert sort(images, weights, how, tmp_path / "sorted") == status
     assert signal.getsignal(signal.SIGINT) is handler
     assert len(put) == 5
     assert "stopping: either all files are put there or none" in capsys.readouterr().err

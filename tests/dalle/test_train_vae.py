@@ -320,6 +320,23 @@ def test_shapes_are_written_with_captions_and_never_over_something(
     assert "is there already, and is no empty folder" in capsys.readouterr().err
 
 
+def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, count = draw, iter(range(600))
+
+    def interrupted(*given: Any) -> Image.Image:
+        if next(count) == 500:  # among those held out
+            raise KeyboardInterrupt
+        return real(*given)
+
+    (tmp_path / "shapes").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("weighted_clip.dalle.shapes.draw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_shapes(tmp_path / "shapes", copies=(1, 1))
+    assert [path.name for path in tmp_path.rglob("*")] == ["shapes"]
+    assert write_shapes(tmp_path / "shapes", copies=(1, 1)) == {"train": 476, "held_out": 64}
+
+
 def drawn(shapes: list[Shape], seed: int) -> torch.Tensor:
     rng = random.Random(seed)
     some = [draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX) for shape in shapes]

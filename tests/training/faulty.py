@@ -1,7 +1,7 @@
 """The command, with a fault in one of several processes: python faulty.py FAULT RANK STEP ARGUMENTS, under a launcher.
 
 There is a checkpoint after each step. Faults: ``kill`` and ``freeze`` (signals that no program handles), ``interrupt``
-(Ctrl-C), ``full`` (the disk).
+(Ctrl-C), ``terminate`` and ``terminate all`` (SIGTERM for the process, and for the launcher), ``full`` (the disk).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
-SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "interrupt": "SIGINT"}
+SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "interrupt": "SIGINT", "terminate": "SIGTERM"}
 
 
 def main() -> int:
@@ -37,7 +38,12 @@ def main() -> int:
             if self.step + 1 == step:
                 if fault == "full":
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-                os.kill(os.getpid(), getattr(signal, SIGNALS[fault]))
+                if fault == "terminate all":
+                    os.kill(os.getppid(), signal.SIGTERM)
+                    while not self.is_stopped:  # until the launcher has passed it on
+                        time.sleep(0.01)
+                else:
+                    os.kill(os.getpid(), getattr(signal, SIGNALS[fault]))
             return real(self, *given)
 
         kind._train_on = train_on

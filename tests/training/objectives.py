@@ -1,0 +1,62 @@
+"""Every command that trains, at a tiny size: data for all of them, and the words that start each."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from weighted_clip.commands import main
+from weighted_clip.dalle.files import save_dvae
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
+
+from ..dalle.models import TINY_SMALL, seeded
+from ..encoder.files import write
+from ..libraries import library
+from .models import TEXT, VISION
+from .runs import write_pairs
+
+STEPS = 8
+_LOOP = ["--batch", "4", "--steps", str(STEPS), "--held-out", "4", "--device", "cpu"]
+_CLIP = ["train", "pairs", "--weights", "clip.safetensors", "--accumulate", "1", "--rate", "1e-3"]
+_DVAE = ["dalle", "train-vae", "pairs", "--recipe", "small", "--tokens", "16", "--width", "8", "--size", "16"]
+_PRIOR = ["dalle", "train", "pairs", "--dvae", "dvae.safetensors", "--recipe", "small", "--size", "16", "--width", "16"]
+OBJECTIVES = {
+    "contrastive": _CLIP,
+    "mlm": [*_CLIP, "--objective", "mlm"],
+    "dvae": _DVAE,
+    "prior": [*_PRIOR, "--heads", "2", "--layers", "3", "--pieces", "600"],
+}
+"""First words of each command; names of `write_data`'s files are replaced by their paths."""
+RESULTS = {
+    "contrastive": ["text_encoder.safetensors", "clip.safetensors"],
+    "mlm": ["text_encoder.safetensors", "clip.safetensors"],
+    "dvae": ["dvae.safetensors"],
+    "prior": ["dalle.safetensors"],
+}
+"""Files that each writes at its end."""
+
+
+def write_data(folder: Path) -> Path:
+    """Pairs, a CLIP and a discrete VAE for all objectives."""
+    write_pairs(folder / "pairs", 24)
+    towers = {**hugging_face_tensors(seeded_text_model(TEXT)), **hugging_face_tensors(seeded_vision_model(VISION))}
+    write(folder / "clip.safetensors", {**towers, "logit_scale": torch.tensor(math.log(1 / 0.07))})
+    save_dvae(seeded(TINY_SMALL), folder / "dvae.safetensors")
+    return folder
+
+
+def words(objective: str, data: Path, out: Path, *options: str) -> list[str]:
+    """Command of an objective; a second value of an option counts."""
+    given = [str(data / word) if (data / word).exists() else word for word in OBJECTIVES[objective]]
+    return [*given, *_LOOP, "--out", str(out), *options]
+
+
+def start(objective: str, data: Path, out: Path, *options: str) -> int:
+    """Run a command here; return its exit status."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return main(words(objective, data, out, *options))

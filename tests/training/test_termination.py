@@ -1,0 +1,185 @@
+"""SIGTERM, by which docker, job managers and ``timeout`` end a program: it leaves a checkpoint, as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from weighted_clip.commands import main, stopping
+from weighted_clip.dalle import shapes
+from weighted_clip.training.loop import Loop
+from weighted_clip.training.run import Run
+
+from ..launching import launched
+from ..libraries import library
+from ..patience import SECONDS
+from .objectives import OBJECTIVES, RESULTS, start, words, write_data
+from .runs import log_of, tensors_of
+
+PROGRAM = Path(__file__).resolve().parents[2] / "__main__.py"
+FAULTY = Path(__file__).with_name("faulty.py")
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a program can handle")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("objectives"))
+
+
+def check_same(one: Path, other: Path, objective: str) -> None:
+    """Check that two runs have written the same bits, and logged the same numbers."""
+    for name in RESULTS[objective]:
+        whole, resumed = tensors_of(one / name), tensors_of(other / name)
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert log_of(one) == log_of(other)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_terminated_run_writes_a_checkpoint_and_resumes_to_the_same_bits(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], objective: str
+) -> None:
+    """In a run's middle, twice at once as ``timeout`` does: to the process, and to its group."""
+    assert start(objective, data, tmp_path / "whole") == 0
+
+    def train_on(self: Any, loaded: Any, real: Any) -> Any:
+        if self.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, loaded)
+
+    with monkeypatch.context() as patch:
+        for kind in (Run, Loop):
+            patch.setattr(kind, "_train_on", lambda self, loaded, real=kind._train_on: train_on(self, loaded, real))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert start(objective, data, tmp_path / "out") == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    told = capsys.readouterr().out
+    assert "stopping after this step, with a checkpoint" in told
+    assert "stopped after step 5 of 8: --resume goes on from here" in told
+    assert start(objective, data, tmp_path / "out", "--resume") == 0
+    assert "goes on after step 5 of 8" in capsys.readouterr().out
+    check_same(tmp_path / "whole", tmp_path / "out", objective)
+
+
+@pytest.mark.slow
+def test_the_demo_goes_on_where_it_was_terminated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In its second part, and once more before that part has a checkpoint, as a kill would end it."""
+    library("accelerate")
+    real, ends, few = Loop._train_on, [signal.SIGTERM, signal.SIGKILL], shapes.write_shapes
+
+    def train_on(self: Any, loaded: Any) -> Any:
+        if self.step == 1 and ends:
+            if ends.pop() == signal.SIGKILL:
+                raise MemoryError
+            signal.raise_signal(signal.SIGTERM)
+        return real(self, loaded)
+
+    def demo() -> int:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        steps = ["--vae-steps", "3", "--clip-steps", "2", "--prior-steps", "2", "--captions", "1"]
+        return main(["dalle", "demo", str(tmp_path / "demo"), *steps])
+
+    from accelerate.state import AcceleratorState
+
+    monkeypatch.setattr(Loop, "_train_on", train_on)
+    monkeypatch.setattr(shapes, "write_shapes", lambda folder: few(folder, copies=(1, 1)))
+    assert [demo(), demo(), demo()] == [1, 143, 0]
+    told = capsys.readouterr().out
+    assert told.index("begins again, as the run had no checkpoint yet") < told.index("goes on after step 2 of 3")
+    assert (tmp_path / "demo" / "index.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["contrastive", "dvae"])
+def test_another_process_terminates_a_run(data: Path, tmp_path: Path, objective: str) -> None:
+    long = ["--steps", "100000"]
+    command = [sys.executable, str(PROGRAM), *words(objective, data, tmp_path / "out", *long)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("step 1 of 100,000: ") for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        told, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 143, errors
+    assert not errors
+    assert "stopping after this step, with a checkpoint" in told
+    state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
+    assert f"stopped after step {state['step']:,} of 100,000: --resume goes on from here" in told
+    assert log_of(tmp_path / "out")[-1]["step"] == state["step"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "fault"),
+    [
+        ("contrastive", "terminate all"),
+        pytest.param("contrastive", "terminate", marks=pytest.mark.long),
+        ("prior", "terminate all"),
+    ],
+)
+def test_processes_that_are_terminated_stop_at_one_step_and_resume_to_the_same_bits(
+    data: Path, tmp_path: Path, objective: str, fault: str
+) -> None:
+    """By their launcher, which is sent the signal itself, or one of them alone."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    done = launched(2, PROGRAM, *words(objective, data, whole))
+    assert done.returncode == 0, done.stderr
+    stopped = launched(2, FAULTY, fault, 1, 4, *words(objective, data, out))
+    assert stopped.returncode != 0
+    assert "stopped after step 4 of 8: --resume goes on from here" in stopped.stdout, stopped.stderr
+    assert not [line for line in stopped.stderr.splitlines() if line.startswith("weighted-clip: ")]
+    assert [entry["step"] for entry in log_of(out) if "loss" in entry][-1] == 4
+    resumed = launched(2, PROGRAM, *words(objective, data, out, "--resume"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "goes on after step 4 of 8" in resumed.stdout
+    check_same(whole, out, objective)
+
+
+def test_a_second_signal_ends_a_process_at_once() -> None:
+    """It counts as another one only after a while."""
+    code = (
+        "import runpy, signal, time\n"
+        f"runpy.run_path({str(PROGRAM)!r})['load_package']()\n"
+        "from weighted_clip.commands import stopping\n"
+        "stopping.SECONDS_OF_ONE_SIGNAL = 0.2\n"
+        "with stopping.terminable(), stopping.holding_interrupt(lambda: print('held', flush=True)):\n"
+        "    for _ in range(3):\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    time.sleep(0.3)\n"
+        "    print('still there', flush=True)\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    print('not reached', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.stdout.split("\n") == ["held", "still there", ""], done.stderr
+    assert done.returncode == -signal.SIGTERM
+
+
+def test_a_signal_that_others_handle_or_ignore_stays_theirs() -> None:
+    for theirs in (signal.SIG_IGN, lambda *_: None):
+        before = signal.signal(signal.SIGTERM, theirs)
+        try:
+            with stopping.terminable():
+                assert signal.getsignal(signal.SIGTERM) is theirs
+            assert signal.getsignal(signal.SIGTERM) is theirs
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def test_a_program_that_a_shell_runs_in_the_background_is_interrupted_too() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stopping.terminable() as termination, pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert termination.came is not None
+    finally:
+        signal.signal(signal.SIGINT, before)
