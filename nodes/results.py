@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..hosts.comfy.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.timed import TimedEncoded
@@ -149,6 +150,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
         lines.append(f"encoded by ComfyUI itself, without our weights: {', '.join(encoded.left_to_host)}")
     if encoded.note:
         lines.append(encoded.note)
+    if any(prompt.signs for prompt in encoded.prompts.values()):
+        lines.append(f"words of weights below 0 are taken away in the attention; {NOT_ACTING}")
     return lines
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
-from .attention_layers import Call, Weighing, family_of, is_filled_in_front
+from .attention_layers import COUPLED, Call, Weighing, family_of, is_filled_in_front
 from .contract import PATCHER, checked_object, host
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
@@ -33,6 +33,8 @@ EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
+NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
+"""Line of a report about weights and signs in the attention; our code does not run there."""
 
 Entry = dict[str, Any]
 """An entry of a conditioning in the form of the host's sampler."""
@@ -184,7 +186,14 @@ def _predict(
     is_filled = is_filled_in_front(model)
     longest = max(_rows_as_read(entry, is_filled).shape[1] for entry in marked)
     ready = [some if some is None else [_ready(entry, longest, is_filled) for entry in some] for some in conds]
-    return executor(model, ready, *rest, **named)
+    try:
+        return executor(model, ready, *rest, **named)
+    except AttributeError as error:
+        # prompt-control's hook lacks a part once the host has copied it to put it beside ours
+        beside = [hook for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())]
+        if type(error.obj).__name__ == "AttentionCoupleHook" and error.obj in beside:
+            raise ValueError(COUPLED) from error
+        raise
 
 
 def _seen_in(*given: Any, **named: Any) -> _Seen | None:
@@ -265,6 +274,8 @@ def _apply(
     marker: Tensor | None = inputs.pop(MARKER, None)
     if marker is None:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    if len(marker) == 1:  # a wrapper that cuts the picture into tiles may have repeated only what it knows
+        marker = marker.expand(len(x), -1)
     rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2, -1)]
     num_rows = max(int((own != _plain(1)).any(0).sum()) for own in rows)
     if not num_rows:

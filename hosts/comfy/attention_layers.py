@@ -21,6 +21,13 @@ OVERRIDE = "optimized_attention_override"
 """The host's option for a function around its attention."""
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
+COUPLED = (
+    "Weigh Attention and the scheme negpip cannot act beside a node that reads several prompts in one attention, such "
+    "as Attention Couple: the weights would act on the rows of its other prompts. Use CLIP Text Encode (Weighted) with "
+    "another scheme for all prompts of that node, or take out the node and give each prompt its place with "
+    "Conditioning (Set Mask) and Conditioning (Combine)."
+)
+"""Message where another pack's node puts prompts beside ours in the attention."""
 
 
 class Call(NamedTuple):
@@ -59,6 +66,15 @@ class Weighing:
         self.num_layers = 0
         """Number of attention layers in which it acted so far."""
 
+    def check_batch(self, query: Tensor) -> None:
+        """Check that each query reads the prompt that its weights are for.
+
+        Raises:
+            ValueError: If another pack has put other prompts beside it.
+        """
+        if query.shape[0] != self.bias.shape[0]:
+            raise ValueError(COUPLED)
+
     def of_hidden(self) -> Weighing:
         """A copy in which only weights of 0 act, i.e. hidden keys."""
         bias = self.bias.cpu()
@@ -89,7 +105,11 @@ class Weighing:
 
         Returns:
             Result of ``attention``.
+
+        Raises:
+            ValueError: As in `check_batch`.
         """
+        self.check_batch(query)
         self.num_layers += 1
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
@@ -159,14 +179,14 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
-            "Weigh Attention cannot act in this model: another node, such as IP-Adapter or Attention Couple, replaces "
-            "its cross attention (attn2_replace), where the weights would be lost. Take out that node or Weigh "
-            "Attention."
+            "Weigh Attention cannot act in this model: another node, such as IP-Adapter, replaces its cross attention "
+            "(attn2_replace), where the weights would be lost. Take out that node or Weigh Attention."
         )
     num_keys = weighing.bias.shape[1]
     are_text: list[bool] = []
 
     def before(query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> Any:
+        weighing.check_batch(query)  # first, as regions of other lengths change the number of rows as well
         if key.shape[1] != num_keys:
             raise ValueError(
                 f"Weigh Attention expects {num_keys} rows of text in the cross attention, but another node's patch has "

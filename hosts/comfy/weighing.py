@@ -16,7 +16,7 @@ from ...weighting.attention import PLAIN, How, effect_of
 from ...weighting.chunks import Token
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.view import counted
-from .attention import with_effects
+from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .native import NativeClip
@@ -106,7 +106,8 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
     num_rows = sum(len(word.rows) for word in weighed.words)
     lines.append(f"{counted(num_rows, 'row')}, counted from 0; after sampling ComfyUI's log says in how many layers")
     lines.append("not weighed: the pooled vector, and what a ControlNet reads")
-    return lines
+    is_said = any(prompt.signs for prompt in weighed.encoded.prompts.values())  # by the report on the encoding
+    return lines if is_said else [*lines, NOT_ACTING]
 
 
 def _check_is_known(clip: EitherClip) -> None:

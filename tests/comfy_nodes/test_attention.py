@@ -279,17 +279,19 @@ def entry(num_rows, marker=None, **values):
     """An entry of a conditioning in the host's sampler."""
     inputs = {"c_crossattn": SimpleNamespace(cond=random(1, num_rows, DIM))}
     if marker is not None:
-        inputs[MARKER] = SimpleNamespace(cond=torch.tensor([[e.bias for e in marker] + [e.factor for e in marker]]))
+        inputs[MARKER] = SimpleNamespace(cond=marker)
     return {"model_conds": inputs, **values}
 
 
-def marked(num_rows, **effects):
-    return [effects.get(f"row{row}", RowEffect()) for row in range(num_rows)]
+def marker_of(num_rows, **effects):
+    """Bias and factor of each row, ``[1, 2 * rows]``."""
+    rows = [effects.get(f"row{row}", RowEffect()) for row in range(num_rows)]
+    return torch.tensor([[row.bias for row in rows] + [row.factor for row in rows]])
 
 
 @pytest.mark.usefixtures("known")
 def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
-    conds = [[entry(4, marked(4, row1=RowEffect(1.0)), hooks=attention._hooks())], None, [entry(6)]]
+    conds = [[entry(4, marker_of(4, row1=RowEffect(1.0)), hooks=attention._hooks())], None, [entry(6)]]
     seen = []
     attention._predict(lambda model, conds: seen.append(conds), "model", conds)
     ((one,), none, (other,)) = seen[0]
@@ -309,19 +311,19 @@ def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
 @pytest.mark.usefixtures("known")
 def test_rows_that_have_changed_are_refused() -> None:
     with pytest.raises(ValueError, match=r"weighed 4 rows of text, but the sampler got 8.*Concat"):
-        attention._predict(lambda *_: None, "model", [[entry(8, marked(4))]])
+        attention._predict(lambda *_: None, "model", [[entry(8, marker_of(4))]])
 
 
 @pytest.mark.usefixtures("known")
 def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(attention_layers, "FILLED_IN_FRONT", ("builtins.str",))
     seen = []
-    conds = [[entry(6, marked(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM)), entry(6)]]
+    conds = [[entry(6, marker_of(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM)), entry(6)]]
     attention._predict(lambda model, conds: seen.append(conds), "model", conds)
     ((one, other),) = seen[0]
     assert one["model_conds"][MARKER].cond.tolist() == [[0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1]]
     assert other["model_conds"][MARKER].cond.shape == (1, 12)
-    conds = [[entry(6, marked(4), cross_attn=random(1, 5, DIM))]]
+    conds = [[entry(6, marker_of(4), cross_attn=random(1, 5, DIM))]]
     with pytest.raises(ValueError, match="weighed 4 rows of text, but the sampler got 5"):
         attention._predict(lambda *_: None, "model", conds)
 
@@ -329,7 +331,7 @@ def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
 @pytest.mark.usefixtures("known")
 def test_rows_of_llama_are_counted_with_the_text() -> None:
     llama = {"encoder_hidden_states_llama3": SimpleNamespace(cond=random(1, 3, 2, DIM))}
-    one = entry(4, marked(6, row5=RowEffect(1.0)))
+    one = entry(4, marker_of(6, row5=RowEffect(1.0)))
     one["model_conds"] |= llama
     seen = []
     attention._predict(lambda model, conds: seen.append(conds), "model", [[one]])
@@ -371,6 +373,100 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     attention._apply(Executor(), x, "t", None, text, None, given, **{MARKER: plain})
     assert seen["options"] == given
     assert MARKER not in seen["inputs"]
+
+
+class CrossAttention:
+    """A model whose one layer runs the patches of its cross attention, then the attention, as the host's U-Net does."""
+
+    class_obj = SimpleNamespace(diffusion_model=Network())
+
+    def __call__(self, x, t, c_concat, c_crossattn, control, options, **_):
+        n, context, value = x, c_crossattn, c_crossattn
+        for patch in options.get("patches", {}).get("attn2_patch", ()):
+            n, context, value = patch(n, context, value, {"cond_or_uncond": options["cond_or_uncond"]})
+        override = options.get(OVERRIDE, lambda function, *inputs: function(*inputs))
+        return override(attention_pytorch, n, context, value, 1)
+
+
+def couple(num_rows, is_even=False):
+    """A patch that reads a region beside each positive prompt, as attention couple does: a larger batch.
+
+    ComfyUI-ppm and prompt-control repeat each positive's queries for its regions; sd-forge-couple, with ``is_even``,
+    then also fills up to an even number.
+    """
+
+    def patch(n, context, value, extra):
+        kinds = extra["cond_or_uncond"]
+        region = random(1, num_rows, DIM).repeat(len(n) // len(kinds), 1, 1)
+        queries, keys = [], []
+        for kind, query, key in zip(kinds, n.chunk(len(kinds)), context.chunk(len(kinds)), strict=True):
+            both = [key] if kind == 1 else [key, region]
+            queries += [query for _ in both]
+            longest = math.lcm(context.shape[1], num_rows)
+            keys += [rows.repeat(1, longest // rows.shape[1], 1) for rows in both]
+        if is_even and sum(map(len, queries)) % 2:
+            queries.append(torch.zeros_like(n[:1]))
+            keys.append(torch.zeros_like(keys[0][:1]))
+        keys = torch.cat(keys)
+        return torch.cat(queries), keys, keys
+
+    return patch
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("effect", [RowEffect(0.5), RowEffect(0.0, -1.0)], ids=["bias", "negpip"])
+@pytest.mark.parametrize("patch", [couple(4), couple(6), couple(4, is_even=True)], ids=["as many rows", "more", "even"])
+@pytest.mark.parametrize("kinds", [[0], [1, 0], [0, 0]], ids=["cfg 1", "joined", "two prompts"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch, effect) -> None:
+    num_texts = batch * len(kinds)
+    x, text = random(num_texts, QUERIES, DIM), random(num_texts, 4, DIM)
+    options = {"patches": {"attn2_patch": [patch]}, "cond_or_uncond": kinds}
+
+    def apply(marker):
+        inputs = {MARKER: marker.repeat(num_texts, 1)}
+        return attention._apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
+
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Conditioning \(Combine\)"):
+        apply(marker_of(4, row0=effect))
+    apply(marker_of(4))  # without weights it is none of our business
+
+
+@pytest.mark.usefixtures("known")
+def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
+    class AttentionCoupleHook:
+        """What prompt-control's is after the host has copied it."""
+
+    hook = AttentionCoupleHook()
+    marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention._hooks().hooks, hook]
+    weighed, plain = entry(4, marker, hooks=SimpleNamespace(hooks=both)), entry(4, hooks=SimpleNamespace(hooks=[hook]))
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Conditioning \(Combine\)"):
+        attention._predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
+    # beside a prompt of ours in another place it is theirs alone
+    elsewhere = entry(4, marker, hooks=attention._hooks())
+    with pytest.raises(AttributeError, match="comfy_conds"):
+        attention._predict(lambda *_: hook.comfy_conds, "model", [[plain], [elsewhere]])
+
+
+@pytest.mark.usefixtures("known")
+def test_a_negative_prompt_beside_coupled_ones_is_weighed() -> None:
+    x, text, marker = random(2, QUERIES, DIM), random(2, 4, DIM), marker_of(4, row1=RowEffect(0.5, -1.0))
+    options = {"patches": {"attn2_patch": [couple(4)]}, "cond_or_uncond": [1]}
+    read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: marker.repeat(2, 1)})
+    torch.testing.assert_close(read, written_out(x, text, text, *marker.view(2, 1, 4)))
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_a_batch_is_weighed_and_so_are_tiles_of_one_picture(batch) -> None:
+    marker = marker_of(4, row0=RowEffect(0.5), row1=RowEffect(0.0, -1.0))
+    x, text = random(batch, QUERIES, DIM), random(batch, 4, DIM)
+    options = {"cond_or_uncond": [0]}
+    expected = written_out(x, text, text, *marker.view(2, 1, 4))
+    # the second way: a wrapper that cuts a picture into tiles has repeated its text, but not our marker
+    for given in (marker.repeat(batch, 1), marker):
+        read = attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: given})
+        torch.testing.assert_close(read, expected)
 
 
 @pytest.mark.usefixtures("known")

@@ -137,6 +137,15 @@ def test_the_report_names_words_rows_and_what_is_not_weighed() -> None:
     assert "not weighed: the pooled vector, and what a ControlNet reads" in report
 
 
+@pytest.mark.parametrize("how", ["bias", "negpip"])
+def test_reports_name_the_regions_of_other_packs_in_which_nothing_acts(how) -> None:
+    assert run(text="a cat, (snow:-1.5)", how=how)[1].count("Attention Couple") == 1
+    assert "Attention Couple" not in run(text="a cat, snow", how=how)[1]
+    for text, count in (("(snow:-1.5)", 1), ("(snow:1.5)", 0)):
+        report = node("TextEncode").encode(FakeClip(), text, **BASE | {"scheme": "negpip"})["result"][1]
+        assert report.count("Attention Couple") == count
+
+
 def test_several_prompts_in_one_are_refused() -> None:
     for text in ('("a cat", "a dog").blend(1, 1)', '("a cat", "a dog").and()'):
         with pytest.raises(ValueError, match=r"\.and and \.blend"):

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "beyond", "bind"),
-    *("difference",),
+    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "attention_beside"),
+    *("beyond", "bind", "difference"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -27,6 +27,13 @@ CHECKS = [
     for script in SCRIPTS
     for check in re.findall(r"^def (check_\w+)", script.read_text(encoding="utf-8"), re.MULTILINE)
 ]
+PACKS = {
+    "kjnodes": "ComfyUI-KJNodes",
+    "beside_ppm": "ComfyUI-ppm",
+    "beside_prompt_control": "comfyui-prompt-control",
+    "beside_forge_couple": "sd-forge-couple",
+}
+"""Other pack that a check needs, by the end of its name."""
 SUBJECTS = {
     "check_every_clip_family_equals_stock": "SD1, SD2 and SDXL, small, clip skip 1 to 3, with stock",
     "check_half_precision_weights_equal_stock": "SDXL, small, weights in fp16 and bf16, with stock",
@@ -109,6 +116,8 @@ SUBJECTS = {
     ),
     "check_lora_hooks_and_weights_act_together": "Weigh Attention with LoRA hooks, likewise",
     "check_a_compiled_model_is_weighed_as_well": "Weigh Attention in a compiled model, likewise",
+    "check_weights_act_beside_nodes_of_the_host_that_change_attention": "Weigh Attention with PAG, SAG, ToMe, likewise",
+    "check_weights_act_at_cfg_1_and_in_tiles": "Weigh Attention at CFG 1, whole and in tiles, likewise",
     "check_two_nodes_on_one_model_both_act": "Weigh Attention twice, positive and negative, likewise",
     "check_joint_families_at_weight_one_are_stock": (
         "Weigh Attention at weight 1, Flux, Chroma, Qwen-Image and Z-Image, small, with stock"
@@ -211,6 +220,8 @@ LIMITS = {check: 1e-5 for check in SUBJECTS if re.search("native|masked_keys|a_b
     "check_anothers_function_around_the_attention_is_called_as_well": 1e-5,
     "check_lora_hooks_and_weights_act_together": 1e-5,
     "check_a_compiled_model_is_weighed_as_well": 1e-5,
+    "check_weights_act_beside_nodes_of_the_host_that_change_attention": 1e-5,
+    "check_weights_act_at_cfg_1_and_in_tiles": 1e-5,
     "check_two_nodes_on_one_model_both_act": 1e-5,
     "check_strength_1_takes_rows_from_the_passes_as_they_are": 1e-5,
     "check_cutoff_takes_rows_from_texts_with_underscores": 1e-5,
@@ -258,8 +269,8 @@ def test_with_the_hosts_objects(
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")
-    if check.endswith("kjnodes"):
-        other_pack("ComfyUI-KJNodes", figures)
+    for ending in filter(check.endswith, PACKS):
+        other_pack(PACKS[ending], figures)
     found = outcomes(script)[check]
     assert "error" not in found, found["error"]
     difference, count = found["difference"], found["comparisons"]

@@ -1,0 +1,170 @@
+"""Checks of Weigh Attention beside nodes that call the model or its attention in their own way.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. Those of other packs run the packs' own
+code, which is next to ComfyUI or among its custom nodes.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from inprocess import main, make_clip, refusal, run_ours, stock
+from inprocess_attention import LATENT, NEGATIVE, NODE, PLAIN, TEXT, WEIGHTS, is_close, make_model, weighed, written_out
+
+REGION = "a dog in a forest"
+Coupled = Callable[[Any, Any, Any], tuple[Any, Any]]
+"""From a MODEL, a base prompt and a region's to the MODEL and the base prompt to sample with."""
+
+
+def sampled(model: Any, positive: Any, negative: Any, cfg: float = 4.0, batch: int = 1) -> torch.Tensor:
+    """Output of the node KSampler."""
+    import nodes
+
+    latent = {"samples": torch.zeros(batch, 4, *LATENT)}
+    return nodes.KSampler().sample(model, 1, 2, cfg, "euler", "normal", positive, negative, latent)[0]["samples"]
+
+
+# ---- what acts
+
+
+def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> float:
+    from comfy_extras.nodes_pag import PerturbedAttentionGuidance
+    from comfy_extras.nodes_sag import SelfAttentionGuidance
+    from comfy_extras.nodes_tomesd import TomePatchModel
+
+    clip, model, largest = make_clip("SD1"), make_model("SD1"), 0.0
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    reference = written_out("SD1", "bias", (plain, WEIGHTS))
+    for node, inputs in (
+        (PerturbedAttentionGuidance, {"scale": 3.0}),
+        (SelfAttentionGuidance, {"scale": 0.5, "blur_sigma": 2.0}),
+        (TomePatchModel, {"ratio": 0.3}),
+    ):
+        ours, theirs = (node.execute(model=one, **inputs).args[0] for one in (model, reference))
+        for batch in (1, 4):
+            expected, without = (sampled(one, plain, negative, batch=batch) for one in (theirs, ours))
+            drawn = sampled(ours, weighed(clip), negative, batch=batch)
+            largest = max(largest, is_close(drawn, expected, without, node.__name__))
+    return largest
+
+
+def check_weights_act_at_cfg_1_and_in_tiles() -> float:
+    clip, model, largest = make_clip("SD1"), make_model("SD1"), 0.0
+    plain = stock(clip, PLAIN)
+    reference = written_out("SD1", "bias", (plain, WEIGHTS))
+
+    def in_tiles(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
+        halves = arguments["input"].chunk(2, dim=3)
+        known = {"c_crossattn": arguments["c"]["c_crossattn"].repeat(2, 1, 1)}
+        drawn = apply_model(torch.cat(halves), arguments["timestep"].repeat(2), **{**arguments["c"], **known})
+        return torch.cat(drawn.chunk(2), dim=3)
+
+    for is_tiled in (False, True):
+        ours, theirs = model.clone(), reference.clone()
+        for one in (ours, theirs) if is_tiled else ():
+            one.set_model_unet_function_wrapper(in_tiles)
+        expected, without = (sampled(one, plain, plain, cfg=1.0) for one in (theirs, ours))
+        largest = max(largest, is_close(sampled(ours, weighed(clip), plain, cfg=1.0), expected, without))
+    return largest
+
+
+# ---- what would act on the rows of others
+
+
+def pack_of(name: str) -> Path:
+    """Folder of another pack."""
+    return next(folder for folder in (Path.cwd().parent / name, Path("custom_nodes", name)) if folder.is_dir())
+
+
+def package(name: str, folder: Path) -> None:
+    """Make a folder a package without running its own ``__init__.py``, whose other parts may not import."""
+    module = sys.modules[name] = ModuleType(name)
+    module.__path__ = [str(folder)]
+
+
+def halves() -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks of the left part of the picture and of the rest."""
+    left = torch.zeros(1, *(8 * size for size in LATENT))
+    left[:, :, : 8 * 12] = 1
+    return left, 1 - left
+
+
+def refused_beside(coupled: Coupled) -> None:
+    """Weights of the base prompt are refused, in any batch; stock is none of our business."""
+    for family in ("SD1", "SDXL"):
+        clip, model = make_clip(family), make_model(family)
+        plain, negative, region = (stock(clip, text) for text in (PLAIN, NEGATIVE, REGION))
+        for how in ("bias", "negpip"):
+            for given in (None, model):
+                base, _, ready = run_ours(NODE, clip=clip, text=TEXT, how=how, model=given)["result"]
+                for cfg, batch in ((1.0, 1), (1.0, 2), (4.0, 1), (4.0, 2)):
+                    theirs, positive = coupled(ready or model, base, region)
+                    message = refusal(partial(sampled, theirs, positive, negative, cfg, batch))
+                    assert "Attention Couple" in message, (family, how, cfg, batch, message)
+        theirs, positive = coupled(model, plain, region)
+        without = sampled(theirs, positive, negative)
+        assert not torch.equal(without, sampled(model, plain, negative))
+
+
+def check_regions_of_attention_couple_are_refused_beside_ppm() -> None:
+    package("ppm_couple", pack_of("ComfyUI-ppm") / "src" / "attention_couple")
+    unet_couple = importlib.import_module("ppm_couple.unet_couple")
+
+    def coupled(model: Any, base: Any, region: Any) -> tuple[Any, Any]:
+        work = model.clone()
+        cpu, kind = torch.device("cpu"), torch.float32
+        work.set_model_attn2_patch(unet_couple.unet_attn2_couple_wrapper(base, [region], 2, False, cpu, kind))
+        work.set_model_attn2_output_patch(unet_couple.unet_attn2_output_couple_wrapper(torch.stack(halves())))
+        return work, base
+
+    refused_beside(coupled)
+
+
+def check_regions_of_attention_couple_are_refused_beside_prompt_control() -> None:
+    import nodes
+
+    package("prompt_control_couple", pack_of("comfyui-prompt-control") / "prompt_control")
+    couple = importlib.import_module("prompt_control_couple.attention_couple_ppm")
+
+    def coupled(model: Any, base: Any, region: Any) -> tuple[Any, Any]:
+        node = nodes.ConditioningSetMask()
+        placed = [node.append(one, mask, "default", 1.0)[0] for one, mask in zip((base, region), halves(), strict=True)]
+        return model, couple.set_cond_attnmask(*placed, fill=True)
+
+    refused_beside(coupled)
+    clip, model = make_clip("SD1"), make_model("SD1")  # here the negative prompt runs apart, and its weights act
+    theirs, positive = coupled(model, stock(clip, PLAIN), stock(clip, REGION))
+    assert not torch.equal(sampled(theirs, positive, weighed(clip)), sampled(theirs, positive, stock(clip, PLAIN)))
+
+
+def check_regions_of_attention_couple_are_refused_beside_forge_couple() -> None:
+    modules, devices = ModuleType("modules"), ModuleType("modules.devices")
+    devices.device, devices.dtype = torch.device("cpu"), torch.float32
+    sys.modules.update({"modules": modules, "modules.devices": devices})
+    package("lib_couple", pack_of("sd-forge-couple") / "lib_couple")
+    couple = importlib.import_module("lib_couple.attention_couple").AttentionCouple
+
+    def as_forge(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
+        arguments["c"]["transformer_options"]["original_shape"] = list(arguments["input"].shape)
+        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+
+    def coupled(model: Any, base: Any, region: Any) -> tuple[Any, Any]:
+        left, right = halves()
+        work = couple.patch_unet(model, left, {"cond_1": region, "mask_1": right})
+        work.set_model_unet_function_wrapper(as_forge)
+        return work, base
+
+    refused_beside(coupled)
+
+
+if __name__ == "__main__":
+    main(globals())
