@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..encoder.encoding import Encoding
-from .bound import ABSENT, UNBOUND, Bound, bind_issue
+from .bound import ABSENT, UNBOUND, Bound, bind_issue, bound_passes
 from .chunks import Apart, TokenChunk, Tokenize
 from .cutoff import marked_as_cutoff, words_of
 from .options import BindRest, EncodeOptions
@@ -43,7 +43,7 @@ def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, 
     if not options.binds:
         return Bound(tuple(chunks), ())
     if options.bind_hide == "cutoff":
-        return marked_as_cutoff(chunks, text, words_of(options), tokenize)
+        return marked_as_cutoff(chunks, text, options, tokenize)
     return _marked_phrases(chunks, options, tokenize)
 
 
@@ -80,19 +80,22 @@ def _passes(variant: Variant, rest: BindRest) -> list[Variant]:
     """The variant, a pass for each of its phrases, and with ``alone`` one without any phrase."""
     # no host makes such a call, so there is none to reproduce
     plain = replace(variant, call=None)
-    seen = [(number, f"bound: phrase {number}") for number in _phrases_in(variant.chunks, variant)]
-    if seen and rest == "alone":
-        seen.append((0, "bound: the rest"))
-    return [plain, *(_pass(plain, number, title) for number, title in seen)]
+    return [plain, *(_pass(plain, number) for number in _numbers(variant, rest))]
 
 
-def _pass(plain: Variant, number: int, title: str) -> Variant:
-    """The pass of one phrase. Chunks without it stay plain, as nothing is taken from them."""
+def _numbers(variant: Variant, rest: BindRest) -> list[int]:
+    """Passes of a version, as in `bound_passes`; none for a variant that is not a version of the prompt."""
+    return [] if variant.is_aside else bound_passes(variant.chunks, rest)
+
+
+def _pass(plain: Variant, number: int) -> Variant:
+    """The pass of one phrase, or 0 for the rest. Chunks without the phrase stay plain: nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
     for index, chunk in enumerate(plain.chunks):
-        if any(token.phrase if number == 0 else token.phrase == number for token in chunk.tokens):
+        if any(token.phrase == number for token in chunk.tokens):
             chunks[index], shown = _apart(chunk, number)
             visible[index] = both(visible[index], shown)
+    title = f"bound: phrase {number}" if number else "bound: the rest"
     return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
 
@@ -108,13 +111,6 @@ def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
     return replace(chunk, tokens=tuple(tokens)), bytes(shown)
 
 
-def _phrases_in(chunks: Sequence[TokenChunk], variant: Variant) -> list[int]:
-    """Phrases of a version, in order; none for a variant that is not a version of the prompt."""
-    if variant.is_aside:
-        return []
-    return sorted({token.phrase for chunk in chunks for token in chunk.tokens} - {0})
-
-
 def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: BindRest) -> Encoding:
     """Combine the passes of a version into one encoding."""
     import torch  # here, because the command line marks phrases without it
@@ -123,8 +119,8 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
         return plain
     phrase = torch.tensor([[token.phrase for token in chunk.tokens] for chunk in variant.chunks])
     phrase = phrase.to(plain.hidden.device)
-    hidden = (passes[-1] if rest == "alone" else plain).hidden.clone()
-    for number, one in zip(_phrases_in(variant.chunks, variant), passes, strict=False):
+    hidden = plain.hidden.clone()
+    for number, one in zip(_numbers(variant, rest), passes, strict=True):
         hidden[phrase == number] = one.hidden[phrase == number]
     if strength != 1.0:
         hidden = (1.0 - strength) * plain.hidden + strength * hidden

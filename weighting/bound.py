@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .chunks import TokenChunk
-from .options import EncodeOptions
+from .options import BindRest, EncodeOptions
 from .prompt import Issue, Span
 
 UNBOUND = "unbound-phrase"
@@ -26,6 +26,16 @@ class Bound(NamedTuple):
     """The prompt, with ``phrase`` and ``apart`` of its tokens set."""
     issues: tuple[Issue, ...]
     """Issues about phrases that cannot be bound or are missing."""
+
+
+def bound_passes(chunks: Sequence[TokenChunk], rest: BindRest) -> list[int]:
+    """Phrases with a pass of their own in a prompt, in order; then 0 if all other tokens have one too.
+
+    Under ``cutoff`` they can have one where no phrase has: see `marked_as_cutoff`.
+    """
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    phrases = sorted({token.phrase for token in tokens} - {0})
+    return [*phrases, 0] if rest == "alone" and any(token.apart is not None for token in tokens) else phrases
 
 
 def bind_issue(code: str, message: str) -> Issue:

@@ -13,7 +13,8 @@ from .bound import ABSENT, UNBOUND, Bound, bind_issue
 from .chunks import Apart, Token, TokenChunk, Tokenize
 from .embeddings import EmbeddingVector
 from .options import EncodeOptions
-from .prompt import Issue, Span, shortened
+from .prompt import Fragment, Issue, Span, shortened
+from .syntax import parse
 
 STAND_IN = "_"
 """Text by which Cutoff replaces each token that it hides."""
@@ -29,7 +30,7 @@ def words_of(options: EncodeOptions) -> tuple[str, ...]:
     )
 
 
-def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[str], tokenize: Tokenize) -> Bound:
+def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
     """Mark the tokens of each part between commas, and those that Cutoff replaces in the passes of other parts.
 
     Cutoff counts parts twice: for the words to replace by the commas of the text, for the rows to take by the tokens
@@ -38,7 +39,7 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
     Args:
         chunks: A prompt.
         text: The text its spans refer to.
-        words: Words to replace, in the order given to Cutoff.
+        options: Options with the words to replace, in the order given to Cutoff, and the syntax of text and words.
         tokenize: The encoder's tokenizer.
 
     Returns:
@@ -47,7 +48,7 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
     [(stand_in, _, _)] = tokenize(STAND_IN)
     comma_ids = {token_id for token_id, _, _ in tokenize(COMMA)}
     commas = [place for place, character in enumerate(text) if character == COMMA]
-    places = _words_in(text, words)
+    places = _words_in(text, words_of(options))
     hidden = sorted(span for spans in places.values() for span in spans)
     active = {bisect_left(commas, span.start) + 1 for span in hidden}
     number, miscounted = 1, ""
@@ -68,7 +69,8 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, words: Sequence[st
         )
 
     result = tuple(replace(chunk, tokens=tuple(map(marked, chunk.tokens))) for chunk in chunks)
-    issues = _split_words(chunks, text, places, tokenize)
+    counts = {word: _num_tokens(word, options.syntax, tokenize) for word in places}
+    issues = _split_words(chunks, text, places, counts)
     issues += _issues_of_unplaced(text, places, hidden)
     if miscounted:
         message = (
@@ -115,6 +117,19 @@ def _is_of_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
+def _num_tokens(word: str, syntax: str, tokenize: Tokenize) -> int:
+    """Number of tokens of a word alone; -1 if it has a break or a weight, which Cutoff would lose."""
+    parts = parse(word, syntax).parts
+    is_plain = all(isinstance(part, Fragment) and part.weight == 1.0 for part in parts)
+    return sum(len(tokenize(part.text)) for part in parts if isinstance(part, Fragment)) if is_plain else -1
+
+
+def _is_inside_punctuation(text: str, place: int) -> bool:
+    """Whether a position is in a run of underscores and punctuation, which the spaces around ``_`` would divide."""
+    around = text[max(0, place - 1) : place + 1]
+    return len(around) == 2 and not any(character.isalnum() or character.isspace() for character in around)
+
+
 def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequence[Span]) -> list[Issue]:
     """Issues about words without an occurrence of their own, unless each is hidden with a longer word."""
     issues: list[Issue] = []
@@ -132,20 +147,23 @@ def _issues_of_unplaced(text: str, places: dict[str, list[Span]], hidden: Sequen
 
 
 def _split_words(
-    chunks: Sequence[TokenChunk], text: str, places: dict[str, list[Span]], tokenize: Tokenize
+    chunks: Sequence[TokenChunk], text: str, places: dict[str, list[Span]], counts: dict[str, int]
 ) -> list[Issue]:
-    """Issues about words tokenized differently in the prompt, so that Cutoff would replace a wrong number of tokens."""
+    """Issues about words tokenized differently in the prompt, so that Cutoff would replace a wrong number of tokens.
+
+    ``counts`` are the words' numbers of tokens when they stand alone.
+    """
     content = [token for chunk in chunks for token in chunk.content if token.span is not None]
     starts, ends = [token.at.start for token in content], [token.at.end for token in content]
     issues: list[Issue] = []
     for word, spans in places.items():
-        count = len(tokenize(word))
         for span in spans:
             first, last = bisect_right(ends, span.start), bisect_left(starts, span.end)
             tokens = content[first:last]
             is_whole = all(span.start <= token.at.start and token.at.end <= span.end for token in tokens)
             is_embedding = any(isinstance(token.id, EmbeddingVector) for token in tokens)
-            if not is_whole or not (is_embedding or len(tokens) == count):
+            is_joined = any(_is_inside_punctuation(text, place) for place in span)
+            if not is_whole or is_joined or not (is_embedding or len(tokens) == counts[word]):
                 where = shortened(f"{text[: span.start].split(' ')[-1]}{text[span.start :].split(' ')[0]}")
                 told = f"“{shortened(word)}” is not the same tokens in “{where}” as alone"
                 message = f"{told}, so that Cutoff cannot replace it."

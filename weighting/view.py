@@ -17,6 +17,7 @@ from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
 from .bare import bare
+from .bound import bound_passes
 from .chunks import Token
 from .embeddings import TokenId
 from .prompt import Break, Span, unmarked
@@ -192,8 +193,8 @@ def bound_text(read: ReadPrompt) -> str:
     """
     if not read.options.binds:
         return ""
-    count = len({token.phrase for chunk in read.chunks for token in chunk.tokens} - {0})
-    passes = 1 + count + (count > 0 and read.options.bind_rest == "alone")
+    numbers = bound_passes(read.chunks, read.options.bind_rest)
+    count, passes = len(numbers) - numbers.count(0), 1 + len(numbers)
     return f"{counted(count, 'phrase')} kept apart in {passes} pass{'' if passes == 1 else 'es'}"
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.asking import Check
-from ...weighting.bound import ABSENT
+from ...weighting.bound import ABSENT, bound_passes
 from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
@@ -315,7 +315,7 @@ class Run:
         return [
             f"{bound_text(prompt.read)}, {counted(prompt.num_encodings, 'encoding')}"
             for prompt in prompts
-            if any(token.phrase for chunk in prompt.read.chunks for token in chunk.tokens)
+            if bound_passes(prompt.read.chunks, self._options.bind_rest)
         ]
 
     def problems(self) -> list[str]:

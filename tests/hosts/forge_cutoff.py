@@ -55,7 +55,14 @@ FIXED = (
     "a red cat \\(blue\\), a blue dog, red,, blue, a red bird",
     "no colour at all, red",
     "",
+    "red hair!,  3d \\(cosplay\\)",
+    "hair!,  a red 3d \\(cosplay\\)",
+    "\\(red\\),, a blue dog.,\\(blue cat\\), red!,",
+    ",,red,, blue,,,",
 )
+ENDINGS = ("", "", "!", ".", "?!", "...", "\\)", "!\\)", "'s", ",")
+GLUE = (",", ", ", ",,", ",  ", " ,, ", ",.", ".,", "!,", "\\),", ",\\(", " ,", "，")
+"""Text between two parts: punctuation that makes one token with a comma, or several commas."""
 WEIGHTED = "a (red:1.3) cat, [blue] dog, (a green bird, red sky:0.7)"
 
 
@@ -71,7 +78,8 @@ def main(package: Path, cutoff: Path, outcome: Path) -> None:
     engine = make_engine()
     generator = random.Random(0)
     found: dict[str, Any] = {}
-    for text in (*FIXED, *(random_prompt(generator) for _ in range(24))):
+    texts = [*FIXED, *(random_prompt(generator) for _ in range(24)), *(glued_prompt(generator) for _ in range(60))]
+    for text in texts:
         for strong, strength in ((False, 0.5), (True, 0.5), (False, 1.0), (True, 0.3)):
             found[f"{strong} {strength} {text}"] = compared(
                 engine, extension, text, strong=strong, strength=strength, scheme=generator.choice(("a1111", "comfy"))
@@ -88,6 +96,16 @@ def random_prompt(generator: random.Random) -> str:
     parts += [generator.choice(THINGS) for _ in range(generator.choice((0, 2, 25)))]
     generator.shuffle(parts)
     return generator.choice((", ", ",", " , ")).join(parts)
+
+
+def glued_prompt(generator: random.Random) -> str:
+    """Parts with punctuation glued to the commas between them."""
+    text = generator.choice(("", "", ",", "\\(", ",,"))
+    for _ in range(generator.randint(2, 6)):
+        thing = generator.choice(THINGS)
+        thing = thing if generator.random() < 0.3 else f"{generator.choice(COLORS)} {thing}"
+        text += thing + generator.choice(ENDINGS) + generator.choice(GLUE)
+    return text
 
 
 def load_package(root: Path) -> None:

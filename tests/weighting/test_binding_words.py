@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -138,6 +140,28 @@ def test_parts_are_miscounted_as_cutoff_does_it_and_that_is_said() -> None:
     expected = rows_of(text).clone()
     expected[1:8] = rows_of("a red cat,, a _ dog")[1:8]  # by the tokens all words are in the first part
     torch.testing.assert_close(found.hidden[0], expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.cases("cutoff")
+def test_each_row_comes_from_the_text_from_which_cutoff_takes_it(case: dict[str, Any]) -> None:
+    """Among the prompts are such with commas inside of tokens, and with parts that Cutoff finds in no row."""
+    plain = {"syntax": "a1111", "cleaning": "none"}
+    rest = "alone" if case["strong"] else "full"
+    words = ", ".join(case["words"])
+    found = encoded(case["prompt"], bind_hide="cutoff", bind_words=words, bind_rest=rest, **plain).hidden[0]
+    expected = torch.full_like(found, torch.nan)
+    for text, stretches in case["rows"].items():
+        rows = torch.cat([torch.arange(*stretch) for stretch in stretches])
+        expected[rows] = encoded(text, **plain).hidden[0, rows]
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("a red!_cat, a dog", "_cat"), ("cat_! red, a dog", "cat_"), ("a cat, BREAK, dog", "BREAK")]
+)
+def test_words_that_cutoff_would_tear_from_their_neighbours_are_refused(text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=f"“{word}” is not the same tokens"):
+        encoded(text, syntax="a1111", bind_hide="cutoff", bind_words=word)
 
 
 def test_a_refusal_is_not_lost_among_other_problems() -> None:
