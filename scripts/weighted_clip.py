@@ -21,9 +21,9 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-HOST_PARTS = ("settings", "swap", "lab", "axes", "ruler")
-settings, swap, lab, axes, ruler = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
-accordion, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "page"))
+HOST_PARTS = ("settings", "swap", "lab", "axes", "ruler", "api")
+settings, swap, lab, axes, ruler, api = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
+accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
 
 
 class WeightedCLIPScript(scripts.Script):
@@ -40,8 +40,9 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
-        controls = accordion.build_accordion(self.title(), self.elem_id, settings.FIRST_SCHEME, input_accordion)
+        controls, told = accordion.build_accordion(self.title(), self.elem_id, settings.FIRST_SCHEME, input_accordion)
         self.infotext_fields = [(control, partial(settings.pasted, name)) for name, control in controls.items()]
+        self.infotext_fields.append((told, lambda parameters: markup.problems(settings.untaken(parameters))))
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())
 
@@ -61,4 +62,6 @@ def _tabs():
 
 script_callbacks.on_ui_tabs(_tabs)
 script_callbacks.on_before_ui(axes.add_axes)
+script_callbacks.on_infotext_pasted(lambda _, parameters: settings.take(parameters))
 ruler.add_to(script_callbacks)
+api.add_to(script_callbacks)

@@ -123,7 +123,7 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
     return plan if options.is_causal else uncausal(plan)
 
 
-_CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
+CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
 """Schemes for which it makes no difference whether rows are mixed before them, as here, or after them, as in Cutoff."""
 
 
@@ -139,9 +139,9 @@ def check_bound(read: ReadPrompt) -> None:
     if message := refusal(read.issues, options):
         raise BindError(message)
     is_weighted = any(token.weight != 1.0 for chunk in read.chunks for token in chunk.tokens)
-    if options.bind_hide == "cutoff" and is_weighted and options.scheme not in _CUTOFF_SCHEMES:
+    if options.bind_hide == "cutoff" and is_weighted and options.scheme not in CUTOFF_SCHEMES:
         raise BindError(
-            f"With weights, cutoff goes with the schemes {', '.join(_CUTOFF_SCHEMES)}; under {options.scheme} it would "
+            f"With weights, cutoff goes with the schemes {', '.join(CUTOFF_SCHEMES)}; under {options.scheme} it would "
             "not give what Cutoff gives, which mixes rows after they are weighted."
         )
 

@@ -136,11 +136,18 @@ class EncodeOptions:
             ("finest_step", FINEST_STEPS),
         ):
             if getattr(self, name) not in tuple(allowed):  # a tuple, because a caller's value may not be hashable
-                raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r:.80}")
+        for name in ("hide", "from_phrases", "bind", "bind_words"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a text, got {getattr(self, name)!r:.80}")
+        for name in ("strength", "bind_strength"):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name} must be a number, got {value!r:.80}")
         if not math.isfinite(self.strength):
             raise ValueError(f"strength must be a finite number, got {self.strength!r}")
         if not 0 <= self.bind_strength <= 1:
-            raise ValueError(f"bind_strength must be 0 to 1, got {self.bind_strength!r}")
+            raise ValueError(f"bind_strength must be 0 to 1, got {self.bind_strength!r:.80}")
 
     @property
     def is_cleaned(self) -> bool:

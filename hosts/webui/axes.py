@@ -147,7 +147,7 @@ def weights(text: str) -> list[str]:
         word = named.strip() if colon else word
         if not word or _BRACKETS.search(word):
             raise WebUIError(
-                f"{LABEL}{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
+                f"{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
                 f"“{item.strip()}”"
             )
         found += [f"{word}: {decimal(weight)}" for weight in _weights(written.strip())]
@@ -161,8 +161,7 @@ def _weights(written: str) -> list[float]:
     found = _RANGE.fullmatch(written)
     if found is None:
         raise WebUIError(
-            f"{LABEL}{WEIGHT}: expected a weight such as 0.5, or a range such as 0-1 [5] or 0-1 (+0.25); got "
-            f"“{written}”"
+            f"{WEIGHT}: expected a weight such as 0.5, or a range such as 0-1 [5] or 0-1 (+0.25); got “{written}”"
         )
     start, end, step = float(found[1]), float(found[2]), float(found[3] or 1.0)
     if found[4] is not None:
@@ -171,7 +170,7 @@ def _weights(written: str) -> list[float]:
     else:
         count = int((end - start) / step + 1e-6) + 1 if step and (end - start) * step >= 0 else 0
     if not 1 <= count <= MAX_WEIGHTS:
-        raise WebUIError(f"{LABEL}{WEIGHT}: “{written}” has {count} weights; 1 to {MAX_WEIGHTS} are allowed")
+        raise WebUIError(f"{WEIGHT}: “{written}” has {count} weights; 1 to {MAX_WEIGHTS} are allowed")
     return [round(start + index * step, 4) for index in range(count)]
 
 
@@ -191,15 +190,15 @@ def _choose(name: str, p: Generation, value: str, values: Sequence[str]) -> None
 
 def _confirm_choices(title: str, choices: Sequence[str], p: Generation, values: Sequence[str]) -> None:
     if not values:
-        raise WebUIError(f"{LABEL}{title}: choose at least one value")
+        raise WebUIError(f"{title}: choose at least one value")
     for value in values:
         if value not in choices:
-            raise WebUIError(f"{LABEL}{title} must be one of: {', '.join(choices)}; got “{value}”")
+            raise WebUIError(f"{title} must be one of: {', '.join(choices)}; got “{value}”")
 
 
 def _confirm_weights(p: Generation, values: Sequence[str]) -> None:
     if not values:
-        raise WebUIError(f"{LABEL}{WEIGHT}: name a word and weights, such as dog: 0-1 [5]")
+        raise WebUIError(f"{WEIGHT}: name a word and weights, such as dog: 0-1 [5]")
     for value in dict.fromkeys(values):
         _weighed(p, value)
 
@@ -223,7 +222,7 @@ def _weighed(p: Generation, value: str) -> dict[str, str]:
     found = {name: prompt for name, prompt in changed.items() if prompt is not None}
     if not found:
         raise WebUIError(
-            f"{LABEL}{WEIGHT}: “{word}” is neither in the prompt nor in the negative prompt, where it must stand as a "
+            f"{WEIGHT}: “{word}” is neither in the prompt nor in the negative prompt, where it must stand as a "
             "word of its own"
         )
     return found
@@ -265,7 +264,7 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
     """
     write = SYNTAXES[syntax].write if syntax in _GROUPS else None
     if write is None:
-        raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
+        raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
     is_found = False
 
     def replaced(match: re.Match[str]) -> str:
@@ -276,7 +275,7 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
         is_found = True
         written = next(write(inside, weight), None)
         if written is None:
-            raise WebUIError(f"{LABEL}{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
+            raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
         return written
 
     form = form_of(word, syntax)

@@ -46,6 +46,14 @@ FORGE_NAMES = ("text_processing_engine", "text_processing_engine_l", "text_proce
 class WebUIError(EncoderError):
     """Raised for anything impossible in this WebUI, or with this model; the message says what to do instead."""
 
+    def __init__(self, message: str) -> None:
+        """Set on the instance what the host's API answers with: it looks into ``vars(error)``."""
+        super().__init__(message)
+        self.status_code, self.detail = 422, message
+
+
+WebUIError.__name__ = "Weighted CLIP"  # which the host's page and API write before the message
+
 
 def engines_of(model: Model) -> dict[str, Engine]:
     """CLIP text encoders of a loaded model.
@@ -314,6 +322,14 @@ def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
         return replace(options, syntax="none", chunking="a1111")
     return options
+
+
+def is_ended() -> bool:
+    """Whether the host's user has pressed Interrupt or Skip; the host's samplers then end at their next step."""
+    from modules import shared  # pyright: ignore[reportMissingImports]
+
+    state = getattr(shared, "state", None)
+    return any(getattr(state, name, False) for name in ("interrupted", "skipped"))
 
 
 def host_option(name: str, *, default: Any) -> Any:

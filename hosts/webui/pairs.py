@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .engines import WebUIError
+from .engines import WebUIError, is_ended
 from .types import Generation, Model
 
 PARTS = {"to_k": 0, "to_v": 1}
@@ -35,7 +35,8 @@ def reading_pairs(model: Model) -> Iterator[None]:
         model: The host's ``sd_model``.
 
     Raises:
-        WebUIError: If its U-Net is unknown, a ControlNet is active, or nothing was read within the context.
+        WebUIError: If its U-Net is unknown, a ControlNet is active, or nothing was read within the context although
+            nobody has interrupted it.
     """
     unet = _unet_of(model)
     num_calls = 0
@@ -62,7 +63,7 @@ def reading_pairs(model: Model) -> Iterator[None]:
             if part in PARTS and attention.endswith("attn2"):
                 hooks.enter_context(module.register_forward_pre_hook(rows_of(PARTS[part])))
         yield
-    if not num_calls:
+    if not num_calls and not is_ended():
         raise WebUIError(
             "This WebUI sampled without the U-Net that Weighted CLIP knows, so the schemes negpip and negpip_apart did "
             "not act: take another scheme."

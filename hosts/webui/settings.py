@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ...weighting.encode import EncodeOptions
+from ...weighting.prompt import shortened
+from .engines import WebUIError
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
+
+
+_UNTAKEN = f"{INFOTEXT} not taken"
+"""Key in pasted parameters for lines about what was not taken."""
 
 
 class FirstScheme(str):
@@ -56,11 +61,10 @@ class Settings:
         """Make settings from the values of the controls.
 
         Raises:
-            ValueError: If there are more values than settings.
+            WebUIError: If there are more values than settings.
         """
-        names = [field.name for field in fields(cls)]
-        if len(values) > len(names):
-            raise ValueError(f"{INFOTEXT} takes {len(names)} values ({', '.join(names)}), got {len(values)}")
+        if len(values) > len(NAMES):
+            raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
         given: list[Any] = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
         return cls(*given)
 
@@ -70,15 +74,15 @@ class Settings:
         It also removes tags itself, but not from a negative prompt, where they are text.
 
         Raises:
-            ValueError: If a choice is not allowed; the message lists the choices.
+            WebUIError: If a value is not allowed; the message says which are.
         """
-        choices = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "enabled"}
-        for name in ("bind", "bind_words"):
-            if not isinstance(choices[name], str):
-                raise ValueError(f"{name} must be a text, got {choices[name]!r}")
-        if not isinstance(self.bind_strength, (int, float)):
-            raise ValueError(f"bind_strength must be a number, got {self.bind_strength!r}")
-        return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
+        choices = dict(vars(self))
+        if not isinstance(choices.pop("enabled"), bool):
+            raise WebUIError(f"enabled must be true or false, got {self.enabled!r:.80}")
+        try:
+            return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
+        except ValueError as error:
+            raise WebUIError(str(error)) from error
 
     def infotext(self) -> dict[str, str | float]:
         """Entries for an image's parameters: the scheme, and everything that differs from its default."""
@@ -90,6 +94,10 @@ class Settings:
         return entries
 
 
+NAMES = tuple(field.name for field in fields(Settings))
+"""Names of the settings, in the order of the API."""
+
+
 def infotext_key(name: str) -> str:
     """Key of a setting in an image's parameters.
 
@@ -99,11 +107,42 @@ def infotext_key(name: str) -> str:
     return INFOTEXT if name == "scheme" else f"{INFOTEXT} {name.replace('_', ' ')}"
 
 
+def take(parameters: MutableMapping[str, Any]) -> None:
+    """Replace what cannot be used of an image's parameters by defaults. For the host's callback before it pastes them.
+
+    A line about each is kept for `untaken`.
+
+    Args:
+        parameters: The parameters by key, all as text.
+    """
+    if INFOTEXT not in parameters:
+        return
+    lines: list[str] = []
+    for field in fields(Settings)[1:]:
+        try:
+            Settings(**{field.name: pasted(field.name, parameters)}).options()
+        except WebUIError as error:
+            lines.append(f"{error}. {field.default!r} is set instead.")
+            parameters[infotext_key(field.name)] = field.default
+    known = set(map(infotext_key, NAMES))
+    unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known]
+    lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is no setting here." for key in unknown]
+    parameters[_UNTAKEN] = lines
+
+
+def untaken(parameters: Mapping[str, Any]) -> list[str]:
+    """Lines about what `take` did not take."""
+    return parameters.get(_UNTAKEN, [])
+
+
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     """Value of a setting's control after pasting the parameters of an image.
 
     Returns:
         Its value, or None, which changes nothing, if the image was made without us. ``enabled`` is then False.
+
+    Raises:
+        WebUIError: If a number is none.
     """
     if name == "enabled":
         return INFOTEXT in parameters
@@ -111,7 +150,9 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
         return None
     default = getattr(Settings, name)
     value = parameters.get(infotext_key(name), default)
-    if isinstance(default, float):
-        with contextlib.suppress(TypeError, ValueError):  # refusing values that are not numbers is left to the host
-            return float(value)
-    return value
+    if not isinstance(default, float):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise WebUIError(f"{name} must be a number, got {value!r:.80}") from None

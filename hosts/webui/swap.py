@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,13 +28,15 @@ from ...weighting.bound import ABSENT, bound_passes
 from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
+from ...weighting.prompt import shortened
 from ...weighting.schemes.negpip import SIGNED, has_signs, paired
 from ...weighting.schemes.repeat import Copies, copies_of
+from ...weighting.syntax import parse
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from .adetailer import LEFT_OUT, leaves_us_out
 from .axes import settle
-from .engines import METHODS, Engine, WebUIError, as_emphasized, engines_of, host_option
+from .engines import METHODS, Engine, WebUIError, as_emphasized, engines_of, host_option, is_ended
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
 from .types import Generation, Model, Processed
@@ -56,6 +59,8 @@ PROBLEMS = f"{INFOTEXT} problems"
 """Key in the API's ``info`` for the lines shown below the image."""
 MAX_COMMENTS = 20
 """Maximum number of problems listed; the rest are only counted."""
+FAR = 10.0
+"""Weights beyond plus and minus this are named below the image."""
 MAX_CHUNKS = 32
 """Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
 
@@ -71,7 +76,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     """
     _disarm(p)
     values, note = settle(p, values)
-    if not values or not values[0]:
+    if not values or values[0] is None or values[0] is False:
         return
     inner = getattr(p, "get_conds_with_caching", None)
     if inner is None:
@@ -94,14 +99,14 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             check_one_unet(p)
             _refuse_padded_prompts(options.scheme)
 
-        def with_ours(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+        def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
             texts = _texts_of(function, prompts, *rest, **named) if options.drops_padding else ()
             engines = engines_of(model)
             reading = _as_host_reads(options, engines)
             if getattr(prompts, "is_negative_prompt", False):
                 reading = replace(reading, bind_strength=0.0)
-            with swapped(engines, reading, texts, check=_raise_if_interrupted, in_pairs=pairing.is_on) as run:
+            with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=pairing.is_on) as run:
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
@@ -118,7 +123,21 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             comments.update(dict.fromkeys(run.problems()))
             return result
 
+        is_cut_short = False
+
+        def with_ours(model: Model, *rest: Any, **named: Any) -> Any:
+            nonlocal is_cut_short
+            try:
+                _raise_if_ended()
+                return encoded(model, *rest, **named)
+            except _Ended:
+                # the host's samplers end before they read it
+                pairing.is_on, is_cut_short = False, True
+                return function(model, *rest, **named)
+
         result = inner(with_ours, *args, **kwargs)
+        if is_cut_short:  # after Skip there may be more images of the same prompts
+            _empty_caches(p)
         told[:] = _shown(comments)
         for text in told:
             _comment(p, f"{INFOTEXT}: {text}")
@@ -126,9 +145,11 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
     get_conds.told = told  # pyright: ignore[reportFunctionMemberAccess]
     p.get_conds_with_caching = get_conds
-    with contextlib.suppress(ValueError):  # raised again above
+    with contextlib.suppress(WebUIError):  # raised again above
+        settings = Settings.of(values)
+        settings.options()
         # not changed in place: the cells of X/Y/Z plot are copies that share the dictionary
-        p.extra_generation_params = {**p.extra_generation_params, **Settings.of(values).infotext()}
+        p.extra_generation_params = {**p.extra_generation_params, **settings.infotext()}
 
 
 def report(p: Generation, processed: Processed) -> None:
@@ -180,12 +201,14 @@ def _refuse_padded_prompts(scheme: str) -> None:
             )
 
 
-def _raise_if_interrupted() -> None:
-    """End the work if the host's user has pressed Interrupt; the host itself checks that only while sampling."""
-    from modules import shared  # pyright: ignore[reportMissingImports]
+class _Ended(Exception):
+    """Raised when the host's user has pressed Interrupt or Skip while a prompt is encoded."""
 
-    if getattr(getattr(shared, "state", None), "interrupted", False):
-        raise WebUIError("Interrupted while the prompt was being encoded.")
+
+def _raise_if_ended() -> None:
+    """End our work as soon as the host's would end: the host itself looks for that only while it samples."""
+    if is_ended():
+        raise _Ended
 
 
 def _disarm(p: Generation) -> None:
@@ -241,15 +264,20 @@ class Run:
         appended rows."""
         self.in_pairs = in_pairs
         """As in `swapped`."""
+        self._far: dict[str, None] = {}
+        """Lines about weights beyond `FAR`."""
         self._kept: tuple[int, ...] = ()
         if some := list(dict.fromkeys(texts)):
-            self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
+            with _told_by_the_host():
+                self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
 
     def prepare(self, texts: Sequence[str]) -> Prepared:
         """Read and plan texts for all towers, with equal numbers of chunks and kept rows."""
         key = tuple(texts)
         if key not in self._prepared:
-            prepared = self._encoders.prepare_together(texts, self._options, self._kept)
+            self._far.update(dict.fromkeys(line for text in texts for line in _far_weights(text, self._options.syntax)))
+            with _told_by_the_host():
+                prepared = self._encoders.prepare_together(texts, self._options, self._kept)
             if self._options.scheme == "repeat":
                 self._check_rows(next(iter(prepared.reads.values())))
             if self._options.scheme in SIGNED:
@@ -321,7 +349,36 @@ class Run:
     def problems(self) -> list[str]:
         """All problems of all texts, one line each, without those covered by `absent`."""
         issues = [issue for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
-        return [issue.line for issue in issues if issue.code != ABSENT]
+        return [*self._far, *(issue.line for issue in issues if issue.code != ABSENT)]
+
+
+@contextlib.contextmanager
+def _told_by_the_host() -> Iterator[None]:
+    """Turn an error about a prompt into one that the host tells without the name of a class."""
+    try:
+        yield
+    except ValueError as error:
+        raise WebUIError(str(error)) from error
+
+
+def _far_weights(text: str, syntax: str) -> list[str]:
+    """Lines about weights beyond `FAR`, as written in a text.
+
+    Raises:
+        WebUIError: If one is not finite: no image can be made with it.
+    """
+    prompt = parse(text, syntax)
+    lines: list[str] = []
+    for fragment in prompt.fragments:
+        told = f"at {fragment.span.start}: “{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
+        if not math.isfinite(fragment.weight):
+            raise WebUIError(f"{told}: it must be a finite number.")
+        if abs(fragment.weight) > FAR:
+            lines.append(f"{told}, beyond -{FAR:g} to {FAR:g}.")
+    for issue in prompt.issues:
+        if issue.code == "infinite-weight":
+            raise WebUIError(issue.line)
+    return lines
 
 
 @contextlib.contextmanager

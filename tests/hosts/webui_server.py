@@ -173,7 +173,8 @@ class WebUIServer:
             prompt: The text.
             script: Values of our script's controls, the first of them if not all; none to leave it out.
             probe: Whether to look at the conditioning.
-            fail_at: Number of the call of a text encoder layer that raises, counted from 1; 0 for none.
+            fail_at: Number of the call of a text encoder layer that raises, counted from 1; 0 for none. Below 0 that
+                call presses Interrupt.
             fields: More of the API's, or other values; ``init_images`` makes it img2img.
 
         Raises:

@@ -1,6 +1,7 @@
 """NegPip in the WebUI: rows in pairs, what a small cross attention makes of them, and what is left of it: nothing."""
 
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,23 @@ def test_beside_a_controlnet_it_is_refused_and_nothing_is_left(model: Any) -> No
         model.unet(noise(), context=torch.zeros(2, 154, fake.WIDTH), control={"input": []})
     with pytest.raises(WebUIError, match="did not act"), reading_pairs(model):
         pass
+    assert hooks_on(model) == 0
+
+
+@pytest.mark.parametrize("pressed", ["interrupted", "skipped"])
+def test_an_interrupt_before_the_first_step_ends_as_the_hosts_own(
+    model: Any, monkeypatch: pytest.MonkeyPatch, pressed: str
+) -> None:
+    """The host's sampler then returns what it began with, without a call of the U-Net."""
+    state = SimpleNamespace(interrupted=False, skipped=False)
+    monkeypatch.setattr(sys.modules["modules.shared"], "state", state, raising=False)
+    monkeypatch.setattr(fake.Generation, "sample", lambda self, noise: noise)
+    p = generation(model, scheme="negpip")
+    p.setup_conds(PROMPT)
+    with pytest.raises(WebUIError, match="did not act"):
+        p.sample(noise())
+    setattr(state, pressed, True)
+    assert torch.equal(p.sample(noise()), noise())
     assert hooks_on(model) == 0
 
 

@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("gradio")
 
 import gradio as gr
+from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.weighting.encode import CUTOFF_SCHEMES
 from weighted_clip.weighting.schemes.table import SCHEMES
 
 from . import fake_webui as fake
@@ -24,7 +26,13 @@ PACKAGE = "weighted_clip_webui"
 
 
 @pytest.fixture
-def callbacks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def pasted() -> list[Any]:
+    """What is registered to look at pasted parameters."""
+    return []
+
+
+@pytest.fixture
+def callbacks(monkeypatch: pytest.MonkeyPatch, pasted: list[Any]) -> list[Any]:
     """The host's modules for scripts; what is registered as a tab goes into the list."""
     tabs: list[Any] = []
 
@@ -39,6 +47,7 @@ def callbacks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             "on_before_ui": lambda _: None,
             "on_ui_settings": lambda _: None,
             "on_app_started": lambda _: None,
+            "on_infotext_pasted": pasted.append,
         },
         "ui_components": {},
         "sd_models": {"model_data": SimpleNamespace(sd_model=None)},
@@ -49,6 +58,12 @@ def callbacks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(sys.modules["modules"], name, module, raising=False)
     return tabs
+
+
+def pasted_values(script: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Values of the controls after pasting an image's parameters, and what is told about them."""
+    names = [*vars(Settings()), "told"]
+    return {name: read(parameters) for name, (_, read) in zip(names, script.infotext_fields, strict=True)}
 
 
 def run_script() -> dict[str, Any]:
@@ -120,7 +135,8 @@ def test_controls_are_settings_in_order_and_paste_themselves(
             settings.Settings(**{**defaults, name: value}).options()
 
     parameters = settings.Settings(True, "masked_blend", law="compel").infotext()
-    values = {name: read(parameters) for name, (_, read) in zip(defaults, one.infotext_fields, strict=True)}
+    values = pasted_values(one, parameters)
+    assert values.pop("told") == ""
     assert settings.Settings(**values) == settings.Settings(True, "masked_blend", law="compel")
     assert set(parameters) <= set(one.paste_field_names)
     # Forge's API: `infotext` of a request, each value in the type of the control's
@@ -130,6 +146,72 @@ def test_controls_are_settings_in_order_and_paste_themselves(
             for (name, value), control in zip((values | {"scheme": scheme}).items(), controls, strict=True)
         }
         assert settings.Settings.of(list(typed.values())).scheme == scheme
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "default", "words"),
+    [
+        ("Weighted CLIP", "quantum", "a1111", ("scheme", "&#x27;quantum&#x27;")),
+        ("Weighted CLIP padding", "<zoom>", "attend", ("padding", "mask EOS too", "&lt;zoom&gt;")),
+        ("Weighted CLIP syntax", "nai", "a1111", ("syntax", "compel")),
+        ("Weighted CLIP bind strength", "much", 1.0, ("bind_strength must be a number",)),
+        ("Weighted CLIP bind strength", "7", 1.0, ("bind_strength must be 0 to 1",)),
+        ("Weighted CLIP bind strength", "nan", 1.0, ("bind_strength must be 0 to 1",)),
+        ("Weighted CLIP glow", "on" * 500, None, ("“Weighted CLIP glow: ononon", "is no setting here")),
+    ],
+)
+def test_what_cannot_be_pasted_is_said_and_the_rest_is_pasted(
+    script: dict[str, Any], pasted: list[Any], key: str, value: str, default: Any, words: tuple[str, ...]
+) -> None:
+    """No menu is left blank, and no control holds a value that its user does not see."""
+    one = script["WeightedCLIPScript"]()
+    with gr.Blocks():
+        controls = one.ui(False)
+    parameters = {"Steps": "2", "Weighted CLIP": "comfy", "Weighted CLIP law": "compel", key: value}
+    [look] = pasted
+    look("a prompt", parameters)
+    values = pasted_values(one, parameters)
+    told = values.pop("told")
+    for word in words:
+        assert word in told
+    assert len(told) < 1000
+    settings = Settings(**values)
+    settings.options()
+    assert (settings.enabled, settings.law) == (True, "compel")
+    if default is not None:
+        name = next(name for name in values if script["settings"].infotext_key(name) == key)
+        assert values[name] == default
+        assert repr(default).replace("'", "&#x27;") in told
+    assert settings.scheme == ("a1111" if key == "Weighted CLIP" else "comfy")
+    for control, value in zip(controls, values.values(), strict=True):
+        assert type(control.value)(value) == value  # which is how the host sets it
+    # the next one is without a problem
+    parameters = {"Weighted CLIP": "comfy"}
+    look("a prompt", parameters)
+    assert pasted_values(one, parameters)["told"] == ""
+    for plain in ({"Steps": "2"}, {"Steps": "2", "Weighted CLIP glow": "on"}):
+        look("a prompt", before := dict(plain))
+        assert before == plain
+
+
+def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(script: dict[str, Any]) -> None:
+    with gr.Blocks() as page:
+        controls = script["WeightedCLIPScript"]().ui(False)
+    dependency = next(one for one in page.fns.values() if (controls[1]._id, "change") in one.targets)
+
+    def told(**changed: str) -> bool:
+        names = dict(zip(vars(Settings()), controls, strict=True))
+        values = [
+            next((changed[name] for name in changed if names[name] is one), one.value) for one in dependency.inputs
+        ]
+        assert dependency.fn
+        note = dependency.fn(*values)[0]
+        return "role='alert'" in note and all(scheme in note for scheme in CUTOFF_SCHEMES)
+
+    for scheme in SCHEMES:
+        assert told(scheme=scheme, bind_hide="cutoff") == (scheme not in CUTOFF_SCHEMES)
+        assert not told(scheme=scheme)
+        assert not told(scheme=scheme, bind_hide="these words")
 
 
 def test_a_request_that_names_no_scheme_has_that_of_the_api_as_ever(

@@ -13,7 +13,7 @@ from torch import Tensor
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
+from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
 from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -218,25 +218,6 @@ def test_nothing_is_left_after_success_and_error(
     assert is_plain()
 
 
-def test_interrupt_ends_the_encoding_between_calls(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    from modules import shared
-
-    monkeypatch.setattr(shared, "state", SimpleNamespace(interrupted=False), raising=False)
-    words = " ".join(f"(word{number}:0.{number + 100})" for number in range(70))
-    calls: list[int] = []
-    encode = Engine.__call__
-
-    def interrupted(self: Any, ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
-        calls.append(len(ids))
-        shared.state.interrupted = True
-        return encode(self, ids, mask, is_causal=is_causal)
-
-    monkeypatch.setattr(Engine, "__call__", interrupted)
-    with pytest.raises(WebUIError, match="Interrupted while the prompt"):
-        conditioning(forge, words, scheme="masked_blend")
-    assert len(calls) == 1
-
-
 def test_caches_are_never_shared_with_plain_generations(forge: fake.ForgeModel) -> None:
     [plain] = fake.Generation(forge).setup_conds(PROMPT)
     cached = list(fake.Generation.cached_c)
@@ -395,11 +376,11 @@ def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
 
 
 def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
-    with pytest.raises(ValueError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
+    with pytest.raises(WebUIError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
     generation = fake.Generation(forge)
     arm(generation, [True, *["a1111"] * 14])
-    with pytest.raises(ValueError, match=r"takes 13 values .*got 15"):
+    with pytest.raises(WebUIError, match=r"takes 13 values .*got 15"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.engines import METHODS
+from weighted_clip.hosts.webui.engines import METHODS, WebUIError
 from weighted_clip.hosts.webui.lab import run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.hosts.webui.swap import arm
@@ -140,6 +140,6 @@ def test_values_of_a_newer_version_are_refused_by_name(forge: fake.ForgeModel) -
     ):
         generation = fake.Generation(forge)
         arm(generation, values)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(WebUIError, match=message):
             generation.setup_conds(TEXT)
         assert_hosts_own(engine_of(forge))

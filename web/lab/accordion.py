@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 from gradio.context import Context
 
+from ...weighting.encode import CUTOFF_SCHEMES
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import BIND_HIDES, BIND_RESTS
 from ...weighting.padding import PADDINGS
@@ -88,7 +89,7 @@ class _Name(str):
 
 def build_accordion(
     title: str, elem_id: Callable[[str], str], scheme: str, input_accordion: Any = None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Any]:
     """Build the controls in the current Blocks.
 
     Args:
@@ -98,20 +99,22 @@ def build_accordion(
         input_accordion: The host's accordion with a switch in its title, if it has one.
 
     Returns:
-        The controls by the name of their setting, ``enabled`` first, in the order of the API.
+        The controls by the name of their setting, ``enabled`` first, in the order of the API; and the place for
+        problems of pasted parameters.
     """
     if input_accordion is not None:
         with input_accordion(False, label=title, elem_id=elem_id("enabled")) as enabled:
-            controls = _controls(elem_id, scheme)
+            controls, pasted = _controls(elem_id, scheme)
     else:
         with gr.Accordion(title, open=False, elem_id=elem_id("accordion")):
             enabled = gr.Checkbox(False, label=f"Enable {title}", elem_id=elem_id("enabled"))
-            controls = _controls(elem_id, scheme)
-    return {"enabled": enabled, **{name: controls[name] for name in _ORDER}}
+            controls, pasted = _controls(elem_id, scheme)
+    return {"enabled": enabled, **{name: controls[name] for name in _ORDER}}, pasted
 
 
-def _controls(elem_id: Callable[[str], str], scheme: str) -> dict[str, Any]:
+def _controls(elem_id: Callable[[str], str], scheme: str) -> tuple[dict[str, Any], Any]:
     with gr.Column(elem_classes="weighted-clip-script"):
+        pasted = gr.HTML("", elem_id=elem_id("pasted"))
         controls = {"scheme": _menu("scheme", elem_id, scheme)}
         note = gr.HTML(_note(scheme), elem_id=elem_id("note"))
         rows: dict[str, Any] = {}
@@ -123,7 +126,7 @@ def _controls(elem_id: Callable[[str], str], scheme: str) -> dict[str, Any]:
                 controls |= {name: _menu(name, elem_id) for name in ("normalization", "padding", "syntax")}
             controls |= _binding(elem_id)
     _follow(controls, note, rows)
-    return controls
+    return controls, pasted
 
 
 def _menu(name: str, elem_id: Callable[[str], str], value: str | None = None) -> Any:
@@ -157,7 +160,8 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
             for control, value, default in zip(folded.values(), values, defaults, strict=True)
             if value != default
         ]
-        return _note(scheme, changed), *(gr.update(visible=only == scheme) for only in rows)
+        told = _note(scheme, changed, cuts_off=values[list(folded).index("bind_hide")] == "cutoff")
+        return told, *(gr.update(visible=only == scheme) for only in rows)
 
     inputs = [controls["scheme"], *folded.values()]
     page = Context.root_block
@@ -165,11 +169,17 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
         live(event, {"fn": shown, "inputs": inputs, "outputs": [note, *rows.values()]})
 
 
-def _note(scheme: str, changed: Sequence[str] = ()) -> str:
-    """Effect of a scheme, and the folded controls that are not at their defaults."""
+def _note(scheme: str, changed: Sequence[str] = (), *, cuts_off: bool = False) -> str:
+    """Effect of a scheme, what it does not go with, and the folded controls that are not at their defaults."""
     about = SCHEMES.get(scheme)
     lines = "" if about is None else markup.message(f"{about.summary} ({about.equals})", is_problem=False)
     lines += markup.message(_ADVICE.get(scheme, ""), is_problem=False)
+    if cuts_off and scheme not in CUTOFF_SCHEMES:
+        *some, last = CUTOFF_SCHEMES
+        lines += markup.message(
+            f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(some)} or {last}, or "
+            "another choice than cutoff."
+        )
     if changed:
         lines += markup.message(f"Also under Advanced: {', '.join(changed)}.", is_problem=False)
     return lines

@@ -1,7 +1,7 @@
 """An extension for the tests of Weighted CLIP: it shows the conditioning of a generation, and can make encoding fail.
 
 Its values in the API: the file to write the conditioning to, or nothing; and which call of a layer in the middle of the
-text encoder shall raise, counted from 1, or 0.
+text encoder shall raise, counted from 1, or 0. At a number below 0 that call presses Interrupt instead.
 """
 
 # pyright: reportMissingImports=false
@@ -89,13 +89,16 @@ def hidden(cond):
 
 
 def fail_in_text_encoder(number):
-    """Make a call of a layer raise, once."""
+    """Make a call of a layer raise, or press Interrupt, once."""
     calls = []
 
     def fail(module, args):
         calls.append(None)
-        if len(calls) == number:
+        if len(calls) == abs(number):
             handle.remove()
+            if number < 0:
+                shared.state.interrupt()
+                return
             raise RuntimeError(f"the probe was told to fail at call {number}, inside of: {callers() or 'no one else'}")
 
     handle = text_layer().register_forward_pre_hook(fail)

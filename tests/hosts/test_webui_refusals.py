@@ -1,0 +1,141 @@
+"""What a real WebUI (Forge, A1111) answers and shows where our script cannot do what it is told, or is interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from weighted_clip.parity.find_hosts import Host
+
+from ..web.chromium import Tab, running_chromium
+from .webui_server import TITLE, APIError, WebUIServer, running_webui
+
+pytestmark = [pytest.mark.host, pytest.mark.slow]
+
+TEXT = "a (red:1.3) cat"
+PARAMETERS = (
+    "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: quantum, "
+    "Weighted CLIP law: compel, Weighted CLIP padding: zoom, Weighted CLIP bind strength: 7"
+)
+CUTOFF = (
+    "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: {}, "
+    "Weighted CLIP bind hide: cutoff"
+)
+
+
+@pytest.fixture(scope="module")
+def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
+    base = tmp_path_factory.mktemp("refusals") / "data"
+    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def page(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
+        tab.open(webui.address)
+        tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
+        tab.wait("return document.readyState === 'complete'")
+        yield tab
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"args": [True, "nonsense"]}, "scheme must be one of"),
+        ({"args": ["false"]}, "enabled must be true or false, got 'false'"),
+        (
+            {"args": [True, "a1111", *["none", "nested", "attention", "attend", "a1111", "auto", "", "full"], True]},
+            "True",
+        ),
+        ({"args": [True, *["a1111"] * 13]}, "takes 13 values"),
+        ({"args": {"enabled": True, "scheme": "comfy"}}, "a list of values in this order: enabled, scheme"),
+        ({"enabled": True, "scheme": "comfy"}, "a list of values in this order: enabled, scheme"),
+        ([True, "comfy"], "a list of values in this order: enabled, scheme"),
+    ],
+)
+def test_a_wrong_request_answers_422_with_the_words_in_detail(webui: WebUIServer, entry: Any, words: str) -> None:
+    with pytest.raises(APIError) as caught:
+        webui.txt2img(TEXT, alwayson_scripts={TITLE: entry})
+    assert caught.value.status == 422
+    answer = json.loads(caught.value.body)
+    assert words in answer["detail"]
+    assert answer["error"] == "Weighted CLIP"
+
+
+def test_parameters_that_cannot_be_used_are_refused_by_the_api(webui: WebUIServer) -> None:
+    """Forge's API stumbles over parameters of an image unless its lists are given."""
+    ask = partial(webui.txt2img, TEXT, styles=[], hr_additional_modules=["Use same choices"])
+    for name, value in (("", "quantum"), (" padding", "zoom"), (" bind strength", "much")):
+        extra = f"Weighted CLIP: comfy, Weighted CLIP{name}: {value}" if name else f"Weighted CLIP: {value}"
+        with pytest.raises(APIError, match=value) as caught:
+            ask(infotext=f"{TEXT}\nSteps: 2, Sampler: Euler, Seed: 1, Size: 64x64, {extra}")
+        assert caught.value.status == 422
+        assert value in json.loads(caught.value.body)["detail"]
+
+
+def test_infinite_weights_are_refused_and_far_ones_named(webui: WebUIServer) -> None:
+    with pytest.raises(APIError, match="“cat” has the weight inf") as caught:
+        webui.txt2img(f"a (cat:{'9' * 400})", script=(True, "a1111"))
+    assert caught.value.status == 422
+    text = "a (cat:12) and a dog"
+    made = webui.txt2img(text, script=(True, "a1111"), probe=True)
+    assert made.seen is not None
+    assert "“cat” has the weight 12, beyond -10 to 10" in made.seen.comments
+    assert made.equals(webui.txt2img(text))
+
+
+@pytest.mark.parametrize("scheme", ["masked_blend", "negpip"])
+def test_an_interrupt_while_encoding_ends_as_the_webuis_own(webui: WebUIServer, scheme: str) -> None:
+    """The picture is as far as it got: the noise that it began with."""
+    words = " ".join(f"(word{number}:0.{number + 100})" for number in range(20))
+    own = webui.txt2img(words, fail_at=-1)
+    ours = webui.txt2img(words, script=(True, scheme), fail_at=-1)
+    assert ours.equals(own)
+    assert not own.equals(webui.txt2img(words))
+    # nothing is left of it
+    done = webui.txt2img(words, script=(True, scheme))
+    assert not done.equals(own)
+    assert done.equals(webui.txt2img(words, script=(True, scheme)))
+
+
+def paste(page: Tab, parameters: str) -> None:
+    """Let the arrow below Generate read the parameters of an image out of the prompt box."""
+    page.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
+    page.paste(parameters)
+    page.wait("document.querySelector('#paste').click(); return true")
+
+
+def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(page: Tab) -> None:
+    paste(page, PARAMETERS)
+    told = "document.querySelector('#tab_txt2img [id$=weighted_clip_pasted]')?.innerText ?? ''"
+    text = page.wait(f"const told = {told}; return told.includes('quantum') && told")
+    assert "'zoom'" in text
+    assert "bind_strength must be 0 to 1, got 7.0" in text
+    value = (
+        "const value = (name) => [...document.querySelectorAll(`#tab_txt2img [id$=weighted_clip_${name}]`)]"
+        "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0]?.value;"
+    )
+    expected = "a1111|attend|compel"
+    page.wait(
+        f"{value} return ['scheme', 'padding', 'law'].map(value).map((one) => one?.split(':')[0]).join('|') === args[0]",
+        expected,
+    )
+    paste(page, CUTOFF.format("comfy"))
+    page.wait(f"return !({told})")
+
+
+def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(page: Tab) -> None:
+    note = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]')?.innerText ?? ''"
+    for scheme, is_told in (
+        ("masked_blend", "true"),
+        ("a1111_no_norm", "false"),
+        ("a1111", "true"),
+        ("comfy", "false"),
+    ):
+        paste(page, CUTOFF.format(scheme))
+        page.wait(f"return String(({note}).includes('cutoff does not go with')) === args[0]", is_told)
