@@ -123,7 +123,7 @@ def lab(data: bytes) -> None:
     control = draw.value()
     text = draw.rest()[:300] if draw.number(15) else draw.value()
     if which == 0:
-        assert len(handlers.read(text, *values)) == 4
+        assert len(handlers.read(text, *values)) == 5
     elif which == 1:
         chunk, target = draw.pick([1, control]), draw.pick([*TARGETS, control])
         for tab in ("Tokens", "Masks", "Convert", control):

@@ -126,7 +126,7 @@ def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
         raise LabError("No model is loaded yet.")
 
     handlers = Handlers(none, BASE)
-    line, strip, _, _ = handlers.read(PROMPT, *values())
+    line, strip, *_ = handlers.read(PROMPT, *values())
     assert "No model is loaded yet." in line
     assert strip_of(strip)["view"]["num_tokens"] == 9
     assert "No model is loaded yet." in handlers.export(PROMPT, *values())[1]
@@ -135,7 +135,7 @@ def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
 
 
 def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
-    line, markup, note, others = handlers.read(PROMPT, *values(hide="cat"))
+    line, markup, note, others, _ = handlers.read(PROMPT, *values(hide="cat"))
     chips = strip_of(markup)["view"]["chunks"][0]["chips"]
     assert [(one["text"], one["weight"]) for one in chips][1:6:4] == [("red", 1.4), ("dog", 0.5)]
     assert [one["text"] for one in chips if one["hidden"]] == ["cat"]

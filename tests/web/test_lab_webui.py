@@ -17,6 +17,7 @@ from weighted_clip.weighting.encode import EncodeOptions
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 import gradio as gr
+from weighted_clip.web.lab.beside import BesideHandlers
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.webui import TAGS_ACT
@@ -48,7 +49,7 @@ def chips(view: dict[str, Any]) -> list[str]:
 
 
 def test_the_strip_has_each_text_that_the_webui_makes_of_a_prompt(handlers: Handlers) -> None:
-    shown = views(handlers.read_steps(10, PROMPT, *values())[1])
+    shown = views(handlers.read(PROMPT, *values(), 1, 10)[1])
     assert [chips(view) for view in shown] == [["a", "red", "cat", "<lora:ink:0.8>"], ["a", "red", "dog"], ["sky"]]
     assert [view["steps"] for view in shown] == [[[1, 6]], [[7, 10]], [[1, 10]]]
     assert [view["weight"] for view in shown] == [1.0, 1.0, 0.5]
@@ -72,17 +73,108 @@ def test_the_schedule_has_the_same(handlers: Handlers) -> None:
 
 def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
     tokens = handlers.details("Tokens", 1, "compel", PROMPT, *values())[0]
-    assert f"Of 3 texts that the WebUI makes of this prompt in 20 steps this is the first: “{FIRST}" in unescape(tokens)
+    assert f"Of 3 texts that the WebUI makes of this prompt in 20 steps this is number 1: “{FIRST}" in unescape(tokens)
     assert re.findall("<td>(a|red|cat|dog|sky|lora)</td>", tokens) == ["a", "red", "cat"]
     assert "Of 3 texts" not in handlers.details("Tokens", 1, "compel", "a cat", *values())[0]
     *_, drawn, (*_, told, _) = handlers.compare({}, ["comfy"], PROMPT, *values())
     assert "done" in told
-    assert "this is the first" in unescape(drawn[-1])
+    assert "this is number 1" in unescape(drawn[-1])
     assert json.loads(unescape(re.search("weighted-clip-of='(.*?)'", drawn[-1])[1]))["weighted_clip_prompt"] == PROMPT
     file, line = handlers.export(PROMPT, *values())
-    assert "this is the first" in unescape(line)
+    assert "this is number 1" in unescape(line)
     with safe_open(file, framework="pt") as written:
         assert written.metadata()["prompt"] == FIRST
+
+
+@pytest.fixture
+def alone() -> Handlers:
+    model = random_model(Settings(), config=CONFIG)
+    return Handlers(lambda: model, BASE)
+
+
+def words_of(tokens: str) -> list[str]:
+    return re.findall("<td>(a|red|cat|dog|sky|AND|lora)</td>", tokens)
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "words"),
+    [
+        (1, FIRST, ["a", "red", "cat"]),
+        (2, "a (red:1.4) dog", ["a", "red", "dog"]),
+        (3, " sky", ["sky"]),
+        (9, " sky", ["sky"]),
+    ],
+)
+@pytest.mark.parametrize("is_in_webui", [True, False])
+def test_each_text_is_taken_apart_as_its_user_chooses(
+    handlers: Handlers, alone: Handlers, number: int, text: str, words: list[str], *, is_in_webui: bool
+) -> None:
+    """The second part of an AND has weights that change rows, whatever the first has."""
+    lab = handlers if is_in_webui else alone
+    chosen = (*values(), number, 10)
+    tokens = unescape(lab.details("Tokens", 1, "compel", PROMPT, *chosen)[0])
+    assert words_of(tokens) == words
+    told = f"Of 3 texts that the WebUI makes of this prompt in 10 steps this is number {min(number, 3)}: “{text}"
+    assert told in tokens
+    assert told in unescape(lab.details("Masks", 1, "compel", PROMPT, *chosen)[2])
+    *_, drawn, (*_, done, _) = lab.compare({}, ["comfy"], PROMPT, *chosen)
+    assert "done" in done
+    assert told in unescape(drawn[-1])
+    made_of = json.loads(unescape(re.search("weighted-clip-of='(.*?)'", drawn[-1])[1]))
+    assert (made_of["weighted_clip_text"], made_of["weighted_clip_steps"]) == (str(number), "10")
+    file, line = lab.export(PROMPT, *chosen)
+    assert told in unescape(line)
+    with safe_open(file, framework="pt") as written:
+        assert written.metadata()["prompt"].startswith(text)
+    beside = BesideHandlers(lab)
+    assert told in unescape(beside.show(text, PROMPT, *chosen))
+    assert told in unescape(pooled := beside.pooled(text, PROMPT, *chosen))
+    assert re.findall(r"<td>[\d.]+</td>", pooled) == ["<td>1.0000</td>"]
+
+
+def test_a_weighted_second_part_is_compared(handlers: Handlers) -> None:
+    for number, is_told in ((1, True), (2, False)):
+        *_, drawn, _ = handlers.compare({}, ["comfy"], "a cat AND a (dog:1.4)", *values(), number, 20)
+        assert ("No row changes" in drawn[-1]) is is_told
+
+
+def test_the_choice_is_seen_where_there_is_one(handlers: Handlers, alone: Handlers) -> None:
+    assert handlers.read(PROMPT, *values(), 1, 10)[4]["visible"] is True
+    assert handlers.read(PROMPT, *values(), 1, 10)[4]["label"] == "Text, 1 to 3"
+    assert handlers.read(PROMPT, *values(), 1, 1)[4]["label"] == "Text, 1 to 2"
+    assert alone.read(PROMPT, *values(), 0, 10)[4]["label"] == "Text, 1 to 3; 0: all as written"
+    for lab, prompt, given in (
+        (handlers, "a (cat:1.2)", values()),
+        (alone, "a (cat:1.2)", values()),
+        (alone, PROMPT, values(syntax="comfy")),
+        (handlers, PROMPT, values(scheme="nonsense")),
+    ):
+        assert lab.read(prompt, *given)[4]["visible"] is False
+    assert handlers.read("[a|b]" * 2000, *values(), 1, 10_000)[4]["visible"] is False
+
+
+def test_the_lab_alone_takes_all_as_it_is_written_unless_told(alone: Handlers) -> None:
+    whole = alone.details("Tokens", 1, "compel", PROMPT, *values())[0]
+    assert words_of(whole) == ["a", "red", "cat", "dog", "AND", "sky"]
+    assert alone.details("Tokens", 1, "compel", PROMPT, *values(), 0, 10)[0] == whole
+    # a number that is left from another prompt
+    assert "Of " not in alone.details("Tokens", 1, "compel", "a cat", *values(), 2, 10)[0]
+    comfy = values(syntax="comfy")
+    assert alone.details("Tokens", 1, "a1111", PROMPT, *comfy, 2, 10) == alone.details(
+        "Tokens", 1, "a1111", PROMPT, *comfy
+    )
+
+
+@pytest.mark.parametrize("number", [None, "2", 1.5, -1, 21, float("nan"), True, 10**400])
+def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, number: Any) -> None:
+    for lab, first in ((handlers, 1), (alone, 0)):
+        for told in (
+            lab.details("Tokens", 1, "compel", PROMPT, *values(), number, 10)[0],
+            lab.export(PROMPT, *values(), number, 10)[1],
+            BesideHandlers(lab).show("a cat", PROMPT, *values(), number, 10),
+        ):
+            assert f"text must be a whole number, {first} to 20; got " in unescape(told)
+        assert lab.read(PROMPT, *values(), number, 10)[4]["visible"] is True
 
 
 def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
@@ -98,8 +190,8 @@ def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
 
 
 def test_what_cannot_be_read_is_told(handlers: Handlers) -> None:
-    assert "steps must be" in unescape(handlers.read_steps(0, "a cat", *values())[1])
-    assert "too many" in unescape(handlers.read_steps(10_000, "[a|b]" * 2000, *values())[1])
+    assert "steps must be" in unescape(handlers.read("a cat", *values(), 1, 0)[1])
+    assert "too many" in unescape(handlers.read("[a|b]" * 2000, *values(), 1, 10_000)[1])
 
 
 @pytest.mark.parametrize("is_in_webui", [True, False])

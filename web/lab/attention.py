@@ -49,7 +49,8 @@ class AttentionHandlers:
         model = self._handlers.source()
         if not isinstance(model, AttentionModel):
             raise LabError("This encoder does not show its attention: only those that the lab itself has loaded do.")
-        found = find_attention(model, text, self._handlers.options(text, values), choice, MAX_POSITIONS)
+        given = self._handlers.given(text, values, model)
+        found = find_attention(model, given.text, given.options, choice, MAX_POSITIONS)
         versions, chunks, towers = found.num_versions, found.num_chunks, found.towers
         parts = [
             _update(found.config.num_layers, choice.layer),
@@ -58,7 +59,7 @@ class AttentionHandlers:
             _hidden(f"Chunk, 1 to {chunks} ", chunks),  # not the label of the tab Masks
             _hidden("Text encoder: " + ", ".join(f"{i} {name}" for i, name in enumerate(towers, 1)), len(towers)),
         ]
-        return parts, attention_chart(found.attended)
+        return parts, markup.message(given.note, is_problem=False) + attention_chart(found.attended)
 
 
 def _number(value: Any) -> int:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from ...encoder.contrastive import similarity
 from ...weighting.chunks import Token
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.encode import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
-from .components import element_id
-from .handlers import BIND_STRENGTH_ID, OPTIONS, PROMPT_ID, Handlers, inputs_of
+from .handlers import Handlers, choices_of, inputs_of
 from .model import LabModel
 from .values import EXPLAINED, explained
+from .webui import Given
 
 OTHER_ID = "weighted_clip_other"
 MAX_TOKENS = 2000
@@ -54,10 +54,8 @@ class BesideHandlers:
         """Tokens of both prompts."""
         inputs = {**inputs_of(text, values), OTHER_ID: other}
         try:
-            options = self._handlers.options(text, values)
-            self._handlers.options(other, values)
-            read = self._handlers.reader(options)
-            content = _panes(*compared(read(text), read(other)), bool(other.strip()))
+            one, two = (self._handlers.given(each, values) for each in (text, other))
+            content = _notes(one, two) + _panes(*compared(one.read, two.read), bool(other.strip()))
         except EXPLAINED as error:
             content = markup.message(str(error))
         return markup.current(content, inputs)
@@ -65,16 +63,14 @@ class BesideHandlers:
     def pooled(self, other: str, text: str, *values: Any) -> str:
         """Similarity of the pooled vectors, for each text encoder."""
         try:
-            model, options = self._handlers.source(), self._handlers.options(text, values)
-            self._handlers.options(other, values)
-            found = self._handlers.run(pooled_cosines, model, text, other, options)
+            model = self._handlers.source()
+            one, two = (self._handlers.given(each, values, model) for each in (text, other))
+            found = self._handlers.run(pooled_cosines, model, one, two)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
-        given = {element_id(name): str(value) for name, value in zip(OPTIONS, values, strict=True)}
-        given[BIND_STRENGTH_ID] = f"{values[OPTIONS.index('bind_strength')]:g}"
-        return markup.kept(table, {PROMPT_ID: text, OTHER_ID: other, **given})
+        return markup.kept(_notes(one, two) + table, {**choices_of(text, values), OTHER_ID: other})
 
 
 def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
@@ -94,20 +90,25 @@ def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Sha
     )
 
 
-def pooled_cosines(model: LabModel, text: str, other: str, options: EncodeOptions) -> dict[str, tuple[float, float]]:
+def pooled_cosines(model: LabModel, first: Given, second: Given) -> dict[str, tuple[float, float]]:
     """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder.
 
     Raises:
         EncoderError: If a prompt cannot be encoded.
         ValueError: If an option is out of range.
     """
-    one, two = model.encode(text, options), model.encode(other, options)
+    one, two = (model.encode(given.text, given.options) for given in (first, second))
     cosines = {name: similarity(one[name].pooled.double(), two[name].pooled.double()).item() for name in one}
     return {name: (value, math.degrees(math.acos(max(-1.0, min(1.0, value))))) for name, value in cosines.items()}
 
 
 def _tokens(read: ReadPrompt) -> list[Token]:
     return [token for chunk in read.chunks for token in chunk.content][:MAX_TOKENS]
+
+
+def _notes(*several: Given) -> str:
+    """Which text of each prompt is taken, of those that have several."""
+    return "".join(markup.message(given.note, is_problem=False) for given in several)
 
 
 def _panes(one: Sequence[Shared], other: Sequence[Shared], is_given: bool) -> str:

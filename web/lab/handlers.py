@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
 from ...weighting.timed.view import read_standing, standing_texts, timed_view
+from ...weighting.timed.webui import MAX_TEXTS
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES, MAX_VIEWS
 from . import markup, study, webui
@@ -39,7 +41,8 @@ OPTIONS = (
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
     *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
 )
-"""Fields of `EncodeOptions` with a component on the page, in the order in which handlers take them."""
+"""Fields of `EncodeOptions` with a component on the page, in the order in which handlers take them. Their values may be
+followed by the number of the text to take of a prompt with AND or prompt editing, and by the sampling steps."""
 
 TABS = ("Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule")
 """Parts of the page below the prompt."""
@@ -63,9 +66,6 @@ FROM_PHRASES_ID = "weighted_clip_from_phrases"
 BIND_ID = "weighted_clip_bind"
 BIND_WORDS_ID = "weighted_clip_bind_words"
 
-BIND_STRENGTH_ID = "weighted_clip_bind_strength"
-
-_STRENGTH = OPTIONS.index("bind_strength")
 
 Run = Callable[..., Any]
 """Function that calls a function with arguments and returns its result."""
@@ -101,12 +101,11 @@ class Handlers:
         self._is_in_webui = is_in_webui
         self._lock = threading.Lock()
 
-    def read(self, text: str, *values: Any) -> tuple[str, str, str, Any]:
-        """Model line, token strip, effect of the scheme, and visibility of the box for other phrases."""
-        return self.read_steps(webui.DEFAULT_STEPS, text, *values)
+    def read(self, text: str, *values: Any) -> tuple[str, str, str, Any, Any]:
+        """Model line, token strip, effect of the scheme, visibility of the box for other phrases, and choice of a text.
 
-    def read_steps(self, steps: Any, text: str, *values: Any) -> tuple[str, str, str, Any]:
-        """As `read`, with a strip for each text that a WebUI makes of a prompt for this number of steps."""
+        In a WebUI there is a strip for each text that it makes of the prompt.
+        """
         model, model_line = self._model()
         inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
@@ -114,12 +113,13 @@ class Handlers:
         others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
         try:
             if self._is_in_webui:
+                steps = self._place(values)[1]
                 strip = markup.strips(self._webui_views(model, steps, COUNTERS[0], text, values), "", inputs)
             else:
                 strip = markup.strip(view(self._read(model, text, values)), "", inputs)
         except EXPLAINED as error:
             strip = markup.strip(None, str(error), inputs)
-        return model_line, strip, note, others
+        return model_line, strip, note, others, self._text_choice(text, values)
 
     def details(self, tab: str, chunk: float | None, target: str, text: str, *values: Any) -> tuple[Any, ...]:
         """Content of the open tab, in the order of `DETAILS`; all others remain unchanged."""
@@ -129,7 +129,7 @@ class Handlers:
             return tuple(shown.values())
         try:
             if tab in ("Tokens", "Masks"):
-                given = self._given(self._model()[0], text, values)
+                given = self.given(text, values)
                 if tab == "Tokens":
                     content = _token_table(given.read)
                 else:
@@ -190,7 +190,7 @@ class Handlers:
         yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model = self.source()
-            given = self._given(model, text, values)
+            given = self.given(text, values, model)
             steps = compare(model, given.text, given.options, names, check)
             while len(found) < total and not job["is_cancelled"]:
                 found.append(self.run(next, steps))
@@ -220,7 +220,7 @@ class Handlers:
         """Encode a prompt into a file: the file, and its contents."""
         try:
             model = self.source()
-            given = self._given(model, text, values)
+            given = self.given(text, values, model)
             options = given.options
             with self._lock:  # since Python 3.12 concurrent calls would each create one
                 folder = self._folder.name
@@ -249,7 +249,7 @@ class Handlers:
 
     def options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """Options, after checking that the texts can be read."""
-        choices: dict[str, Any] = dict(zip(OPTIONS, values, strict=True))
+        choices: dict[str, Any] = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
         for name, value in (("prompt", text), *choices.items()):
             if name == "bind_strength":
                 checked_number(name, value)
@@ -263,15 +263,41 @@ class Handlers:
         options = self.options(text, values)
         return self._reader(model, options)(text)
 
-    def reader(self, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
-        """Return a reader of prompts for the model, or for CLIP-L if none is loaded."""
-        return self._reader(self._model()[0], options)
+    def given(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> Given:
+        """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none.
 
-    def _given(self, model: LabModel | None, text: str, values: Sequence[Any]) -> Given:
+        Raises:
+            ValueError: If it cannot be read.
+        """
+        model = self._model()[0] if model is None else model
         options = self.options(text, values)
-        if self._is_in_webui:
-            return webui.first_of(webui.texts_of(text, options, partial(self._reader, model)), options)
+        number, steps = self._place(values)
+        number = whole_number("text", number, int(self._is_in_webui), MAX_TEXTS)
+        if number and self._can_choose(options):
+            texts = webui.texts_of(text, options, partial(self._reader, model), steps)
+            chosen = webui.given_of(texts, options, number, steps)
+            if self._is_in_webui or chosen.note:
+                return chosen
         return Given(text, options, self._reader(model, options)(text))
+
+    def _place(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        """Number of the text to take of a prompt, 0 for all of it as it is written; and the sampling steps."""
+        defaults = (int(self._is_in_webui), webui.DEFAULT_STEPS)
+        number, steps = (*values[len(OPTIONS) :], *defaults[len(values) - len(OPTIONS) :])
+        return number, steps
+
+    def _can_choose(self, options: EncodeOptions) -> bool:
+        """Whether AND and prompt editing are read: in a WebUI in every syntax."""
+        return self._is_in_webui or options.syntax == "a1111"
+
+    def _text_choice(self, text: str, values: Sequence[Any]) -> Any:
+        """Information for choosing a text of a prompt."""
+        count = 1
+        with suppress(*EXPLAINED):
+            options = self.options(text, values)
+            count = webui.num_texts(text, options, self._place(values)[1]) if self._can_choose(options) else 1
+        label = f"Text, 1 to {count}" if self._is_in_webui else f"Text, 1 to {count}; 0: all as written"
+        return gr.update(label=label, visible=count > 1)
 
     def _webui_views(
         self, model: LabModel | None, steps: object, counter: Any, text: str, values: Sequence[Any]
@@ -297,9 +323,18 @@ class Handlers:
 
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
     """Texts by the id of their box."""
-    given = dict(zip(OPTIONS, values, strict=True))
+    given = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
     boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind", BIND_WORDS_ID: "bind_words"}
     return {PROMPT_ID: text, **{box: given[name] for box, name in boxes.items()}}
+
+
+def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, str]:
+    """The prompt, and every choice except those left out, as in their fields, by the id of the field."""
+    named = dict(zip((*OPTIONS, "text", "steps"), values, strict=False))
+    if not named.get("text"):  # then the steps change nothing
+        named.pop("steps", None)
+    written = {name: value if isinstance(value, str) else f"{value:g}" for name, value in named.items()}
+    return {PROMPT_ID: text, **{element_id(name): one for name, one in written.items() if name not in left_out}}
 
 
 def _token_table(read: ReadPrompt) -> str:
@@ -351,5 +386,4 @@ def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, te
         + "".join(charts)
         + markup.table(header, zip(*cells, strict=True), left)
     )
-    shared = {element_id(name): str(value) for name, value in zip(OPTIONS, values, strict=True) if name != "scheme"}
-    return markup.kept(shown, {PROMPT_ID: text, **shared, BIND_STRENGTH_ID: f"{values[_STRENGTH]:g}"})
+    return markup.kept(shown, choices_of(text, values, "scheme"))

@@ -118,7 +118,7 @@ class _Page:
         self.handlers = handlers
         self.is_in_webui = is_in_webui
         values = [getattr(base, name) for name in OPTIONS]
-        model, strip, note, _ = handlers.read(prompt, *values)
+        model, strip, note, *_ = handlers.read(prompt, *values)
         table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
 
         self.model = html("model", "Model", model)
@@ -133,6 +133,14 @@ class _Page:
         if is_alone:
             self.link = gr.Button("Copy link", elem_id=element_id("link"), size="sm")
             self.linked = html("linked", "What was copied")
+        self.text = gr.Number(
+            value=int(is_in_webui),
+            label="Text",
+            info="Which text of AND and prompt editing the parts below take",
+            precision=0,
+            visible=False,
+            elem_id=element_id("text"),
+        )
         self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
         self.tab = gr.State(TABS[0])
         fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export, self._schedule)
@@ -276,12 +284,13 @@ class _Page:
 
     def _connect(self) -> None:
         handlers, options = self.handlers, list(self.options.values())
+        inputs = [self.prompt, *options, self.text, self.steps]
         self.reading = reading = {
-            "fn": handlers.read_steps if self.is_in_webui else handlers.read,
-            "inputs": [*([self.steps] if self.is_in_webui else []), self.prompt, *options],
-            "outputs": [self.model, self.strip, self.note, self.options["from_phrases"]],
+            "fn": handlers.read,
+            "inputs": inputs,
+            "outputs": [self.model, self.strip, self.note, self.options["from_phrases"], self.text],
         }
-        asked = [self.chunk, self.target, self.prompt, *options]
+        asked = [self.chunk, self.target, *inputs]
         shown = [self.table, self.chunk, self.masks, self.converted, self.lost]
         details = {"fn": handlers.details, "inputs": [self.tab, *asked], "outputs": shown}
 
@@ -294,14 +303,13 @@ class _Page:
             live(part.change, schedule)
             if isinstance(part, gr.Textbox):  # gradio 3.41 drops changes while it waits for an answer
                 live(part.blur, reading)
-        for part in (self.chunk, self.target):
+        for part in (self.chunk, self.target, self.text, self.steps):
             live(part.change, details)
         live(self.refresh.click, reading)
         live(self.refresh.click, details)
         for event in (self.steps.change, self.counter.change, self.refresh.click):
             live(event, schedule)
-        if self.is_in_webui:
-            live(self.steps.change, reading)
+        live(self.steps.change, reading)
         for name, tab in self.tabs:
             live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
 
@@ -310,7 +318,6 @@ class _Page:
 
         tabs = dict(self.tabs)
         live(tabs[TABS[-1]].select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
-        inputs = [self.prompt, *options]
         events = [*(part.change for part in inputs), self.refresh.click]
         self.beside.connect(tabs[BESIDE_TAB], self.tab, inputs, events)
         if self.attention is not None:
@@ -323,7 +330,7 @@ class _Page:
 
         compared = self.start.click(
             handlers.compare,
-            inputs=[self.job, self.schemes, self.prompt, *options],
+            inputs=[self.job, self.schemes, *inputs],
             outputs=[self.start, self.stop, self.progress, self.comparison],
             show_progress="hidden",
         )
@@ -336,7 +343,7 @@ class _Page:
         }
         live(self.use.click, used)
         saved = self.save.click(
-            handlers.export, inputs=[self.prompt, *options], outputs=[self.file, self.exported], show_progress="minimal"
+            handlers.export, inputs=inputs, outputs=[self.file, self.exported], show_progress="minimal"
         )
         for work in (compared, saved):  # a WebUI may have loaded a model for it
             live(work.then, reading)

@@ -37,7 +37,7 @@ def checked_number(name: str, value: object) -> float:
     Raises:
         LabError: If the value is something else.
     """
-    if not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise LabError(f"{name} must be a number, got {value!r:.80}")
     return value
 
@@ -51,7 +51,8 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
     >>> whole_number("row", 3.0, 1, 8)
     3
     """
-    if not isinstance(value, (int, float)) or not first <= value <= last or value != int(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not first <= value <= last or value != int(value):
         raise LabError(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
     return int(value)
 

@@ -1,4 +1,4 @@
-"""The page's prompt as read by the WebUI around it: each of its texts, and the one that is encoded here."""
+"""The page's prompt as a WebUI reads it: each of its texts, and the one that is encoded here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.prompt import shortened
 from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from ...weighting.timed.view import TimedRead
-from ...weighting.timed.webui import read_as_webui, webui_view
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from ...weighting.timed.view import TimedRead, standing_texts
+from ...weighting.timed.webui import MAX_TEXTS, read_as_webui, webui_view
 from .values import whole_number
 
 DEFAULT_STEPS = 20
@@ -25,7 +25,7 @@ class Given(NamedTuple):
     """The encoded part of the page's prompt."""
 
     text: str
-    """Text to encode; in a WebUI the first text that it makes of the prompt, without comments and tags."""
+    """Text to encode; in a WebUI one of those that it makes of the prompt, without comments and tags."""
     options: EncodeOptions
     """Options for reading it."""
     read: ReadPrompt
@@ -68,14 +68,33 @@ def texts_of(
     return Texts(reads, len(others))
 
 
-def first_of(texts: Texts, options: EncodeOptions) -> Given:
-    """The text to encode here, of those for `DEFAULT_STEPS`."""
-    first, count = texts.reads[0], len(texts.reads) + texts.num_more
+def num_texts(text: str, options: EncodeOptions, steps: object) -> int:
+    """Number of texts that the WebUI makes of a prompt, at most those that are read.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    count = whole_number("steps", steps, 1, MAX_STEPS)
+    prompt = read_timed(text, count, has_comments=options.cleaning == "as Forge")
+    return min(MAX_TEXTS, len(standing_texts(prompt, count, COUNTERS[0])))
+
+
+def given_of(texts: Texts, options: EncodeOptions, number: int, steps: object) -> Given:
+    """The text to encode here.
+
+    Args:
+        texts: The texts, for these steps.
+        options: Options chosen on the page.
+        number: Number of the text, from 1; one that is too large means the last one.
+        steps: Sampling steps, as in `texts_of`.
+    """
+    index = min(number, len(texts.reads)) - 1
+    chosen, count = texts.reads[index], len(texts.reads) + texts.num_more
     note = (
-        f"Of {count} texts that the WebUI makes of this prompt in {DEFAULT_STEPS} steps this is the first: "
-        f"“{shortened(first.text)}”."
+        f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number {index + 1}: "
+        f"“{shortened(chosen.text)}”."
     )
-    return Given(first.text, _left(options), first.read, note if count > 1 else "")
+    return Given(chosen.text, _left(options), chosen.read, note if count > 1 else "")
 
 
 def views_of(texts: Texts) -> Sequence[dict[str, Any]]:
