@@ -226,7 +226,7 @@ def read_stamp() -> dict[str, str]:
 
 def write_stamp(stamp: dict[str, str]) -> None:
     """Write down what an installation has come to; whole or, on a full disk, not at all."""
-    written = STAMP.with_suffix(".tmp")
+    written = STAMP.with_suffix(f".{os.getpid()}.tmp")  # another process may write it, too
     try:
         written.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
         written.replace(STAMP)

@@ -32,7 +32,8 @@ def _run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     check_new_file(out)
     model = read_published(arguments.encoder, arguments.decoder)
-    save_dvae(model, out, {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"})
+    about = {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"}
+    save_dvae(model, out, about, may_replace=False)
     config = model.config
     show(f"written: {out}, {config.vocab_size:,} tokens, {config.downsampling} pixels along each side of one")
     return 0

@@ -42,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     check_new_file(out)
     prior = read_rudalle(arguments.weights, arguments.variant, arguments.heads)
-    save_prior(prior, out, {"converted_from": arguments.weights.name})
+    save_prior(prior, out, {"converted_from": arguments.weights.name}, may_replace=False)
     config = prior.config
     count = sum(parameter.numel() for parameter in prior.parameters())
     show(

@@ -40,28 +40,30 @@ class DVAEFileError(ValueError):
     """Raised for a file that cannot be read as a discrete VAE; the message names the file."""
 
 
-def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None) -> None:
+def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None, *, may_replace: bool = True) -> None:
     """Write a discrete VAE atomically.
 
     Args:
         model: Model to write.
-        path: Output file; an existing one is replaced.
+        path: Output file.
         about: Further metadata entries, such as the origin of the model.
+        may_replace: Whether an existing file may be replaced; otherwise it is an error.
 
     Raises:
         OSError: If it cannot be written; an existing file is left as it was.
     """
-    save_model(model, path, {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))})
+    metadata = {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))}
+    save_model(model, path, metadata, may_replace=may_replace)
 
 
-def save_model(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
+def save_model(model: nn.Module, path: Path, metadata: Mapping[str, str], *, may_replace: bool = True) -> None:
     """Write the tensors of a model and its metadata atomically.
 
     Raises:
         OSError: If it cannot be written; an existing file is left as it was.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with written_whole(path) as place:
+    with written_whole(path, may_replace=may_replace) as place:
         save_tensors(tensors, place, dict(metadata))
 
 

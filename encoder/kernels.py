@@ -104,8 +104,12 @@ class Choice:
                 known = {}
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-                json.dump(known | {machine() + self._work: kernel}, file, indent=1)
-            Path(file.name).replace(place)
+                written = Path(file.name)
+            try:
+                written.write_text(json.dumps(known | {machine() + self._work: kernel}, indent=1), encoding="utf-8")
+                written.replace(place)
+            finally:
+                written.unlink(missing_ok=True)
         except OSError:
             return
 

@@ -395,6 +395,31 @@ def test_the_record_is_replaced_whole(run: ModuleType, tmp_path: Path, monkeypat
     assert run.read_stamp() == {"lab": "new"}
 
 
+def test_two_processes_write_the_record_at_once(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"""
+import importlib.util, pathlib
+spec = importlib.util.spec_from_file_location("run", {str(ROOT / "run.py")!r})
+run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run)
+run.STAMP = pathlib.Path({str(tmp_path / "stamp.json")!r})
+run.write_stamp({{"lab": "theirs"}})
+"""
+    real = Path.replace
+
+    def replace(path: Path, target: Path) -> Path:
+        assert subprocess.run([sys.executable, "-c", other], check=False).returncode == 0
+        assert run.read_stamp() == {"lab": "theirs"}
+        return real(path, target)
+
+    monkeypatch.setattr(run, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.setattr(Path, "replace", replace)
+    run.write_stamp({"lab": "ours"})
+    assert run.read_stamp() == {"lab": "ours"}
+    assert [path.name for path in tmp_path.iterdir()] == ["stamp.json"]
+
+
 def test_a_folder_that_cannot_be_written_to_is_said_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_bytes((ROOT / "run.py").read_bytes())
     for name in ("lab", "train", "dev"):

@@ -55,6 +55,17 @@ def test_what_rudalle_saves_is_converted_and_gives_its_logits(
         assert (mine - other).abs().max() <= 1e-5
 
 
+def test_a_file_that_has_come_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = written(tmp_path / "a.bin", OrderedDict(formula_state())), tmp_path / "b.safetensors"
+    out.write_bytes(b"mine")
+    monkeypatch.setattr(convert_rudalle, "check_new_file", lambda path: None)  # it was not there then
+    assert main(["convert-rudalle", str(given), str(out), "--variant", VARIANTS[0], "--heads", str(HEADS)]) == 1
+    assert f"{out} cannot be written: File exists" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_every_weight_comes_through_the_file_to_the_bit(

@@ -75,12 +75,16 @@ def test_a_file_that_does_not_know_the_machine_is_made_anew(
 
 
 @needs_onednn
-def test_a_place_that_cannot_be_written_is_done_without(measurements: list[Kernel], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("measurements")
+def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    choice = Choice(measurements.pop, place=lambda: tmp_path / "file" / "kernels.json")
-    choice.answered()
-    assert [choice.now(), choice.now()] == ["onednn", "onednn"]
-    assert len(measurements) == 1
+    (tmp_path / "folder").mkdir()
+    before = [*tmp_path.iterdir()]
+    for place in (tmp_path / "file" / "kernels.json", tmp_path / "folder"):
+        choice = Choice(["plain", "onednn"].pop, place=lambda place=place: place)
+        choice.answered()
+        assert [choice.now(), choice.now()] == ["onednn", "onednn"]
+        assert [*tmp_path.iterdir()] == before
 
 
 def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
