@@ -232,3 +232,36 @@ def test_a_file_in_place_of_a_folder_is_named(folder: Path, into: Path) -> None:
     with pytest.raises(ValueError, match="y is a file, and no folder; nothing was done"):
         place_files(placements(folder, into), is_move=True)
     assert state(folder, into) == before
+
+
+@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
+def test_a_second_run_into_the_same_folders_is_told_and_harms_nothing(folder: Path, into: Path, is_move: bool) -> None:
+    def count(done: int) -> None:
+        if done == 2:  # here the first would take back what the second relied on, or the other way round
+            with pytest.raises(ValueError, match=rf"{into / 'x'}: another run is writing there"):
+                place_files(placements(folder, into), is_move=is_move)
+            raise KeyboardInterrupt
+
+    before = state(folder)
+    with pytest.raises(KeyboardInterrupt):
+        place_files(placements(folder, into), is_move=is_move, on_progress=count)
+    assert state(folder) == before
+    assert not into.exists()
+
+
+def test_a_copy_that_was_killed_is_finished(folder: Path, into: Path) -> None:
+    some = placements(folder, into)
+    place_files(some[:3], is_move=False)
+    assert place_files(some, is_move=False) == (some[3:], some[:3])
+    assert [target.read_bytes() for _, target in some] == [source.read_bytes() for source, _ in some]
+
+
+def test_the_last_name_of_a_file_is_never_taken_back(folder: Path, into: Path) -> None:
+    def count(done: int) -> None:
+        if done == 2:
+            (folder / "a.png").unlink()  # by someone who takes the move for done
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place_files(placements(folder, into), is_move=True, on_progress=count)
+    assert sorted(path.name for path in (*folder.iterdir(), *into.rglob("*.png"))) == sorted(NAMES)
