@@ -18,12 +18,13 @@ MAX_LINE_BYTES = 64 * 1024
 class PromptLines:
     """The prompts of a file, in order, read on demand."""
 
-    def __init__(self, file: str, place: Place) -> None:
+    def __init__(self, file: str, place: Place, option: str = "--batch") -> None:
         """Examine the file.
 
         Args:
             file: Its path, or ``-`` for standard input.
             place: Place of this process.
+            option: Option that names the file.
 
         Raises:
             ValueError: If it does not exist, has an unusable line, or cannot be shared with other processes.
@@ -34,17 +35,16 @@ class PromptLines:
         self.num_lines: int | None = None
         """None for a pipe, which can be read only once."""
         if self.path is not None and not self.path.exists():
-            raise ValueError(f"--batch {file}: there is no such file")
+            raise ValueError(f"{option} {file}: there is no such file")
         if self.path is not None and self.path.is_dir():
-            raise ValueError(f"--batch {file}: this is a folder; give a file with a prompt in each line")
+            raise ValueError(f"{option} {file}: this is a folder; give a file with a prompt in each line")
         if self.path is not None and self.path.is_file():
             self.num_lines = sum(1 for _ in self)  # an unreadable line is better found now than after hours
             if not self.num_lines:
-                raise ValueError(f"--batch {file}: the file is empty")
+                raise ValueError(f"{option} {file}: the file is empty")
         elif place.num_processes > 1:
-            raise ValueError(
-                f"--batch {file}: {place.num_processes} processes cannot share {self.name}; write the prompts to a file"
-            )
+            shared = f"{place.num_processes} processes cannot share {self.name}"
+            raise ValueError(f"{option} {file}: {shared}; write the prompts to a file")
 
     def __iter__(self) -> Iterator[str]:
         self.num_read = 0

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .console import json_text, show, standard_input
+from .processes import Place
+from .prompt_lines import PromptLines
 from .rerank import (
     MEANING,
     Files,
@@ -93,8 +95,9 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     """Texts among the arguments, in order, those of the file last."""
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
-        given = standard_input() if str(arguments.texts) == "-" else arguments.texts.read_text(encoding="utf-8-sig")
-        lines += given.splitlines()
+        file = str(arguments.texts)
+        given = [standard_input()] if file == "-" else PromptLines(file, Place(), "--texts")
+        lines += [line for text in given for line in text.splitlines()]
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:
         raise ValueError("there is no text to compare with: give --text TEXT, or --texts FILE with one on each line")

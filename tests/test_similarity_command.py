@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -76,6 +77,26 @@ def test_texts_come_from_a_file_or_the_standard_input(
     monkeypatch.setattr(sys, "stdin", io.StringIO("snow\nice\n"))
     assert run(weights, folder, "--text", "first", "--texts", "-", "--json") == 0
     assert json.loads(capsys.readouterr().out)["texts"] == ["first", "snow", "ice"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a cat\ncaf\xe9\n", r"texts\.txt:2: byte 4 of this line, 0xe9, is not UTF-8"),
+        (b"a cat\n\n" + b"x" * 100_000, r"texts\.txt:3: this line is longer than 65536 bytes"),
+        (None, r"--texts .*texts\.txt: this is a folder"),
+    ],
+)
+def test_a_file_of_texts_that_cannot_be_read_is_named_with_the_line(
+    weights: Path, folder: Path, tmp_path: Path, capsys, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "texts.txt"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert run(weights, folder, "--text", "a", "--texts", path) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_chart_is_drawn_and_weights_are_left_out(weights: Path, folder: Path, tmp_path: Path, capsys) -> None:
