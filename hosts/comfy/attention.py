@@ -22,6 +22,7 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
 from .attention_layers import COUPLED, Call, Weighing, family_of, is_filled_in_front
 from .contract import PATCHER, checked_object, host
+from .own_rows import are_same, are_zero, fingerprint
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -68,7 +69,7 @@ def with_effects(
         num_rows = num_rows_read(rows, values)
         if num_rows != len(effects):
             raise ValueError(f"the text encoder gave {num_rows} rows, but the prompt was read as {len(effects)}")
-        inputs = {**values.get("model_conds", {}), MARKER: _marker_class()(marker, node_id)}
+        inputs = {**values.get("model_conds", {}), MARKER: _marker_class()(marker, fingerprint(rows), node_id)}
         marked.append([rows, {**values, "model_conds": inputs}])
     if model is None:
         return host("comfy.hooks").set_hooks_for_conditioning(marked, _hooks()), None
@@ -90,12 +91,13 @@ def _marker_class() -> Any:
     """Class of markers, which only `_predict` can make into something that the host passes to a model."""
 
     class Marker(host("comfy.conds").CONDRegular):
-        def __init__(self, cond: Tensor, node_id: str | None = None) -> None:
+        def __init__(self, cond: Tensor, rows: Tensor, node_id: str | None = None) -> None:
             super().__init__(cond)
+            self.rows = rows  # fingerprint of the rows that the effects are for
             self.node_id = node_id
 
         def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(cond, self.node_id)
+            return Marker(cond, self.rows, self.node_id)
 
         def process_cond(self, *_: Any, **__: Any) -> Any:
             raise ValueError(
@@ -157,6 +159,44 @@ def _tell(node_id: str, text: str) -> None:
         server.send_sync(EVENT, {"node": node_id, "text": text}, server.client_id)
 
 
+def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Wrapper around a whole sampling: the marked entries still have the rows that were weighed, or zeros.
+
+    Later, entries of the host may have the rows of one prompt and the model's inputs of another.
+    """
+    guider: Any = executor.class_obj  # type: ignore[attr-defined]
+    guider.conds = {kind: [_checked(entry) for entry in entries] for kind, entries in guider.conds.items()}
+    return executor(*given, **named)
+
+
+def _checked(entry: Entry) -> Entry:
+    """An entry whose marker is for its rows: effects on rows of zeros are none.
+
+    Raises:
+        ValueError: If the rows are others.
+    """
+    marker = entry["model_conds"].get(MARKER)
+    if marker is None:
+        return entry
+    found = fingerprint(entry["cross_attn"])
+    if are_same(marker.rows, found):
+        return entry
+    if not are_zero(found):
+        raise ValueError(_changed(marker.rows.shape[1], found.shape[1]))
+    plain = _marker_class()(_plain(marker.cond.shape[1] // 2).reshape(1, -1), found, marker.node_id)
+    return {**entry, "model_conds": {**entry["model_conds"], MARKER: plain}}
+
+
+def _changed(num_own: int, num_found: int) -> str:
+    """Message about rows that are not those that were weighed."""
+    found = "others" if num_found == num_own else f"{num_found}"
+    return (
+        f"Weigh Attention weighed {num_own} rows of text, but the sampler got {found}: a node between them, such as "
+        "Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning (Combine), or write them "
+        "as one."
+    )
+
+
 def _sample(
     executor: Callable[..., Any], model: Any, sigmas: Any, extra_args: dict[str, Any], *rest: Any, **named: Any
 ) -> Any:
@@ -190,8 +230,8 @@ def _predict(
         return executor(model, ready, *rest, **named)
     except AttributeError as error:
         # prompt-control's hook lacks a part once the host has copied it to put it beside ours
-        beside = [hook for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())]
-        if type(error.obj).__name__ == "AttentionCoupleHook" and error.obj in beside:
+        beside = {type(hook).__name__ for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())}
+        if any(name == "AttentionCoupleHook" and name in str(error) for name in beside):
             raise ValueError(COUPLED) from error
         raise
 
@@ -234,13 +274,9 @@ def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
     own = inputs[MARKER].cond.view(2, -1)
     llama = inputs.get("encoder_hidden_states_llama3")
     num_rows = _num_rows(inputs["c_crossattn"].cond, None if llama is None else llama.cond)
-    num_filled = num_rows - entry["cross_attn"].shape[1] if is_filled else 0
+    num_filled = num_rows - own.shape[1] if is_filled else 0
     if own.shape[1] != num_rows - num_filled:
-        raise ValueError(
-            f"Weigh Attention weighed {own.shape[1]} rows of text, but the sampler got {num_rows - num_filled}: a node "
-            "between them, such as Conditioning (Concat), has changed them. Join prompts with Conditioning (Combine), "
-            "or write them as one."
-        )
+        raise ValueError(_changed(own.shape[1], num_rows))
     return torch.cat([_plain(num_filled), own], 1)
 
 
@@ -271,11 +307,11 @@ def _apply(
 ) -> Tensor:
     """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
-    marker: Tensor | None = inputs.pop(MARKER, None)
-    if marker is None:
+    given: Tensor | None = inputs.pop(MARKER, None)
+    if given is None:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    if len(marker) == 1:  # a wrapper that cuts the picture into tiles may have repeated only what it knows
-        marker = marker.expand(len(x), -1)
+    # a wrapper that cuts the picture into tiles may have repeated only what it knows
+    marker = given.expand(len(x), -1) if len(given) == 1 else given
     rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2, -1)]
     num_rows = max(int((own != _plain(1)).any(0).sum()) for own in rows)
     if not num_rows:
@@ -308,6 +344,7 @@ def _apply(
 
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {
+    "outer_sample": _check_rows,
     "sampler_sample": _sample,
     "calc_cond_batch": _predict,
     "apply_model": _apply,

@@ -63,6 +63,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.model_base.BaseModel": ("diffusion_model",),
     "comfy.model_sampling.ModelSamplingDiscrete": ("percent_to_sigma",),
     "comfy.patcher_extension.WrapperExecutor": ("class_obj",),
+    "comfy.samplers.CFGGuider": ("conds",),
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
@@ -113,7 +114,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
 """The same for names that are optional."""
 
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "sampler_sample"),
+    "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "outer_sample", "sampler_sample"),
     "comfy.ldm.modules.attention": ("attn1_patch", "attn2", "attn2_patch", "optimized_attention_override"),
     "comfy.ldm.flux.model": ("block_type", "double", "post_input", "single"),
     "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),

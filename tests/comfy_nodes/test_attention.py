@@ -314,6 +314,75 @@ def test_rows_that_have_changed_are_refused() -> None:
         attention._predict(lambda *_: None, "model", [[entry(8, marker_of(4))]])
 
 
+class Guider:
+    """Samples with its conds, and is the object that wrappers around a sampling see."""
+
+    def __init__(self, **conds) -> None:
+        self.class_obj, self.conds = self, conds
+
+    def __call__(self, *given, **named):
+        return self.conds, given, named
+
+
+def weighed_entry(rows, **more):
+    """An entry whose first row has an effect, before the host adds the model's inputs."""
+    effects = [RowEffect(0.5, -1.0), *[RowEffect()] * (rows.shape[1] - 1)]
+    ((_, values),), _ = attention.with_effects([[rows, {}]], effects)
+    return {"cross_attn": rows, **values, **more}
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    "as_sampled",
+    [
+        lambda rows: rows,
+        lambda rows: rows.half(),
+        lambda rows: rows.bfloat16().float(),
+        lambda rows: rows.repeat(2, 1, 1),
+        lambda rows: torch.lerp(random(1, 4, DIM) + 9, rows, 1.0),
+    ],
+    ids=["the same", "half", "bfloat16 and back", "of a batch", "average at 1"],
+)
+def test_rows_are_known_again_in_other_types_and_batches(as_sampled) -> None:
+    one, plain = weighed_entry(40 * random(1, 4, DIM)), {"cross_attn": random(1, 3, DIM), "model_conds": {}}
+    changed = {**one, "cross_attn": as_sampled(one["cross_attn"])}
+    conds, given, named = attention._check_rows(Guider(positive=[changed, plain], negative=[plain]), 1, seed=2)
+    assert (given, named) == ((1,), {"seed": 2})
+    assert conds["positive"][0] is changed and conds["positive"][1] is conds["negative"][0] is plain
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("as_sampled", "found"),
+    [
+        (lambda rows: 0.98 * rows + 0.02 * random(1, 4, 64), "others"),
+        (lambda rows: 1.1 * rows, "others"),
+        (lambda rows: rows[:, [1, 0, 2, 3]], "others"),
+        (lambda rows: torch.cat([rows[:, :3], torch.zeros_like(rows[:, :1])], 1), "others"),
+        (lambda rows: torch.cat([rows, rows], 1), "8"),
+        (lambda rows: rows[:, :3], "3"),
+    ],
+    ids=["average", "multiplied", "moved", "partly zeros", "joined", "cut"],
+)
+def test_rows_that_others_changed_are_refused_before_the_first_step(as_sampled, found) -> None:
+    one = weighed_entry(torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(3)))
+    guider = Guider(positive=[], negative=[{**one, "cross_attn": as_sampled(one["cross_attn"])}])
+    with pytest.raises(ValueError, match=rf"weighed 4 rows of text, but the sampler got {found}: .*Average.*Combine"):
+        attention._check_rows(guider)
+
+
+@pytest.mark.usefixtures("known")
+def test_rows_of_zeros_have_no_weights_and_the_hosts_entry_stays() -> None:
+    one = weighed_entry(random(1, 4, DIM), uuid=1)
+    zeroed = {**one, "cross_attn": torch.zeros(1, 4, DIM)}
+    before = dict(zeroed["model_conds"])
+    conds, _, _ = attention._check_rows(Guider(positive=[one], negative=[zeroed]))
+    assert conds["positive"][0] is one
+    assert conds["negative"][0]["model_conds"][MARKER].cond.tolist() == [[0.0] * 4 + [1.0] * 4]
+    assert conds["negative"][0]["uuid"] == 1
+    assert zeroed["model_conds"] == before
+
+
 @pytest.mark.usefixtures("known")
 def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(attention_layers, "FILLED_IN_FRONT", ("builtins.str",))
@@ -323,9 +392,9 @@ def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
     ((one, other),) = seen[0]
     assert one["model_conds"][MARKER].cond.tolist() == [[0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1]]
     assert other["model_conds"][MARKER].cond.shape == (1, 12)
-    conds = [[entry(6, marker_of(4), cross_attn=random(1, 5, DIM))]]
-    with pytest.raises(ValueError, match="weighed 4 rows of text, but the sampler got 5"):
-        attention._predict(lambda *_: None, "model", conds)
+    # beside an area the host gives this prompt's inputs to an entry that has the rows of another
+    attention._predict(lambda model, conds: seen.append(conds), "model", [[{**conds[0][0], "cross_attn": None}]])
+    assert torch.equal(seen[1][0][0]["model_conds"][MARKER].cond, one["model_conds"][MARKER].cond)
 
 
 @pytest.mark.usefixtures("known")

@@ -10,6 +10,7 @@ from weighted_clip.weighting.attention import effect_of
 from .fake_comfy import BASE, FakeClip, install, node
 
 PROMPT = "a (red:1.4) cat and a (photorealistic dog:0.5)"
+WRAPPED = ("outer_sample", "sampler_sample", "calc_cond_batch", "apply_model")
 ROWS = {2: 1.4, 6: 0.5, 7: 0.5, 8: 0.5}
 
 
@@ -54,7 +55,7 @@ def test_each_row_carries_what_its_weight_does(how, strength) -> None:
     assert model is None
     assert torch.equal(rows, unweighted(clip, PROMPT)[0][0])
     (hook,) = values["hooks"].hooks
-    assert hook.transformers_dict["wrappers"].keys() == {"sampler_sample", "calc_cond_batch", "apply_model"}
+    assert hook.transformers_dict["wrappers"].keys() == set(WRAPPED)
     effects = [effect_of(ROWS.get(row, 1.0), how, strength) for row in range(77)]
     bias, factor = values["model_conds"][MARKER].cond.view(2, 77)
     torch.testing.assert_close(bias.tolist(), [effect.bias for effect in effects])
@@ -98,7 +99,7 @@ def test_with_a_model_the_wrappers_are_on_its_clone_once() -> None:
     assert model.wrappers == {}
     assert "hooks" not in values
     assert once.wrappers == twice.wrappers
-    assert [len(wrappers) for wrappers in twice.wrappers.values()] == [1, 1, 1]
+    assert [len(wrappers) for wrappers in twice.wrappers.values()] == [1] * len(WRAPPED)
 
 
 @pytest.mark.parametrize(("text", "strength"), [("a red cat", 1.0), ("a (red:1) cat", 1.0), (PROMPT, 0.0)])

@@ -16,9 +16,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import inprocess_attention
+import inprocess_attention_cross
+import inprocess_attention_joint
+import inprocess_attention_several
 import torch
-from inprocess import main, make_clip, refusal, run_ours, stock
-from inprocess_attention import LATENT, NEGATIVE, NODE, PLAIN, TEXT, WEIGHTS, is_close, make_model, weighed, written_out
+from inprocess import difference, main, make_clip, refusal, run_ours, stock
+from inprocess_attention import (
+    CLOSE,
+    LATENT,
+    NEGATIVE,
+    NODE,
+    PLAIN,
+    TEXT,
+    WEIGHTS,
+    is_close,
+    make_model,
+    rel,
+    weighed,
+    written_out,
+)
 
 REGION = "a dog in a forest"
 Coupled = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -75,6 +92,76 @@ def check_weights_act_at_cfg_1_and_in_tiles() -> float:
         expected, without = (sampled(one, plain, plain, cfg=1.0) for one in (theirs, ours))
         largest = max(largest, is_close(sampled(ours, weighed(clip), plain, cfg=1.0), expected, without))
     return largest
+
+
+# ---- rows that have changed since they were weighed
+
+TOYS = {
+    "SD1": inprocess_attention,
+    "Flux": inprocess_attention_joint,
+    "Chroma": inprocess_attention_joint,
+    "SD 3.5": inprocess_attention_several,
+    "HiDream": inprocess_attention_several,
+    "Flux 2 Klein": inprocess_attention_several,
+    "Anima": inprocess_attention_cross,
+}
+"""Module with the small models of a family."""
+
+
+def toys(family: str) -> tuple[Any, Any, Callable[..., torch.Tensor]]:
+    """CLIP, MODEL and the way to sample of a family that this ComfyUI has."""
+    module = TOYS[family]
+    make = make_clip if module is inprocess_attention else module.make_text_encoder
+    return make(family), module.make_model(family), module.sampled
+
+
+def check_rows_of_zeros_have_no_weights() -> float:
+    import nodes
+
+    largest = 0.0
+    for family in TOYS:
+        clip, model, draw_with = toys(family)
+        plain, other = stock(clip, PLAIN), stock(clip, "a dog")
+        (zeros,) = nodes.ConditioningZeroOut().zero_out(plain)
+        without = draw_with(model, zeros, other)
+        for given in (None, model):
+            ours, _, ready = run_ours(NODE, clip=clip, text=TEXT, model=given)["result"]
+            (zeroed,) = nodes.ConditioningZeroOut().zero_out(ours)
+            drawn = [draw_with(ready or model, zeroed, other), draw_with(ready or model, other, zeroed)]
+            for one, expected in zip(drawn, (without, draw_with(model, other, zeros)), strict=True):
+                largest = max(largest, difference([[one, {}]], [[expected, {}]]))
+            # the usual workflow: a weighed prompt, and the same one zeroed
+            weights = draw_with(ready or model, ours, zeros)
+            largest = max(largest, difference([[draw_with(ready or model, ours, zeroed), {}]], [[weights, {}]]))
+            assert rel(weights, draw_with(model, plain, zeros)) > 100 * CLOSE
+    return largest
+
+
+def check_changed_rows_are_refused_and_others_are_not() -> None:
+    import nodes
+
+    for family in TOYS:
+        clip, model, draw_with = toys(family)
+        plain, other = stock(clip, PLAIN), stock(clip, "a dog")
+        ours = weighed(clip)
+        multiplied = [[rows * 1.1, values] for rows, values in ours]
+        for changed in (
+            nodes.ConditioningAverage().addWeighted(ours, other, 0.5)[0],
+            nodes.ConditioningConcat().concat(ours, other)[0],
+            multiplied,
+        ):
+            message = refusal(partial(draw_with, model, changed, other))
+            assert "has changed them" in message, (family, message)
+        expected = draw_with(model, ours, other)
+        (same,) = nodes.ConditioningAverage().addWeighted(ours, other, 1.0)
+        assert torch.equal(draw_with(model, same, other), expected)
+        for kind in (torch.float16, torch.bfloat16):
+            cast = [[rows.to(kind).float(), values] for rows, values in ours]
+            assert 0 < rel(draw_with(model, cast, other), expected) < 0.1
+        # an area on one side: the host gives the other side an entry with the one's rows and the other's inputs
+        area = nodes.ConditioningSetArea().append(other, 88, 112, 0, 0, 1.0)[0] + other
+        without = draw_with(model, area, plain)
+        assert rel(draw_with(model, area, ours), without) > CLOSE
 
 
 # ---- what would act on the rows of others

@@ -117,6 +117,7 @@ SUBJECTS = {
     "check_lora_hooks_and_weights_act_together": "Weigh Attention with LoRA hooks, likewise",
     "check_a_compiled_model_is_weighed_as_well": "Weigh Attention in a compiled model, likewise",
     "check_weights_act_beside_nodes_of_the_host_that_change_attention": "Weigh Attention with PAG, SAG, ToMe, likewise",
+    "check_rows_of_zeros_have_no_weights": "Weigh Attention, then Zero Out, seven families, small, with stock zeroed",
     "check_weights_act_at_cfg_1_and_in_tiles": "Weigh Attention at CFG 1, whole and in tiles, likewise",
     "check_two_nodes_on_one_model_both_act": "Weigh Attention twice, positive and negative, likewise",
     "check_joint_families_at_weight_one_are_stock": (
@@ -235,7 +236,11 @@ LIMITS = {check: 1e-5 for check in SUBJECTS if re.search("native|masked_keys|a_b
 """The largest difference that a check may find where it is not 0."""
 
 
-ON_FLUX = ("check_rows_of_embeddings_are_counted_and_weighed",)
+ON_FLUX = (
+    "check_rows_of_embeddings_are_counted_and_weighed",
+    "check_rows_of_zeros_have_no_weights",
+    "check_changed_rows_are_refused_and_others_are_not",
+)
 """Checks of other scripts that sample with Weigh Attention on Flux."""
 
 
