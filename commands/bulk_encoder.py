@@ -39,29 +39,24 @@ class BulkEncoder:
 
         Raises:
             ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose
-                phrases cannot be bound, or that subtracts words in an attention.
+                phrases cannot be bound, that subtracts words in an attention, or takes too many encodings; before any
+                of them is encoded.
         """
         reads = list(self._read(texts, first, report))
         order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))
-        done = dict(zip(order, self._in_order(reads, order, first, report), strict=True))
+        done = dict(zip(order, self._in_order(reads, order), strict=True))
         for index in range(len(reads)):
             saved, problems = done.pop(index)
             report.tell(first + index, problems)
             yield saved
 
     def _in_order(
-        self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int], first: int, report: Report
+        self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int]
     ) -> Iterator[tuple[Encoding, list[str]]]:
         """Yield the saved encoding and the problems of each prompt, in the given order."""
         from ..encoder.encoding import Encoding
-        from ..weighting.schemes.negpip import NegPipError, check_without_signs
 
-        for index, encoded in zip(order, self._in_windows(reads[index] for index in order), strict=True):
-            line = first + index
-            try:
-                check_without_signs(encoded.prompts, "a file")
-            except NegPipError as error:
-                raise ValueError(f"{report.lines.where(line + 1)}: {error}") from error
+        for encoded in self._in_windows(reads[index] for index in order):
             saved = Encoding(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
             problems = [issue.line for prompt in encoded.prompts.values() for issue in prompt.read.issues]
             if not (saved.hidden.isfinite().all() and saved.pooled.isfinite().all()):
@@ -74,17 +69,17 @@ class BulkEncoder:
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
         from ..weighting.bound import BindError
-        from ..weighting.encode import check_bound
+        from ..weighting.encoders import TooManyEncodings
         from ..weighting.prompt import PromptError
-        from ..weighting.schemes.negpip import NegPipError
+        from ..weighting.schemes.negpip import NegPipError, check_without_signs
         from ..weighting.schemes.repeat import RepeatError
 
         for number, text in enumerate(texts, first + 1):
             try:
                 read = self.encoders.read(text, self.options)
-                for one in read.values():
-                    check_bound(one)
-            except (PromptError, RepeatError, NegPipError, BindError) as error:
+                check_without_signs(read.values(), "a file")
+                self.encoders.plan([read])  # refuses it before others are encoded
+            except (PromptError, RepeatError, NegPipError, BindError, TooManyEncodings) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
             yield read
 

@@ -92,8 +92,8 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     read = prepared.reads[first][0]
     show(token_table(read), flush=True)
 
+    check_without_signs((reads[0] for reads in prepared.reads.values()), "a file")
     encoded = prepared.run()[0]
-    check_without_signs(encoded.prompts, "a file")
     found = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
     for issue in dict.fromkeys(found):
         if issue not in read.issues:

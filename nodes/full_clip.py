@@ -130,8 +130,9 @@ class WeightedCLIPRerank:
         """Score every image and choose."""
         from ..web.pictures import draw_ranking
 
-        features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
-        [described] = encode_texts(clip_full, [text], syntax)
+        crop = common.checked("crop", crop, CROPS)
+        [described] = encode_texts(clip_full, [text], syntax)  # first, as it may be refused
+        features = encode_images(clip_full, images, crop)
         scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
         order = best(scores, len(scores))
         lines = [f"{rank}. image {index + 1}: {scores[index]:.4f}" for rank, index in enumerate(order, 1)]
@@ -197,8 +198,9 @@ class WeightedCLIPSimilarity:
         if not lines:
             raise ValueError("there are no texts to compare with: write one per line")
         over = SOFTMAX[common.checked("softmax", softmax, SOFTMAX)]
-        features = encode_images(clip_full, images, common.checked("crop", crop, CROPS))
+        crop = common.checked("crop", crop, CROPS)
         described = encode_texts(clip_full, lines, syntax)
+        features = encode_images(clip_full, images, crop)
         vectors = torch.stack([one.vector for one in described])
         scale = 1.0 if over == "none" else temperature or 1 / clip_full.clip.logit_scale
         values = probabilities(similarity(vectors, features, scale), over)

@@ -21,7 +21,7 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
-from .schemes.negpip import signed, with_terms
+from .schemes.negpip import check_blends, signed, with_terms
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.repeat import copies_of, repeated
 from .schemes.sections import plan_sections
@@ -37,7 +37,6 @@ __all__ = [
     "EncodeOptions",
     "EncodedPrompt",
     "ReadPrompt",
-    "check_bound",
     "is_in_columns",
     "plan_columns",
     "plan_prompt",
@@ -74,6 +73,8 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         Plan of its conditioning.
 
     Raises:
+        BindError: If its phrases cannot be bound.
+        NegPipError: If the scheme ``negpip`` cannot blend its prompts.
         ValueError: If the filler is not exactly one token.
     """
     options = read.options
@@ -102,6 +103,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
     plan = plan.then(lambda weighted: without_padding(weighted, read))
     if options.scheme == "negpip":
+        check_blends(read.sections, options.strength)
         plan = plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
     if read.terms:
         plans = gathered([plan, *(SCHEMES[options.scheme].plan(term.chunks, scheme_options) for term in read.terms)])
@@ -118,7 +120,7 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
     options = reads[0].options
     if options.binds:
         for read in reads:
-            check_bound(read)
+            _check_bound(read)
         plan = bound(plan, options.bind_strength, options.bind_rest)
     return plan if options.is_causal else uncausal(plan)
 
@@ -127,7 +129,7 @@ CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
 """Schemes for which it makes no difference whether rows are mixed before them, as here, or after them, as in Cutoff."""
 
 
-def check_bound(read: ReadPrompt) -> None:
+def _check_bound(read: ReadPrompt) -> None:
     """Check that the phrases of a prompt can be bound.
 
     Raises:

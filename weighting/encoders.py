@@ -153,8 +153,9 @@ class Encoders:
             NegPipError: If words are subtracted, as the schemes ``negpip`` and ``negpip_apart`` do at weights below 0;
                 `prepare` and `Prepared.run` return the signs of rows. Others as in `prepare`.
         """
-        encoded = self.prepare([text], **choices).run()[0]
-        check_without_signs(encoded.prompts, "an `Encoding`")
+        prepared = self.prepare([text], **choices)
+        check_without_signs((read for reads in prepared.reads.values() for read in reads), "an `Encoding`")
+        encoded = prepared.run()[0]
         return Encoding(encoded.hidden, encoded.pooled)
 
     def prepare(
@@ -173,7 +174,8 @@ class Encoders:
         Raises:
             TooManyEncodings: If they take more encodings than allowed.
             RepeatError: If the scheme ``repeat`` cannot weight one of them.
-            NegPipError: If the scheme ``negpip_apart`` cannot.
+            NegPipError: If the scheme ``negpip`` or ``negpip_apart`` cannot.
+            BindError: If its phrases cannot be bound.
             PromptError: In strict mode, if the reference raises.
             ValueError: If an option is out of range, or the filler is not exactly one token.
         """
@@ -194,7 +196,11 @@ class Encoders:
         return reads
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
-        """Plan prompts returned by `read`."""
+        """Plan prompts returned by `read`.
+
+        Raises:
+            As in `prepare`.
+        """
         return Prepared(self, {name: [read[name] for read in reads] for name in self.readers})
 
     def prepare_together(self, texts: Sequence[str], options: EncodeOptions, kept: Sequence[int] = ()) -> Prepared:

@@ -25,6 +25,8 @@ from .embeddings import Embeddings
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
 from .prompt import Issue, Span
+from .schemes.api import taken_weight
+from .schemes.negpip import NegPipError, has_signs
 from .schemes.table import SCHEMES
 
 
@@ -216,6 +218,37 @@ def num_chunks(read: ReadPrompt) -> int:
 def num_rows(read: ReadPrompt) -> int:
     """Number of rows of the result, under schemes that return all rows of every chunk; those of terms are appended."""
     return _first_rows(read)[-1] + sum(term.num_tokens + 1 for term in read.terms)
+
+
+def check_same_signs(reads: Reads) -> None:
+    """Check that the rows to subtract are the same in all towers, whose rows stand side by side.
+
+    Args:
+        reads: Prompts by tower.
+
+    Raises:
+        NegPipError: If they differ between towers.
+    """
+    (first, signs), *others = ((name, list(map(_signs, some))) for name, some in reads.items())
+    for name, other in others:
+        if other != signs:
+            raise NegPipError(
+                f"Weights below 0 must stand in the same rows of {first} and {name}, which stand side by side: give "
+                "both the same text, and no embedding that has more vectors for one than for the other."
+            )
+
+
+def _signs(read: ReadPrompt) -> list[bool]:
+    """Rows of a prompt's result with the sign -1; empty if there are none."""
+    if not has_signs(read):
+        return []
+    if read.terms:
+        count = _first_rows(read)[-1]
+        return [row >= count for row in range(num_rows(read))]
+    chunks = [chunk for section in read.sections for chunk in max(section.prompts, key=len)]
+    counts = read.kept or [read.layout.length] * len(chunks)
+    rows = (weight for chunk, count in zip(chunks, counts, strict=True) for weight in chunk.weights[:count])
+    return [taken_weight(weight, read.options.strength) < 0 for weight in rows]
 
 
 def padded(read: ReadPrompt, count: int) -> ReadPrompt:

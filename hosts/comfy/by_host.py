@@ -17,6 +17,7 @@ from ...weighting.chunks import Token
 from ...weighting.embeddings import EmbeddingError
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.prompt import Issue, Span
+from .contract import host
 from .pieces import NoSuchEmbedding, as_id, pieces
 from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
 from .types import Clip, Conditioning
@@ -74,19 +75,19 @@ def stock_note(clip: Clip) -> str:
     return WEIGHS_ROWS if reads_weights(clip) else READS_AS_TEXT
 
 
-def encode_by_host(clip: Clip, text: str, options: EncodeOptions, values: Mapping[str, Any]) -> HostEncoded:
-    """Let the host encode a prompt, as far as `read_for_host` allows.
+def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> HostEncoded:
+    """Let the host encode a prompt, unless it is to interrupt the work.
 
     Args:
         clip: ComfyUI's CLIP, without a CLIP text tower.
-        text: The prompt.
-        options: Options for reading and weighting it.
+        found: The prompt, read by `read_for_host`.
         values: Entries to add to the conditioning's dictionary.
 
     Returns:
         The conditioning and the prompt as read.
     """
-    name, host_tokens, read = read_for_host(clip, text, options)
+    name, host_tokens, read = found
+    host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
     hidden, more = conditioning[0]
     pooled = more.get("pooled_output")

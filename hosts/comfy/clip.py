@@ -24,8 +24,8 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.schemes.negpip import SIGNED
-from ...weighting.towers import Reader
-from .by_host import encode_by_host, stock_note
+from ...weighting.towers import Reader, Reads, check_same_signs
+from .by_host import HostRead, encode_by_host, read_for_host, stock_note
 from .contract import CLIP, PATCHER, checked_object, host
 from .memory import memory_of, with_recall
 from .native import NativeClip, encode_native
@@ -104,9 +104,14 @@ def encode_texts(
     The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
     each separately, as the host would.
     """
+
+    def check(reads: Reads) -> None:
+        if isinstance(clip, NativeClip) or not is_patched(clip):  # CLIP NegPip's MODEL finds signs in the rows
+            check_same_signs(reads)
+
     return [
         one._replace(conditioning=with_signs(one.conditioning, one.prompts))
-        for one in encode_unsigned(clip, texts, options, values)
+        for one in encode_unsigned(clip, texts, options, values, check)
     ]
 
 
@@ -115,14 +120,19 @@ def encode_unsigned(
     texts: Sequence[str | Mapping[str, str]],
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
+    check: Callable[[Reads], object] = lambda reads: None,
 ) -> list[Encoded]:
-    """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them."""
-    model_management = host("comfy.model_management")
+    """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them.
 
+    ``check`` is called with the prompts as CLIP text towers read them, before anything is encoded. An exception that
+    it raises ends the work.
+    """
     values = dict(values or {})
     if isinstance(clip, NativeClip):
-        device = model_management.intermediate_device()
-        found = encode_native(clip, texts, options)
+        device = host("comfy.model_management").intermediate_device()
+        prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)
+        check(prepared.reads)
+        found = encode_native(clip, prepared)
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
         return [
             Encoded(
@@ -136,18 +146,32 @@ def encode_unsigned(
     if clip is not None:
         checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")
     if clip is not None and not has_towers(clip):
-        return [_encoded_by_host(clip, text, options, values) for text in texts]
+        reads = [read_for_host(clip, text, options) for text in map(_whole, texts)]
+        return [_encoded_by_host(clip, read, values) for read in reads]
     towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
     window = WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
     encoders = Encoders(readers_of(clip), max_chunks=max_chunks, keeps_calls=not is_remembering)
+    windows = [texts[start : start + window] for start in range(0, len(texts), window)]
+    plans = [encoders.prepare(some, options) for some in windows]
+    for prepared in plans:
+        check(prepared.reads)
+        if options.scheme == "repeat":
+            check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
+        if options.scheme in SIGNED:
+            check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     return [
         encoded
-        for start in range(0, len(texts), window)
-        for encoded in _encode_host(clip, encoders, texts[start : start + window], options, values)
+        for some, prepared in zip(windows, plans, strict=True)
+        for encoded in _encode_host(clip, prepared, some, values)
     ]
+
+
+def _whole(text: str | Mapping[str, str]) -> str:
+    assert isinstance(text, str)  # texts by tower exist only for existing towers
+    return text
 
 
 def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
@@ -194,23 +218,16 @@ def others_in(clip: Clip) -> tuple[str, ...]:
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
 
 
-def _encoded_by_host(
-    clip: Clip, text: str | Mapping[str, str], options: EncodeOptions, values: Mapping[str, Any]
-) -> Encoded:
+def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> Encoded:
     """Encode a prompt by a CLIP without a CLIP text tower."""
-    assert isinstance(text, str)  # texts by tower exist only for existing towers
-    found = encode_by_host(clip, text, options, values)
+    found = encode_by_host(clip, read, values)
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
     prompts = {found.encoder: found.prompt}
     return Encoded(found.conditioning, prompts, tuple(sorted(others)), stock_note(clip), class_of(clip.tokenizer))
 
 
 def _encode_host(
-    clip: Clip,
-    encoders: Encoders,
-    texts: Sequence[str | Mapping[str, str]],
-    options: EncodeOptions,
-    values: dict[str, Any],
+    clip: Clip, prepared: Prepared, texts: Sequence[str | Mapping[str, str]], values: dict[str, Any]
 ) -> list[Encoded]:
     """Encode prompts by calls of the host, one per prompt.
 
@@ -220,11 +237,6 @@ def _encode_host(
     """
     model_management = host("comfy.model_management")
 
-    prepared = encoders.prepare(texts, options)
-    if options.scheme == "repeat":
-        check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
-    if options.scheme in SIGNED:
-        check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     kept: dict[str, list[EncodedPrompt]] = {}
 
     def run(index: int, name: str, encode: EncodeFn) -> EncodedPrompt:

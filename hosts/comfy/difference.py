@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.towers import read_for_towers
 from ...weighting.view import id_of
-from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, towers_of
+from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of
 from .native import NativeClip
 from .negpip import is_patched
 
@@ -36,6 +37,11 @@ def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, option
         ValueError: If one is None or has no CLIP text tower, or their towers differ; the message names them.
     """
     _check(clip, clip_changed)
+    reads = [read_for_towers(text, options, readers_of(one)) for one in (clip, clip_changed)]
+    for name in reads[0]:
+        before, after = reads[0][name], reads[1][name]
+        if before.layout.length == after.layout.length and _ids(before) != _ids(after):
+            raise ValueError(f"{name} of clip and of clip_changed read this text as different tokens.")
     original, changed = (encode_text(one, text, options) for one in (clip, clip_changed))
     prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]] = {}
     for name, before in original.prompts.items():
@@ -46,8 +52,6 @@ def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, option
                 f"{name} of clip has {sizes[0]} for a chunk, and that of clip_changed {sizes[1]}: their rows cannot be "
                 "compared. Connect two versions of one text encoder, such as a CLIP with a LoRA and without it."
             )
-        if _ids(pair[0].read) != _ids(pair[1].read):
-            raise ValueError(f"{name} of clip and of clip_changed read this text as different tokens.")
         prompts[name] = pair
     return Pair(prompts, original.left_to_host)
 

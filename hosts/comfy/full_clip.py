@@ -44,7 +44,7 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
 
 
 def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:
-    """Vectors of some texts; the host loads the model into memory.
+    """Vectors of some texts; the host loads the model into memory, and may interrupt.
 
     Args:
         hosted: The model.
@@ -56,7 +56,12 @@ def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[
     model_management.load_models_gpu([hosted.patcher])
     clip = hosted.clip
     layout = layout_of(clip.text.config)
-    return [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+
+    def encode(chunks: Sequence[Sequence[int]]) -> Tensor:
+        model_management.throw_exception_if_processing_interrupted()
+        return clip.text_features(chunks)
+
+    return [text_features(text, syntax, default_tokenizer(), layout, encode) for text in texts]
 
 
 def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:

@@ -5,7 +5,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +16,7 @@ from ...encoder.families import Family, encoders_for
 from ...encoder.files.checkpoint import LoadReport, load_text_models
 from ...encoder.text_model import TextEncoder
 from ...weighting.embeddings import Embeddings
-from ...weighting.encode import EncodeOptions
-from ...weighting.encoders import EncodedTowers, Encoders
+from ...weighting.encoders import EncodedTowers, Prepared
 from ...weighting.towers import Reader, native_readers
 from .contract import host
 from .embeddings import HostEmbeddings
@@ -104,12 +103,9 @@ def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") ->
     return host("comfy.model_patcher").ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 
-def encode_native(
-    clip: NativeClip, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions
-) -> list[EncodedTowers]:
+def encode_native(clip: NativeClip, prepared: Prepared) -> list[EncodedTowers]:
     """Encode prompts with every tower, all together; the host loads the encoder into memory."""
     model_management = host("comfy.model_management")
 
-    prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)
     model_management.load_models_gpu([clip.patcher])
     return prepared.run(model_management.throw_exception_if_processing_interrupted)

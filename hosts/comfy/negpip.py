@@ -11,7 +11,7 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.encode import EncodedPrompt
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.negpip import NegPipError, has_signs, paired, signs_of
+from ...weighting.schemes.negpip import NegPipError, has_signs, paired
 from .attention import with_effects
 from .types import Clip, Conditioning
 
@@ -50,15 +50,12 @@ def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt])
 
     Args:
         conditioning: Conditioning of a prompt.
-        prompts: The encoded prompt by tower.
+        prompts: The encoded prompt by tower, all with the same signs.
 
     Returns:
         A copy of the conditioning, or the original if no row has the sign -1.
-
-    Raises:
-        NegPipError: If the towers have signs in different rows.
     """
-    signs = signs_of(prompts)
+    signs = next(iter(prompts.values())).signs
     if not signs:
         return conditioning
     return with_effects(conditioning, [RowEffect(0.0, sign) if sign < 0 else PLAIN for sign in signs])[0]

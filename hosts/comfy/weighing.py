@@ -15,10 +15,12 @@ from typing import NamedTuple
 from ...weighting.attention import PLAIN, How, effect_of
 from ...weighting.chunks import Token
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
+from .contract import host
 from .native import NativeClip
 from .text_rows import TEXT_FAMILIES, TextFamily, class_of, num_rows_read, read_rows, text_family
 from .types import Clip, ModelPatcher
@@ -85,8 +87,8 @@ def weigh_text(
         encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
-        encoded = encode_unsigned(clip, [text], options)[0]
-        tokens = _rows_of(encoded)
+        encoded = encode_unsigned(clip, [text], options, check=_rows_of)[0]
+        tokens = _rows_of({name: [prompt.read] for name, prompt in encoded.prompts.items()})
     effects = [effect_of(token.weight, how, strength) for token in tokens]
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
     is_weighed = [token.weight != 1.0 for token in tokens] if is_negpip else [effect != PLAIN for effect in effects]
@@ -127,6 +129,7 @@ def _encode_by_host(
 ) -> tuple[Encoded, tuple[Token, ...]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""
     rows = read_rows(clip, family, text, options)
+    host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(rows.host_tokens)
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
@@ -155,9 +158,9 @@ def _encode_as_negpip(
     return encoded._replace(conditioning=[[hidden, {**values, "t5xxl_weights": taken}]]), tuple(tokens)
 
 
-def _rows_of(encoded: Encoded) -> tuple[Token, ...]:
-    """Token of each row."""
-    by_tower = {name: _tokens_of(prompt.read) for name, prompt in encoded.prompts.items()}
+def _rows_of(reads: Reads) -> tuple[Token, ...]:
+    """Token of each row of a prompt, as read by each tower."""
+    by_tower = {name: _tokens_of(read) for name, (read,) in reads.items()}
     (first, tokens), *others = by_tower.items()
     for name, other in others:
         differing = [row for row, (one, two) in enumerate(zip(tokens, other, strict=True)) if one.weight != two.weight]

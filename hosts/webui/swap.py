@@ -17,6 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,24 +102,25 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
-            texts = _texts_of(function, prompts, *rest, **named) if options.drops_padding else ()
             engines = engines_of(model)
             reading = _as_host_reads(options, engines)
             if getattr(prompts, "is_negative_prompt", False):
                 reading = replace(reading, bind_strength=0.0)
+            texts = _texts_of(function, model, prompts, *rest, **named)
             with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=pairing.is_on) as run:
+                missing = run.absent()  # these refusals come before anything is encoded
+                if run.is_repeating:
+                    _refuse_padded_prompts(options.scheme)
+                    if is_theirs_active(p):
+                        raise WebUIError(THEIRS_BESIDE_REPEAT)
+                if reading.binds:
+                    absent = missing if absent is None else absent & missing
+                    if absent:
+                        raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
                 result = function(model, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
-            if run.is_repeating:
-                _refuse_padded_prompts(options.scheme)
-                if is_theirs_active(p):
-                    raise WebUIError(THEIRS_BESIDE_REPEAT)
             if reading.binds:
-                missing = run.absent()
-                absent = missing if absent is None else absent & missing
-                if absent:
-                    raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
                 comments.update(dict.fromkeys([*run.passes(), *sorted(missing)]))
             comments.update(dict.fromkeys(run.problems()))
             return result
@@ -245,7 +247,7 @@ class Run:
         self,
         engines: Mapping[str, Engine],
         options: EncodeOptions,
-        texts: Iterable[str],
+        texts: Sequence[Sequence[str]],
         check: Check | None,
         *,
         in_pairs: bool | None = None,
@@ -267,9 +269,11 @@ class Run:
         self._far: dict[str, None] = {}
         """Lines about weights beyond `FAR`."""
         self._kept: tuple[int, ...] = ()
-        if some := list(dict.fromkeys(texts)):
+        if options.drops_padding and (some := list(dict.fromkeys(chain.from_iterable(texts)))):
             with _told_by_the_host():
                 self._kept = next(iter(read_together(some, options, readers).values()))[0].kept or ()
+        for group in texts:
+            self.prepare(group)
 
     def prepare(self, texts: Sequence[str]) -> Prepared:
         """Read and plan texts for all towers, with equal numbers of chunks and kept rows."""
@@ -333,8 +337,8 @@ class Run:
 
     def absent(self) -> set[str]:
         """Messages about bound phrases that occur in none of the texts."""
-        texts = [prompt.read.issues for prompts in self.encoded.values() for prompt in prompts]
-        said = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
+        reads = [read for one in self._prepared.values() for some in one.reads.values() for read in some]
+        said = [{issue.line for issue in read.issues if issue.code == ABSENT} for read in reads]
         return set.intersection(*said) if said else set()
 
     def passes(self) -> list[str]:
@@ -385,7 +389,7 @@ def _far_weights(text: str, syntax: str) -> list[str]:
 def swapped(
     engines: Mapping[str, Engine],
     options: EncodeOptions,
-    texts: Iterable[str] = (),
+    texts: Sequence[Sequence[str]] = (),
     *,
     check: Check | None = None,
     in_pairs: bool | None = None,
@@ -395,7 +399,8 @@ def swapped(
     Args:
         engines: The encoders.
         options: Options for reading and encoding.
-        texts: If padding is dropped: texts that all keep the rows needed by any of them.
+        texts: Texts that are to be encoded, in groups that are encoded together. They are read and planned at once, so
+            that none is encoded if one is refused. If padding is dropped, all keep the rows needed by any of them.
         check: Called before each call of an encoder. An exception it raises ends the work.
         in_pairs: Whether to return rows in pairs of key and value, as read by `reading_pairs`; None if nothing is
             sampled with them.
@@ -456,16 +461,26 @@ def _stand_in(read: ReadPrompt, engine: Engine) -> Any:
     return SimpleNamespace(tokens=list(chunk.plain_ids), multipliers=list(chunk.weights), fixes=fixes)
 
 
-def _texts_of(function: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> list[str]:
-    """All texts that a function of the host has encoded, found by running it on a model that only records them."""
-    texts: list[str] = []
+class _Recorder:
+    """A model that records the texts it is to encode, in groups that are encoded together."""
 
-    def get_learned_conditioning(some: Sequence[str]) -> Tensor:
-        texts.extend(some)
-        return torch.zeros(len(some), 1, 1)
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.texts: list[list[str]] = []
 
-    function(SimpleNamespace(get_learned_conditioning=get_learned_conditioning), prompts, *args, **kwargs)
-    return texts
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def get_learned_conditioning(self, texts: Sequence[str]) -> Tensor:
+        self.texts.append(list(texts))
+        return torch.zeros(len(texts), 1, 1)
+
+
+def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: Any, **kwargs: Any) -> list[list[str]]:
+    """All texts that a function of the host has a model encode, found by running it on one that only records them."""
+    recorder = _Recorder(model)
+    function(recorder, prompts, *args, **kwargs)
+    return recorder.texts
 
 
 def _comment(p: Generation, text: str) -> None:

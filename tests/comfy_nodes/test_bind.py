@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
+from weighted_clip.hosts.comfy.clip import encode_texts
+from weighted_clip.hosts.comfy.weighing import weigh_text
+from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.schemes.table import SCHEMES
 
+from .fake_comfy import Transformer
 from .test_masks_and_loras import FakeClip, native, node
 
 DEFAULTS = {"rest": "full", "strength": 1.0, "syntax": "comfy", "scheme": "comfy", "padding": "attend"}
@@ -41,6 +48,55 @@ def test_without_the_new_inputs_whole_phrases_are_hidden() -> None:
     text, phrases = "a red cat and a blue dog", "red cat\nblue dog"
     ((hidden, _),), _, _ = node("BindPhrases").encode(FakeClip(), text, phrases=phrases, **DEFAULTS)["result"]
     torch.testing.assert_close(hidden, native(text, scheme="comfy", bind=phrases), rtol=0, atol=1e-5)
+
+
+def never(*_: object, **__: object) -> None:
+    pytest.fail("the encoder is called")
+
+
+def test_a_refused_text_is_refused_before_others_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transformer, "forward", never)
+    with pytest.raises(ValueError, match="“red cat” is not in the prompt"):
+        encode_texts(FakeClip(), ["a red cat", "a blue dog"], EncodeOptions(bind="red cat"))
+    two = FakeClip(towers=("clip_l", "clip_g"))
+    texts = {"clip_l": "a (cat:-1)", "clip_g": "a big (cat:-1)"}
+    with pytest.raises(ValueError, match="same rows of clip_l and clip_g"):
+        encode_texts(two, ["a", texts], EncodeOptions(scheme="negpip"))
+    for how in ("negpip", "bias"):
+        with pytest.raises(ValueError, match=r"does not take \.and and \.blend"):
+            weigh_text(two, '("a cat", "a dog").and()', EncodeOptions(syntax="compel"), how)
+
+
+@pytest.mark.parametrize("binding", [{}, {"phrases": "red cat\nblue dog", "rest": "alone"}], ids=["", "bound"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_call_follows_an_interrupt(scheme: str, binding: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is asked before each call, of every pass and every tower."""
+    events: list[str] = []
+
+    def interrupt() -> None:
+        events.append("asked")
+        if events.count("asked") - 1 == last:
+            raise InterruptedError
+
+    def forward(self: object, *_: object, embeds: torch.Tensor, **__: object) -> tuple[torch.Tensor, ...]:
+        events.append("call")
+        rows = torch.ones_like(embeds)
+        return rows, rows, rows[:, 0], rows[:, 0]
+
+    monkeypatch.setattr(Transformer, "forward", forward)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.clip.MAX_CHUNKS_CPU", 1)
+    monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", interrupt)
+    inputs = {**DEFAULTS, "phrases": "", **binding, "scheme": scheme, "padding": "clean"}
+    clip = FakeClip(towers=("clip_l", "clip_g"))
+    last = -1
+    node("BindPhrases").encode(clip, "a (red:0.5) cat, a (blue:1.2) dog", **inputs)
+    whole = list(events)
+    assert whole == ["asked", "call"] * (len(whole) // 2) and len(whole) >= 4
+    for last in range(len(whole) // 2):
+        events.clear()
+        with pytest.raises(InterruptedError):
+            node("BindPhrases").encode(clip, "a (red:0.5) cat, a (blue:1.2) dog", **inputs)
+        assert events == [*whole[: 2 * last], "asked"]
 
 
 def test_the_picture_shows_every_pass() -> None:

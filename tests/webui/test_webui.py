@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.webui.engines import WebUIError, engines_of
+from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
 from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
@@ -216,6 +217,34 @@ def test_nothing_is_left_after_success_and_error(
     layers = [layer for text in text_models for layer in text.get_submodule("encoder.layers").children()]
     assert not any(layer.self_attn._forward_pre_hooks for layer in layers)
     assert is_plain()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_call_follows_an_interrupt(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """However many calls there were: of every pass, of every text, and of what a scheme needs besides."""
+    from modules import shared
+
+    calls: list[int] = []
+
+    def counted(self: Any, ids: Any, mask: Any = None, *, is_causal: bool = True) -> Encoding:
+        calls.append(len(ids))
+        shared.state.interrupted = len(calls) == last
+        return Encoding(torch.ones(len(ids), fake.LENGTH, 2), torch.ones(len(ids), 2))
+
+    monkeypatch.setattr(Engine, "__call__", counted)
+    monkeypatch.setattr("weighted_clip.hosts.webui.swap.MAX_CHUNKS", 1)
+    monkeypatch.setattr(shared, "state", SimpleNamespace(interrupted=False), raising=False)
+    last = 0
+    text = "a (red:0.5) cat, a (blue:1.2) dog=>a (red:0.5) cat, a (blue:1.2) cow"
+    settings = {"scheme": scheme, "padding": "clean", "bind": "red cat"}
+    conditioning(forge, text, **settings)
+    total = len(calls)
+    assert total >= 3
+    for last in range(1, total):
+        calls.clear()
+        shared.state.interrupted = False
+        conditioning(forge, text, **settings)  # the host's own from there, which it does not sample with
+        assert len(calls) == last
 
 
 def test_caches_are_never_shared_with_plain_generations(forge: fake.ForgeModel) -> None:

@@ -107,6 +107,38 @@ def test_what_cannot_be_done_stops_the_generation(forge: fake.ForgeModel, settin
         conditioning(forge, PROMPT, **settings)
 
 
+FADED = " ".join(f"(word{number}:0.{number + 100})" for number in range(70))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "words"),
+    [
+        ([FADED], {"scheme": "masked_blend", "bind": "red cat\nblue dog"}, "“blue dog” is not in the prompt"),
+        (["a red cat", FADED], {"scheme": "masked_blend", "bind": PHRASES}, "“blue dog” is not in the prompt"),
+        (["a red cat=>a (blue:1.2) dog"], {"bind_hide": "cutoff", "bind_words": "red, blue"}, "With weights, cutoff"),
+        (["a cat", "a (cat:2)"], {"scheme": "repeat"}, "77 rows of one text and 78 of another"),
+    ],
+)
+def test_what_reading_can_refuse_is_refused_before_anything_is_encoded(
+    forge: fake.ForgeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    prompts: list[str],
+    settings: dict[str, Any],
+    words: str,
+) -> None:
+    """Also where only the last of several texts is refused."""
+    generation = fake.Generation(forge)
+    arm(generation, list({**vars(Settings()), "enabled": True, **settings}.values()))
+
+    def never(*_: Any, **__: Any) -> Any:
+        pytest.fail("the encoder is called")
+
+    monkeypatch.setattr(Engine, "__call__", never)
+    positives = fake.SdConditioning(prompts)
+    with pytest.raises((ValueError, WebUIError), match=words):
+        generation.get_conds_with_caching(fake.get_learned_conditioning, positives, 20, [generation.cached_c])
+
+
 def test_a_prompt_of_hires_fix_may_lack_what_the_first_one_has(forge: fake.ForgeModel) -> None:
     generation = fake.Generation(forge)
     arm(generation, list({**vars(Settings()), "enabled": True, "bind": PHRASES}.values()))

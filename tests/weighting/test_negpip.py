@@ -14,9 +14,9 @@ from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.prompt import Fragment, Piece, Span
 from weighted_clip.weighting.schemes.api import SchemeOptions
-from weighted_clip.weighting.schemes.negpip import SIGNED, NegPipError, paired, signed, signs_of
+from weighted_clip.weighting.schemes.negpip import SIGNED, NegPipError, paired, signed
 from weighted_clip.weighting.terms import cut_terms
-from weighted_clip.weighting.towers import Reader
+from weighted_clip.weighting.towers import Reader, check_same_signs
 from weighted_clip.weighting.view import token_table, view
 
 from ..door import apply_scheme
@@ -188,8 +188,11 @@ def test_what_cannot_carry_signs_refuses_them_by_name() -> None:
 
 def test_towers_must_have_signs_in_the_same_rows() -> None:
     def signs(scheme: str, first: str, second: str) -> tuple[float, ...]:
-        texts = {"clip_l": first, "clip_g": second}
-        return signs_of(PAIR.prepare([texts], EncodeOptions(scheme=scheme)).run()[0].prompts)
+        prepared = PAIR.prepare([{"clip_l": first, "clip_g": second}], EncodeOptions(scheme=scheme))
+        check_same_signs(prepared.reads)
+        one, other = (prompt.signs for prompt in prepared.run()[0].prompts.values())
+        assert one == other
+        return one
 
     assert signs("negpip", "a (cat:-1)", "a (cat:-2)").index(-1.0) == 2
     assert signs("negpip_apart", "a (cat:-1)", "b (dog:-2)")[77:] == (-1.0, -1.0)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ...encoder.contrastive import similarity
 from ...weighting.chunks import Token
 from ...weighting.encode import ReadPrompt
+from ...weighting.encoders import Encoders
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .handlers import Handlers, choices_of, inputs_of
@@ -97,6 +98,9 @@ def pooled_cosines(model: LabModel, first: Given, second: Given) -> dict[str, tu
         EncoderError: If a prompt cannot be encoded.
         ValueError: If an option is out of range.
     """
+    encoders = Encoders(model.readers())
+    for given in (first, second):  # refuses either before one is encoded
+        encoders.prepare([given.text], given.options)
     one, two = (model.encode(given.text, given.options) for given in (first, second))
     cosines = {name: similarity(one[name].pooled.double(), two[name].pooled.double()).item() for name in one}
     return {name: (value, math.degrees(math.acos(max(-1.0, min(1.0, value))))) for name, value in cosines.items()}

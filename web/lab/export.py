@@ -7,7 +7,7 @@ from pathlib import Path
 from ...output.export import write_conditioning
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes.negpip import check_without_signs
-from ...weighting.towers import joined
+from ...weighting.towers import joined, read_for_towers
 from .model import LabError, LabModel
 
 
@@ -18,9 +18,8 @@ def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> No
         LabError: If the prompt cannot be encoded or the file cannot be written.
     """
     try:
-        encoded = model.encode(text, options)
-        check_without_signs(encoded, "a file")
-        rows = joined(encoded)
+        check_without_signs(read_for_towers(text, options, model.readers()).values(), "a file")
+        rows = joined(model.encode(text, options))
     except ValueError as error:
         raise LabError(str(error)) from error
     about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})

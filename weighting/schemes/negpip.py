@@ -11,7 +11,7 @@ Source: docs/reference/schemes.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..chunking import ChunkedSection, chunks_of
 from ..chunks import TokenChunk
@@ -30,20 +30,6 @@ SIGNED = ("negpip", "negpip_apart")
 
 class NegPipError(ValueError):
     """Raised for weights below 0 that cannot act here; the message says what can be done."""
-
-
-class Signed(Protocol):
-    """Protocol of results with signed rows, such as `EncodedPrompt`."""
-
-    @property
-    def hidden(self) -> Tensor:
-        """``[1, rows, dim]``."""
-        ...
-
-    @property
-    def signs(self) -> tuple[float, ...]:
-        """1 or -1 for each row; empty if all are 1."""
-        ...
 
 
 def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
@@ -78,27 +64,28 @@ def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: flo
 
     Returns:
         The same rows with signs.
-
-    Raises:
-        NegPipError: If blended prompts have different signs in the same row.
     """
     rows = [
         [taken_weight(weight, strength) < 0 for weight in chunk.weights]
         for section in sections
         for chunk in max(section.prompts, key=len)
     ]
+    signs = tuple(-1.0 if rows[place.chunk][place.position] else 1.0 for place in weighted.places)
+    return weighted._replace(signs=signs if -1.0 in signs else ())
+
+
+def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
+    """Raise `NegPipError` if blended prompts have rows with the sign -1, as the scheme ``negpip`` takes weights."""
     of_blends = chunks_of([section for section in sections if len(section.prompts) > 1])
     if any(taken_weight(weight, strength) < 0 for chunk in of_blends for weight in chunk.weights):
         raise NegPipError(
             "The scheme negpip cannot blend prompts with weights below 0: a row of a .blend is a mixture of the words "
             "at its place in all of them. Leave those weights out, or take another scheme."
         )
-    signs = tuple(-1.0 if rows[place.chunk][place.position] else 1.0 for place in weighted.places)
-    return weighted._replace(signs=signs if -1.0 in signs else ())
 
 
 def has_signs(read: ReadPrompt) -> bool:
-    """Whether any row of a prompt, read for a scheme of `SIGNED`, has the sign -1."""
+    """Whether any row of a prompt has the sign -1, which takes a scheme of `SIGNED`."""
     if read.options.scheme == "negpip":
         weights = (weight for chunk in read.chunks for weight in chunk.weights)
         return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
@@ -131,26 +118,6 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
     return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=tuple(issues), signs=signs)
 
 
-def signs_of(towers: Mapping[str, Signed]) -> tuple[float, ...]:
-    """Signs of the rows common to all towers; empty if all are 1.
-
-    Args:
-        towers: A prompt as each tower encoded it, by name.
-
-    Raises:
-        NegPipError: If they differ between towers.
-    """
-    (first, encoded), *others = towers.items()
-    count = encoded.hidden.shape[1]
-    for name, other in others:
-        if other.signs != encoded.signs or (encoded.signs and other.hidden.shape[1] != count):
-            raise NegPipError(
-                f"Weights below 0 must stand in the same rows of {first} and {name}, which stand side by side: give "
-                "both the same text, and no embedding that has more vectors for one than for the other."
-            )
-    return encoded.signs
-
-
 def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
     """Check that the rows of terms can be joined.
 
@@ -170,17 +137,17 @@ def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
             )
 
 
-def check_without_signs(towers: Mapping[str, Signed], where: str) -> None:
+def check_without_signs(reads: Iterable[ReadPrompt], where: str) -> None:
     """Refuse rows with signs where nothing can carry them.
 
     Args:
-        towers: As in `signs_of`.
+        reads: Prompts.
         where: Destination that cannot hold them, such as ``a file``.
 
     Raises:
         NegPipError: If a row has the sign -1.
     """
-    if signs_of(towers):
+    if any(map(has_signs, reads)):
         raise NegPipError(
             f"{where[0].upper()}{where[1:]} cannot hold that a word of a weight below 0 is taken away, as NegPip does "
             "it in the model's attention: use these schemes in ComfyUI or the WebUI, or weights of 0 and above."
