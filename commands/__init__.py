@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .console import drop_unwritable, show, visible, write_anything
+from .console import check_texts, drop_unwritable, show, visible, write_anything
 from .examples import examples
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of
 from .stopping import terminable
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 def _status_of(options: argparse.Namespace) -> int:
     """Run a command, and report its problem."""
     try:
+        check_texts(options)
         status = options.run(options)
         sys.stdout.flush()  # here, so that a full disk is still reported
         return status

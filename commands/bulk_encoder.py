@@ -69,7 +69,7 @@ class BulkEncoder:
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
         from ..weighting.bound import BindError
-        from ..weighting.encoders import TooManyEncodings
+        from ..weighting.encoders import Prepared, TooManyEncodings
         from ..weighting.prompt import PromptError
         from ..weighting.schemes.negpip import NegPipError, check_without_signs
         from ..weighting.schemes.repeat import RepeatError
@@ -78,7 +78,7 @@ class BulkEncoder:
             try:
                 read = self.encoders.read(text, self.options)
                 check_without_signs(read.values(), "a file")
-                self.encoders.plan([read])  # refuses it before others are encoded
+                Prepared(self.encoders, {name: [one] for name, one in read.items()})  # refuses it before any is encoded
             except (PromptError, RepeatError, NegPipError, BindError, TooManyEncodings) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
             yield read

@@ -7,12 +7,14 @@ prompts and file names come from strangers.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any, TextIO
 
 _UNSEEN = re.compile(
@@ -20,6 +22,8 @@ _UNSEEN = re.compile(
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and characters that reverse the order of others
     "\udc80-\udc9f]"  # undecodable bytes of a file name, which are written as they are
 )
+
+_UNDECODED = re.compile("[\ud800-\udfff]")
 
 PROGRESS_SECONDS = 5.0
 """Minimum interval of progress messages in output that keeps its lines."""
@@ -104,16 +108,59 @@ def json_text(data: Any) -> str:
     return text
 
 
+PATHS = ("batch", "name")
+"""Arguments that are names of files, although no type says so: those need not be UTF-8."""
+
+
+def check_texts(arguments: argparse.Namespace) -> None:
+    """Refuse texts among the arguments of any command that the system did not give as UTF-8.
+
+    Raises:
+        ValueError: If there is one; the message names the argument and the byte.
+    """
+    for name, value in vars(arguments).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and name not in PATHS:
+                _check_decoded(text, name.replace("_", "-"))
+
+
 def standard_input() -> str:
-    """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding."""
+    """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding.
+
+    Raises:
+        ValueError: If neither can decode it.
+    """
     if not isinstance(sys.stdin, io.TextIOWrapper):
         return sys.stdin.read()
     given = sys.stdin.buffer.read()
     try:
         text = given.decode("utf-8-sig")
     except UnicodeDecodeError:
-        text = given.decode(sys.stdin.encoding, sys.stdin.errors)
+        text = given.decode(sys.stdin.encoding, "surrogateescape")
+        _check_decoded(text, "standard input")
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as in all text that is read
+
+
+def text_of_file(path: Path) -> str:
+    """Text of a UTF-8 file.
+
+    Raises:
+        ValueError: If it is not UTF-8; the message names the file and the byte.
+    """
+    text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    _check_decoded(text, str(path))
+    return text
+
+
+def _check_decoded(text: str, where: str) -> None:
+    if found := _UNDECODED.search(text):
+        code = ord(found[0])
+        what = f"the byte {code - 0xDC00:#04x}" if 0xDC80 <= code <= 0xDCFF else "half of a character"
+        before = text[max(0, found.start() - 20) : found.start()]
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(
+            f"{where}: line {line} has {what} after {before!r}, which is not UTF-8; give the text as UTF-8"
+        )
 
 
 def _is_utf8(encoding: str) -> bool:

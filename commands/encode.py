@@ -84,9 +84,9 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     from ..weighting.schemes.negpip import check_without_signs
     from ..weighting.view import bound_text, counted, token_table
 
+    text = text_of(arguments)
     towers, source = encoders_of(arguments)
     readers = readers_of(arguments, towers)
-    text = text_of(arguments)
     prepared = Encoders(readers, towers).prepare([text], options_of(arguments))
     first = next(iter(readers))
     read = prepared.reads[first][0]

@@ -157,8 +157,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.keep is not None and arguments.keep < 1:
         raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
     paths, others = image_files(arguments.paths)
-    clip = clip_of(arguments)
     text = text_of(arguments).strip("\n")
+    clip = clip_of(arguments)
     described = text_features_of(clip, text, arguments.syntax)
     features, read = features_of(clip, paths, arguments.crop)
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
