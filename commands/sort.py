@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ..encoder.image_file import SUFFIXES
 from .console import Progress, show
 from .loading import DTYPES, device_of, dtype_named
-from .processes import alone
 from .rerank import image_files
 from .sort_results import Guess, guesses_of, put_files, write_confusion, write_table, write_unsure
 
@@ -96,14 +95,31 @@ def add_command(commands: Any) -> None:
     sort.set_defaults(run=_run)
 
 
-@alone
 def _run(arguments: argparse.Namespace) -> int:
-    folder, out = arguments.folder, arguments.out
+    from ..output.files import alone_in
+
+    folder = arguments.folder
     labels, known = _labels(arguments)
     _check(arguments, labels)
     paths, others = image_files([folder])
+    with alone_in(arguments.out):
+        guesses, num_failed = _guessed(arguments, paths, labels, known)
+    _put(arguments, folder, guesses)
+    if others:
+        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
+        show(f"files of other kinds in {folder}, not looked at: {len(others)} ({kinds})", sys.stderr)
+    if num_failed:
+        show(f"{num_failed} files left out", sys.stderr)
+    return 1 if num_failed else 0
+
+
+def _guessed(
+    arguments: argparse.Namespace, paths: Sequence[Path], labels: Sequence[str], known: Sequence[Sequence[Path]]
+) -> tuple[list[Guess], int]:
+    """Guess labels, write and print the results; return the guesses and the number of unreadable images."""
     from ..encoder.full_clip import load_full_clip
 
+    folder, out = arguments.folder, arguments.out
     if known:
         from ..training.probe import check_installed
 
@@ -134,13 +150,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _print(guesses, labels)
     for path in written:
         show(f"written: {path}")
-    _put(arguments, folder, guesses)
-    if others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in {folder}, not looked at: {len(others)} ({kinds})", sys.stderr)
-    if reading.num_failed:
-        show(f"{reading.num_failed} files left out", sys.stderr)
-    return 1 if reading.num_failed else 0
+    return guesses, reading.num_failed
 
 
 def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]:

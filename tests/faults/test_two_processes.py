@@ -111,6 +111,7 @@ def test_what_a_kill_left_goes_and_what_a_living_process_writes_stays(tmp_path: 
     assert snapshot(tmp_path) == {"file.bin": b"theirs, whole"}
 
 
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX removes a file that is open")
 def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +179,7 @@ def test_a_file_that_may_not_be_replaced_is_never_there_unwritten(
     assert not any(seen)
     assert snapshot(tmp_path) == {"file.bin": b"whole"}
     assert path.stat().st_nlink == 1
-    with pytest.raises(OSError, match=r"file\.bin cannot be written: File exists"):  # noqa: SIM117
+    with pytest.raises(OSError, match=r"file\.bin cannot be written: "):  # noqa: SIM117
         with written_whole(path, may_replace=False) as place:
             place.write_bytes(b"another")
     assert snapshot(tmp_path) == {"file.bin": b"whole"}
@@ -206,14 +207,16 @@ COMMANDS = {
     "dalle train": ["dalle", "train", "{gone}", "--dvae", "{gone}", "--out", "{out}"],
     "dalle sample": ["dalle", "sample", "{gone}", "a cat", "--out", "{out}"],
     "dalle demo": ["dalle", "demo", "{out}", "--vae-steps", "0"],
-    "sort": ["sort", "{gone}", "--labels", "a,b", "--weights", "{gone}", "--out", "{out}"],
+    "sort": ["sort", "{pictures}", "--labels", "a,b", "--weights", "{gone}", "--out", "{out}"],
 }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_second_run_in_one_folder_is_told(name: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
-    command = [part.format(out=out, gone=tmp_path / "gone") for part in COMMANDS[name]]
+    command = [
+        part.format(out=out, gone=tmp_path / "gone", pictures=ROOT / "docs" / "images") for part in COMMANDS[name]
+    ]
     with other_process(out, "alone_in"):
         (out / "log.jsonl").write_text("theirs", encoding="utf-8")
         assert main(command) == 1
