@@ -127,6 +127,8 @@ class _Seen:
         self.num_rows = 0
         self.num_layers = 0
         self.has_control = False
+        self.are_finite: list[Tensor] = []
+        """For each call of the model, whether its multiplied values are numbers; read once, after the last step."""
         self.node_ids: dict[Any, str] = {}
         """Node that weighted each entry, by the host's id of the entry."""
         self.of_nodes: dict[str, tuple[int, int]] = {}
@@ -206,6 +208,12 @@ def _sample(
         return executor(model, sigmas, extra_args, *rest, **named)
     seen = options[MARKER] = _Seen()
     result = executor(model, sigmas, extra_args, *rest, **named)
+    if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
+        raise ValueError(
+            "With these weights the picture is no longer made of finite numbers: Weigh Attention, or the scheme "
+            "negpip, multiplies by more than this model's number type can hold. Take weights nearer to 1. If it "
+            "happens without weights as well, the model itself needs another number type."
+        )
     seen.report()
     return result
 
@@ -336,6 +344,7 @@ def _apply(
         seen.num_rows = max(seen.num_rows, num_rows)
         seen.num_layers = max(seen.num_layers, weighing.num_layers)
         seen.has_control = seen.has_control or control is not None
+        seen.are_finite.append(weighing.is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             own = rows[index * len(rows) // len(uuids)]

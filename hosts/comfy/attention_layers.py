@@ -59,12 +59,15 @@ class Weighing:
         """
         self._has_bias = bool((bias != 0).any())
         self._has_factor = bool((factor != 1).any())
+        self._enlarges = bool((factor.abs() > 1).any())
         self.bias = bias.to(device)
         self.factor = factor.to(device)
         self.is_last = False
         """Whether the text's keys are the last ones of a layer instead of the first."""
         self.num_layers = 0
         """Number of attention layers in which it acted so far."""
+        self.is_finite = torch.ones((), dtype=torch.bool, device=device)
+        """Whether all values that it multiplied are still numbers; reading it waits for a GPU."""
 
     def check_batch(self, query: Tensor) -> None:
         """Check that each query reads the prompt that its weights are for.
@@ -114,14 +117,17 @@ class Weighing:
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
         if self._has_bias:
-            # the lowest bias that cannot make a row of only -inf, whose softmax is NaN
-            bias = self.bias.clamp(min=torch.finfo(query.dtype).min / 2).to(query.dtype)
+            # within what cannot make a row of only -inf, or one with inf, whose softmax is NaN
+            limit = torch.finfo(query.dtype).max / 2
+            bias = self.bias.clamp(-limit, limit).to(query.dtype)
             bias = torch.nn.functional.pad(bias, around)[:, None, None]  # [batch, 1, 1, keys]
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
             factor = torch.nn.functional.pad(self.factor, around, value=1.0)
             shape = (-1, 1, key.shape[2], 1) if key.dim() == 4 else (-1, key.shape[1], *[1] * (value.dim() - 2))
             value = value * factor.view(shape).to(value.dtype)
+            if self._enlarges:  # some models make 0 of what is no number, so the picture need not show it
+                self.is_finite = self.is_finite & value.isfinite().all()
         return attention(query, key, value, heads, mask, *rest, **options)
 
 

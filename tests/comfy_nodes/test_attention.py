@@ -73,6 +73,39 @@ def test_a_text_that_nothing_reads_gives_numbers_in_half_precision() -> None:
     assert Weighing(bias, torch.ones(1, ROWS)).attend(attention_pytorch, q, k, v, 1).isfinite().all()
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("bias", [40000.0, 1e30, math.inf, -1e30, -math.inf])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_bias_of_any_size_gives_numbers(is_masked, bias, kind) -> None:
+    q, k, v = (random(1, count, DIM).to(kind) for count in (QUERIES, ROWS, ROWS))
+    weighing = Weighing(torch.tensor([[0.0, bias, bias, 0.0, 0.0]]), torch.ones(1, ROWS))
+    mask = torch.tensor([True, True, False, True, True]).expand(QUERIES, ROWS) if is_masked else None
+    read = weighing.attend(attention_pytorch, q, k, v, 1, mask)
+    assert read.isfinite().all() and weighing.is_finite
+    if bias > 0 and is_masked:  # one key has all shares
+        torch.testing.assert_close(read, v[:, 1:2].expand_as(read), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "is_finite"),
+    [
+        (torch.float16, 1e6, False),
+        (torch.float16, -60000.0, False),
+        (torch.float16, 100.0, True),
+        (torch.float16, -1.0, True),
+        (torch.bfloat16, 1e6, True),
+        (torch.float32, 1e6, True),
+        (torch.float32, math.inf, False),
+    ],
+)
+def test_values_beyond_their_number_type_are_noticed(kind, factor, is_finite) -> None:
+    q, k, v = (random(1, count, DIM).to(kind) + 2 for count in (QUERIES, ROWS, ROWS))
+    weighing = Weighing(torch.zeros(1, ROWS), torch.tensor([[1.0, factor, 1.0, 1.0, 1.0]]))
+    for _ in range(2):
+        weighing.attend(attention_pytorch, q, k, v, 1)
+    assert bool(weighing.is_finite) is is_finite
+
+
 def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     theirs = SimpleNamespace(patches=[lambda n, context, value, extra: (n, context, value)])
@@ -552,6 +585,27 @@ def test_a_model_in_which_nothing_acts_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("known")
+def test_a_picture_without_numbers_is_an_error_if_weights_acted() -> None:
+    x, text = random(1, QUERIES, DIM), random(1, 4, DIM)
+
+    def sampled(factor, drawn):
+        def sampling(model, sigmas, extra_args):
+            options = {**extra_args["model_options"]["transformer_options"], "cond_or_uncond": [0]}
+            marker = marker_of(4, row1=RowEffect(0.0, factor))
+            attention._apply(CrossAttention(), x, "t", None, text, None, options, **{MARKER: marker})
+            return drawn
+
+        return attention._sample(sampling, "model", "sigmas", {"model_options": {}})
+
+    fine, broken = torch.zeros(2), torch.tensor([0.0, math.nan])
+    assert sampled(2.0, fine) is fine
+    assert sampled(1.0, broken) is broken  # nothing is weighed: it is not ours
+    for factor, drawn in ((2.0, broken), (math.inf, fine)):
+        with pytest.raises(ValueError, match="no longer made of finite numbers"):
+            sampled(factor, drawn)
+
+
+@pytest.mark.usefixtures("known")
 def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
     class Executor:
         class_obj = SimpleNamespace(diffusion_model=Network())
@@ -573,11 +627,11 @@ def test_after_sampling_the_log_says_what_acted(caplog) -> None:
     def sampling(model, sigmas, extra_args):
         seen = extra_args["model_options"]["transformer_options"][MARKER]
         seen.num_rows, seen.num_layers, seen.has_control = 2, 16, True
-        return "latent"
+        return latent
 
-    arguments = {"model_options": {}}
+    latent, arguments = torch.zeros(1), {"model_options": {}}
     twice = lambda *given: attention._sample(sampling, *given)  # noqa: E731 - our wrappers may be there twice
-    assert attention._sample(twice, "model", "sigmas", arguments) == "latent"
+    assert attention._sample(twice, "model", "sigmas", arguments) is latent
     assert [record.getMessage() for record in caplog.records] == [
         "Weigh Attention: 2 rows in 16 attention layers",
         "Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention",

@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention beside nodes that call the model or its attention in their own way.
+"""Checks of Weigh Attention beside nodes that use the model, its attention or its rows in their own way; of limits.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. Those of other packs run the packs' own
 code, which is next to ComfyUI or among its custom nodes.
@@ -162,6 +162,30 @@ def check_changed_rows_are_refused_and_others_are_not() -> None:
         area = nodes.ConditioningSetArea().append(other, 88, 112, 0, 0, 1.0)[0] + other
         without = draw_with(model, area, plain)
         assert rel(draw_with(model, area, ours), without) > CLOSE
+
+
+# ---- weights beyond what a number type holds
+
+
+def check_weights_of_any_size_give_numbers_or_an_error() -> None:
+    for family in ("SD1", "Flux"):  # the second makes 0 of what is no number
+        clip, model, draw_with = toys(family)
+        negative = stock(clip, "a dog")
+        network = model.model.diffusion_model
+
+        def drawn(how: str, weight: str) -> torch.Tensor:
+            return draw_with(model, weighed(clip, f"a (red:{weight}) cat", how=how), negative)  # noqa: B023
+
+        whole = drawn("krea2", "40000")
+        for kind in (torch.float32, torch.float16):
+            network.to(kind).dtype = kind
+            for how in ("bias", "krea2"):
+                for weight in ("40000", f"{1e39:.0f}", f"{-1e39:.0f}")[: 3 if how == "bias" else 2]:
+                    assert drawn(how, weight).isfinite().all(), (family, kind, how, weight)
+            assert rel(drawn("krea2", "40000"), whole) < 0.02, (family, kind)
+            for weight in ("60000", f"{1e39:.0f}")[kind == torch.float32 :]:
+                assert "no longer made of finite numbers" in refusal(partial(drawn, "value", weight)), (family, kind)
+            assert drawn("value", "100").isfinite().all()
 
 
 # ---- what would act on the rows of others

@@ -240,6 +240,7 @@ ON_FLUX = (
     "check_rows_of_embeddings_are_counted_and_weighed",
     "check_rows_of_zeros_have_no_weights",
     "check_changed_rows_are_refused_and_others_are_not",
+    "check_weights_of_any_size_give_numbers_or_an_error",
 )
 """Checks of other scripts that sample with Weigh Attention on Flux."""
 
