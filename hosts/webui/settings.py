@@ -12,8 +12,6 @@ from .engines import WebUIError
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
-
-
 _UNTAKEN = f"{INFOTEXT} not taken"
 """Key in pasted parameters for lines about what was not taken."""
 
@@ -154,5 +152,5 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
         return value
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise WebUIError(f"{name} must be a number, got {value!r:.80}") from None

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, pasted
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.output.shards import FORMAT, ShardError, read_head, read_shards
@@ -111,7 +112,7 @@ def test_parameters_of_an_image_keep_a_scheme_that_is_not_here_and_it_is_refused
     values = {name: pasted(name, parameters) for name in vars(Settings())}
     assert values == {**vars(Settings()), "enabled": True, "scheme": UNKNOWN}
     with pytest.raises(
-        ValueError, match=f"scheme must be one of: {', '.join(SCHEMES)}; got 'quantum'".replace("+", r"\+")
+        WebUIError, match=f"scheme must be one of: {', '.join(SCHEMES)}; got 'quantum'".replace("+", r"\+")
     ):
         Settings(**values).options()
 

@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 from weighted_clip import NODE_CLASS_MAPPINGS, commands
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted
+from weighted_clip.hosts.webui.engines import WebUIError
+from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
 from weighted_clip.nodes import routes
 from weighted_clip.nodes.a1111 import EMPHASIS
 from weighted_clip.nodes.ruler import ruler_nodes
@@ -150,19 +151,22 @@ def command(data: bytes) -> None:
 
 
 def infotext(data: bytes) -> None:
-    """Parameters of an image as somebody else wrote them: options, or a ValueError that lists those allowed."""
+    """Parameters of an image as somebody else wrote them: options, or an error that lists those allowed."""
     draw = Draw(data)
     names = list(vars(Settings()))
     parameters = {infotext_key(draw.pick(names)): draw.value() for _ in range(draw.number(4))}
     parameters |= {draw.text(20): draw.value() for _ in range(draw.number(2))}
-    values = [pasted(name, parameters) for name in names]
-    given = values[: draw.number(len(values))] + [draw.value() for _ in range(draw.number(2))]
-    for some in (values, given):
+    given = [draw.value() for _ in range(draw.number(len(names) + 2))]
+    for look in (lambda: [pasted(name, parameters) for name in names], lambda: given):
         try:
-            Settings.of(some).options()
-        except ValueError as error:
-            assert str(error)
-    json.dumps(Settings.of(values).infotext())
+            Settings.of(look()).options()
+        except WebUIError as error:
+            assert 0 < len(str(error)) < 1000
+    take(parameters)
+    values = [pasted(name, parameters) for name in names]
+    if values[0]:
+        Settings.of(values).options()
+    json.dumps([Settings.of(values).infotext(), untaken(parameters)])
 
 
 FRONT_TARGETS = {

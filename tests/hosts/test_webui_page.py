@@ -116,6 +116,19 @@ def test_loaded_model_is_named_compared_and_exported(
         assert file.metadata()["scheme"] == "masked_blend"
 
 
+def test_the_user_chooses_which_text_of_a_prompt_is_taken_apart(server: WebUIServer, page: LabPage) -> None:
+    server.txt2img("a cat")  # which loads the model
+    page.fill("prompt", "a cat AND a (dog:1.4)")
+    page.wait_for_text("tokens", "this is number 1")
+    page.fill_new("text", "2")
+    page.wait_for_text("tokens", "this is number 2")
+    page.open_part("Compare schemes")
+    page.click("compare")
+    page.wait_for_text("progress", "done")
+    # only unweighted, which is what the others are compared with
+    assert page.wait_for_text("comparison", "this is number 2").count("No row changes") == 1
+
+
 @pytest.mark.parametrize("text", ["", "🐱🚀" * 200, "((((a [b] (c:1.2", "(cat:1.1) dog, " * 1000])
 def test_odd_prompts_leave_the_page_alive(page: LabPage, text: str) -> None:
     page.fill("prompt", text)

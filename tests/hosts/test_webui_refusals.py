@@ -1,4 +1,4 @@
-"""What a real WebUI (Forge, A1111) answers and shows where our script cannot do what it is told, or is interrupted."""
+"""Refusals of our script in a real WebUI (Forge, A1111), as its API and its page tell them; and Interrupt."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-from weighted_clip.web.lab.page import TIMED_EXAMPLE
+from weighted_clip.web.lab.page import COMPARED, TIMED_EXAMPLE
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 BASE = EncodeOptions(syntax="a1111", scheme="a1111")
@@ -135,3 +135,28 @@ def test_the_tab_draws_and_follows(tmp_path: Path, small_lab: str) -> None:
         )
         assert tab.run(chips) == ["a", "red", "cat", "a", "blue", "cat"]
         assert tab.complaints() == []
+
+
+def test_the_user_chooses_which_text_is_taken_apart(lab: LabPage) -> None:
+    field = "!!document.querySelector('#weighted_clip_text input')?.offsetParent"
+    lab.fill("prompt", "a cat AND a (dog:1.4)")
+    lab.wait_for_text("tokens", "AND")
+    lab.tab.wait(f"return {field}")
+    lab.fill_new("text", "2")
+    lab.wait_for_text("tokens", "this is number 2: “ a (dog:1.4)”")
+    lab.open_part("Compare schemes")
+    lab.click("compare")
+    lab.wait_for_text("progress", "done")
+    # only unweighted, which is what the others are compared with
+    assert lab.wait_for_text("comparison", "this is number 2").count("No row changes") == 1
+    lab.fill_new("text", "1")
+    lab.tab.wait("return !!document.querySelector('#weighted_clip_comparison .weighted-clip-stale')")
+    lab.click("compare")
+    counted = "document.querySelector('#weighted_clip_comparison').innerText.split('No row changes').length"
+    lab.tab.wait(f"return {counted} === {len(COMPARED) + 1}")
+    lab.open_part("Two prompts")
+    lab.fill("other", "a cat")
+    lab.wait_for_text("panes", "this is number 1")
+    lab.wait_for_text("panes", "2 tokens in both")
+    lab.fill("prompt", "a cat")
+    lab.tab.wait(f"return !{field}")

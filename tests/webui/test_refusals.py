@@ -1,4 +1,4 @@
-"""What the WebUI's API and page say about values and prompts that cannot be used, and how an Interrupt ends."""
+"""Values and prompts that the WebUI's script refuses, as the host's API and page tell it; and Interrupt."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PACKAGE = "weighted_clip_webui"
 
 @pytest.fixture
 def pasted() -> list[Any]:
-    """What is registered to look at pasted parameters."""
+    """Functions registered to look at pasted parameters."""
     return []
 
 

@@ -111,7 +111,7 @@ def _tokens(read: ReadPrompt) -> list[Token]:
 
 
 def _notes(*several: Given) -> str:
-    """Which text of each prompt is taken, of those that have several."""
+    """Lines about the text that is taken of each prompt, if it has several."""
     return "".join(markup.message(given.note, is_problem=False) for given in several)
 
 

@@ -51,8 +51,12 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
     >>> whole_number("row", 3.0, 1, 8)
     3
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not first <= value <= last or value != int(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not first <= value <= last
+        or value != int(value)
+    ):
         raise LabError(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
     return int(value)
 
