@@ -41,8 +41,10 @@ class WeightedCLIPScript(scripts.Script):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
         controls, told = accordion.build_accordion(self.title(), self.elem_id, settings.FIRST_SCHEME, input_accordion)
-        self.infotext_fields = [(control, partial(settings.pasted, name)) for name, control in controls.items()]
-        self.infotext_fields.append((told, lambda parameters: markup.problems(settings.untaken(parameters))))
+        self.infotext_fields = [
+            *((control, partial(settings.pasted, name)) for name, control in controls.items()),
+            (told, lambda parameters: markup.problems(settings.untaken(parameters))),
+        ]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())
 

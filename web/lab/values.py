@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import TypeGuard
 
 from ...encoder.encoding import EncoderError
 from .model import LabError
@@ -37,7 +38,7 @@ def checked_number(name: str, value: object) -> float:
     Raises:
         LabError: If the value is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_number(value):
         raise LabError(f"{name} must be a number, got {value!r:.80}")
     return value
 
@@ -51,14 +52,14 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
     >>> whole_number("row", 3.0, 1, 8)
     3
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not first <= value <= last
-        or value != int(value)
-    ):
+    if not _is_number(value) or not first <= value <= last or value != int(value):
         raise LabError(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
     return int(value)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def explained(error: Exception) -> str:
