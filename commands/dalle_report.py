@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..output.files import written_whole
-from .train_report import REPORT_NAME, STYLE
+from .train_report import REPORT_NAME, STYLE, skipped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ def write_report(
         "<!doctype html>",
         '<html lang="en"><meta charset="utf-8"><title>' + escape(title) + "</title>",
         f"<style>{STYLE}</style><h1>{escape(title)}</h1>",
-        *(f"<p>{escape(note)}</p>" for note in notes),
+        *(f"<p>{escape(note)}</p>" for note in (*notes, *skipped(entries))),
     ]
     if measured:
         rows = "".join(

@@ -65,8 +65,14 @@ def write_report(folder: Path, log: Path, about: dict[str, Any], notes: Sequence
             draw_curves("How far the rows of prompts have moved", curves).save(place)
         pictures.append(MOVED_NAME)
     with written_whole(folder / REPORT_NAME) as place:
-        place.write_text(_page(about, notes, measured, pictures), encoding="utf-8")
+        place.write_text(_page(about, [*notes, *skipped(entries)], measured, pictures), encoding="utf-8")
     return folder / REPORT_NAME
+
+
+def skipped(entries: Sequence[dict[str, float]]) -> list[str]:
+    """Note about the skipped updates of a log, if any."""
+    count = sum(bool(entry.get("skipped")) for entry in entries)
+    return [f"{count:,} updates were skipped, as a gradient was not finite"] if count else []
 
 
 def _page(

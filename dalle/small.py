@@ -59,10 +59,10 @@ class LogitNorm(nn.Module):
             processes = torch.distributed.get_world_size()
         mean = _shared(logits.mean((0, 2, 3)), processes)
         variance = _shared((logits - mean[:, None, None]).square().mean((0, 2, 3)), processes)
-        with torch.no_grad():
+        if variance.isfinite().all():  # else the step is skipped
             count = logits.numel() // logits.shape[1] * processes
-            self.mean.lerp_(mean.to(self.mean), MOMENTUM)
-            self.variance.lerp_(variance.to(self.variance) * (count / max(1, count - 1)), MOMENTUM)
+            self.mean.lerp_(mean.detach().to(self.mean), MOMENTUM)
+            self.variance.lerp_(variance.detach().to(self.variance) * (count / max(1, count - 1)), MOMENTUM)
         return self._normalised(logits, mean, variance)
 
     def _normalised(self, logits: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Mapping
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +16,24 @@ from torch import Tensor, nn
 from ..output.files import WriteError, written_whole
 from . import log
 
+if TYPE_CHECKING:
+    from .scales import GradientScales
+
 NAME = "checkpoint.pt"
 """File name within a run's folder."""
+MOST_WEIGHT = torch.finfo(torch.float16).max
+"""Largest weight that is written: the largest number of float16, in which hosts load models."""
+MOST_IN_A_ROW = 3
+"""Steps in a row that are not finite and end a run."""
+MAX_TOLD = 60
+"""Characters of a value in a message."""
+_ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
+_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
+_IS_SQUARE = re.compile("_sq$|var")
+
+
+class NotFiniteError(ValueError):
+    """Raised when a run can only end, as its losses, gradients or weights are not finite."""
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
@@ -36,28 +55,42 @@ def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
 
 
 def load(folder: Path, name: str = NAME) -> dict[str, Any]:
-    """Read the last state.
+    """Read a file of the last state.
 
     Raises:
         ValueError: If there is none, or the file is not such a state.
     """
     path = folder / name
-    if not path.is_file():
-        raise ValueError(f"{path} is not there, so there is nothing to go on with; leave out --resume to begin")
+    if not path.exists():
+        advice = "so there is nothing to go on with; leave out --resume to begin" if name == NAME else _ADVICE
+        raise ValueError(f"{path} is not there, {advice}")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # of any kind, as torch reads whatever the file holds
+        raise ValueError(f"{path} cannot be read: it is damaged, or not of a training run. {_ADVICE}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} cannot be read: it holds {_told(state)}, not the state of a run. {_ADVICE}")
+    return cast("dict[str, Any]", state)
 
 
 def load_same(
-    folder: Path, about: Mapping[str, Any], say: Callable[[str], None], *, is_main_process: bool
+    folder: Path,
+    like: Mapping[str, Any],
+    check: Callable[[dict[str, Any]], None],
+    say: Callable[[str], None],
+    *,
+    is_main_process: bool,
 ) -> dict[str, Any] | None:
     """Read the state to resume from.
 
     Args:
         folder: The run's folder.
-        about: Properties of the current run, for `check_same`.
+        like: State of the current run, as it would be saved now.
+        check: Raises a ValueError for what is wrong in a state of the same properties; called before anything changes.
         say: Called with a line if the run starts over.
         is_main_process: Whether this process writes the log.
 
@@ -65,16 +98,229 @@ def load_same(
         The last state, or None if the run stopped before its first checkpoint and starts over.
 
     Raises:
-        ValueError: If there is no run, or it has other properties.
+        ValueError: If there is no run, it has other properties, or a file of it is damaged.
     """
-    if not (folder / NAME).is_file() and (folder / log.LOG_NAME).is_file():
+    path = folder / NAME
+    if not path.exists() and (folder / log.LOG_NAME).is_file():
         if is_main_process:
             log.cut_after(folder, -1)
         say("begins again, as the run had no checkpoint yet")
         return None
     state = load(folder)
-    check_same(folder, state["about"], about)
+    about = state.get("about")
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} is not the checkpoint of a run: it has no properties of one. {_ADVICE}")
+    check_same(folder, about, like["about"])
+    with naming(path):
+        check_keys(state, like, "the checkpoint")
+        check(state)
     return state
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in errors about what it holds."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be gone on with: {error}. {_ADVICE}") from error
+
+
+# ---- what a state must be
+
+
+def check_state(
+    state: dict[str, Any],
+    like: Mapping[str, Any],
+    num_steps: int,
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer,
+    scales: GradientScales | None,
+) -> None:
+    """Check the parts that the states of all runs have, and take options of the optimizer from the current run.
+
+    Args:
+        state: State with the keys of ``like``.
+        like: State of the current run.
+        num_steps: Steps of the run.
+        make: Function that creates such an optimizer.
+        optimizer: Optimizer of the current run.
+        scales: Gradient scales of the current run, if any.
+
+    Raises:
+        ValueError: If a number is out of range or not finite, or anything is missing or of another kind.
+    """
+    step = state["step"]
+    check_count(step, num_steps, "its step")
+    for name in ("model", "average", "scaler"):
+        check_like(state[name], like[name], name)
+    for name in ("model", "average"):
+        check_weights(state[name] or {})
+    if state["average"] is not None:
+        check_count(int(state["average"]["n_averaged"]), step, "average.n_averaged")
+    if scales is None:
+        check_like(state["scales"], None, "scales")
+    else:
+        scales.check_state_dict(state["scales"], step)
+    may_be_new = scales is not None or state["scaler"] is not None  # which skip the first updates
+    check_optimizer(state["optimizer"], make, optimizer, step, may_be_new=may_be_new)
+
+
+def check_like(found: object, like: object, name: str) -> None:
+    """Check that a value is of the kind, sizes and keys of another, and finite.
+
+    Raises:
+        ValueError: If it is not; the message begins with its name.
+    """
+    if isinstance(like, Tensor):
+        if (
+            not isinstance(found, Tensor)
+            or (found.layout, found.device.type) != (torch.strided, "cpu")
+            or (found.shape, found.dtype) != (like.shape, like.dtype)
+        ):
+            raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
+        if found.is_floating_point() and not found.isfinite().all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+    elif isinstance(like, Mapping):
+        check_keys(found, like, name)
+        for key, value in like.items():
+            check_like(cast("Mapping[Any, Any]", found)[key], value, f"{name}.{key}")
+    elif isinstance(like, (list, tuple)):
+        if type(found) is not type(like) or len(cast("list[Any]", found)) != len(like):
+            raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
+        for number, (value, other) in enumerate(zip(cast("list[Any]", found), like, strict=True)):
+            check_like(value, other, f"{name}.{number}")
+    elif isinstance(like, float):
+        if type(found) is not float or not math.isfinite(found):
+            raise ValueError(f"{name} is {_told(found)}, and must be a finite number")
+    elif type(found) is not type(like):
+        raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
+
+
+def check_keys(found: object, like: Mapping[Any, Any], name: str) -> None:
+    """Check that a value is a dict with the keys of another.
+
+    Raises:
+        ValueError: If it is not; the message names the first key that is missing, or one too many.
+    """
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is {_told(found)}, and must be a dict")
+    for here, there, what in ((like, found, "lacks"), (found, like, "has what this run does not:")):
+        if wrong := [key for key in here if key not in there]:
+            raise ValueError(f"{name} {what} {_told(wrong[0])}")
+
+
+def check_count(found: object, most: int, name: str) -> None:
+    """Check that a value is a number from 0 to another.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if type(found) is not int or not 0 <= found <= most:
+        raise ValueError(f"{name} is {_told(found)}, and must be a number from 0 to {most:,}")
+
+
+def check_optimizer(
+    found: Any,
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    *,
+    may_be_new: bool = False,
+) -> None:
+    """Check the state of an optimizer, and replace its options, which the run's own determine.
+
+    Args:
+        found: State of an optimizer.
+        make: Function that creates such an optimizer.
+        optimizer: Optimizer of the current run.
+        step: Number of complete steps.
+        may_be_new: Whether there may be no state yet, however many steps are complete.
+
+    Raises:
+        ValueError: If it is not of this optimizer, or a number is out of range or not finite.
+    """
+    like = optimizer.state_dict()
+    check_keys(found, like, "optimizer")
+    groups, own = found["param_groups"], like["param_groups"]
+    if not isinstance(groups, list) or len(groups) != len(own):
+        raise ValueError(f"optimizer.param_groups is {_told(groups)}, and this run has {_told(own)}")
+    for number, (group, expected) in enumerate(zip(cast("list[Any]", groups), own, strict=True)):
+        name = f"optimizer.param_groups.{number}"
+        if not isinstance(group, dict) or not {"params", "lr"} <= group.keys():
+            raise ValueError(f"{name} is {_told(group)}, and must be a dict with params and lr")
+        # other PyTorchs have other keys
+        shared = [key for key in expected if key in group and key not in _IMPLEMENTATION]
+        for key in shared:
+            check_like(group[key], expected[key], f"{name}.{key}")
+            if key != "lr" and group[key] != expected[key]:
+                raise ValueError(f"{name}.{key} is {_told(group[key])}, and this run has {_told(expected[key])}")
+        groups[number] = {**expected, "lr": group["lr"]}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = found["state"]
+    if not isinstance(state, dict):
+        raise ValueError(f"optimizer.state is {_told(state)}, and must be a dict")
+    if not state and (may_be_new or step < MOST_IN_A_ROW):
+        return
+    check_keys(state, dict.fromkeys(range(len(parameters))), "optimizer.state")
+    known: dict[tuple[torch.Size, torch.dtype], dict[str, Any]] = {}
+    for number, parameter in enumerate(parameters):
+        kind = parameter.shape, parameter.dtype
+        if kind not in known:
+            one = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device))
+            one.grad = torch.zeros_like(one)
+            fresh = make([{"params": [one]}])
+            fresh.step()
+            known[kind] = fresh.state_dict()["state"][0]
+        name = f"optimizer.state.{number}"
+        check_like(state[number], known[kind], name)
+        for key, value in state[number].items():
+            if key == "step":
+                check_count(int(value), step, f"{name}.step")
+            elif _IS_SQUARE.search(key) and (value < 0).any():
+                raise ValueError(f"{name}.{key} holds numbers below 0")
+
+
+def check_weights(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite in float16, in which hosts load models.
+
+    Args:
+        tensors: Weights by name; of sharded ones, this process's part.
+
+    Raises:
+        NotFiniteError: If there is one; it is named.
+    """
+    for name, tensor in tensors.items():
+        part = local(tensor)
+        if part.is_floating_point() and part.numel() and not (most := part.abs().max()) <= MOST_WEIGHT:
+            raise NotFiniteError(
+                f"the weights {name} have become {most:.3g}, and only those of up to {MOST_WEIGHT:,.0f} are written, "
+                "the most in half precision: try a lower --rate"
+            )
+
+
+def local(tensor: Any) -> Tensor:
+    """This process's part of a sharded tensor; any other as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _told(value: object) -> str:
+    """A value in a message, shortened."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, (dict, list, tuple)):
+        return f"a {type(value).__name__} of {len(cast('list[Any]', value)):,}"
+    if isinstance(value, int) and abs(value) > 2**64:
+        return f"a number of {value.bit_length():,} bits"
+    return _short(repr(value))
+
+
+def _plain(value: object) -> str:
+    return _short(value) if isinstance(value, str) and value.isprintable() else _told(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}..."
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
@@ -123,10 +369,12 @@ def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any])
     Raises:
         ValueError: If they differ; the message says how.
     """
-    changed = [name for name in about if about[name] != found.get(name)]
+    changed = [name for name in about if type(found.get(name)) is not type(about[name]) or found[name] != about[name]]
+    changed += [name for name in found if name not in about]
     if changed:
         named = ", ".join(
-            name.removeprefix("options.") + (f" ({found.get(name)} then, {about[name]} now)" if name != "data" else "")
+            _short(str(name)).removeprefix("options.")
+            + ("" if name == "data" else f" ({_plain(found.get(name))} then, {_plain(about.get(name))} now)")
             for name in changed
         )
         raise ValueError(

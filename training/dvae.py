@@ -19,6 +19,7 @@ from ..dalle.files import save_dvae
 from ..dalle.losses import negative_elb, perplexity
 from . import log
 from .batches import Batches, held_out
+from .checkpoint import check_weights
 from .data import Data, Example, Problem, summary
 from .dvae_options import DVAEOptions
 from .dvae_step import TrainedDVAE, noise_of
@@ -224,6 +225,7 @@ class DVAERun(Loop):
         """Write the model.
 
         Raises:
+            NotFiniteError: If a weight is not finite; nothing is written.
             OSError: If the file cannot be written.
         """
         if self.accelerator.is_main_process:
@@ -232,5 +234,7 @@ class DVAERun(Loop):
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            save_dvae(self._measured.finished(), self.folder / NAME, about)
+            dvae = self._measured.finished()
+            check_weights(dvae.state_dict())
+            save_dvae(dvae, self.folder / NAME, about)
         self.accelerator.wait_for_everyone()

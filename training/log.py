@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..output.files import written_whole
 
@@ -35,14 +36,30 @@ def cut_after(folder: Path, step: int) -> None:
 
     Raises:
         OSError: If it cannot be written.
+        ValueError: If it holds something else.
     """
     path = folder / LOG_NAME
     if not path.is_file():
         return
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    kept = [line for line in lines if json.loads(line)["step"] <= step]
+    kept: list[str] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.endswith(b"}"):  # the last one, cut off
+            continue
+        try:
+            entry = json.loads(line)
+            if type(entry["step"]) is not int or not all(map(_is_number, entry.values())):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: it is no JSON object of step and numbers; remove it") from error
+        if entry["step"] <= step:
+            kept.append(line.decode())
     with written_whole(path) as place:
         place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that can be drawn; raises an OverflowError if it is too large."""
+    return type(value) in (int, float) and type(float(value)) is float
 
 
 def duration(seconds: float) -> str:

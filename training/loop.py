@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,11 +16,13 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from . import checkpoint, log, powersgd
+from .checkpoint import NotFiniteError
 from .features import NUM_THREADS
 from .options import Precision
 from .scales import GradientScales
 from .sharding import Sharding, sharding_for
 from .step import over_processes
+from .updates import Updates
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -107,6 +109,7 @@ class Loop(ABC):
         self.step = 0
         self.is_stopped = False
         """Set to True to end the run after the current step, with a checkpoint."""
+        self._updates = Updates(self, options.clip)
 
     def _prepare(
         self, trained: nn.Module, groups: list[dict[str, Any]], betas: tuple[float, float], ema: float
@@ -123,7 +126,8 @@ class Loop(ABC):
             groups = self._sharding.divide(trained, groups)
             if self.average is not None:
                 self._sharding.divide(self.average.module)
-        plain = torch.optim.AdamW(groups, lr=self._options.rate(0), betas=betas, eps=1e-8)
+        self._make_optimizer = partial(torch.optim.AdamW, lr=self._options.rate(0), betas=betas, eps=1e-8)
+        plain = self._make_optimizer(groups)
         prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
         self.model, self.optimizer = prepare(trained, plain)
 
@@ -182,9 +186,21 @@ class Loop(ABC):
 
         Raises:
             KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
-            ValueError: If the loss is not finite. The model up to then is written.
+            ValueError: If losses, gradients or weights are not finite. The last good weights are written.
             OSError: If a file cannot be written.
         """
+        try:
+            found = self._train()
+            self.save()
+        except NotFiniteError as error:
+            raise self._updates.end(error) from error
+        self.write_results()
+        if self.compression is not None:
+            self.say(self.compression.line())
+        return found or self.measure(is_quiet=True)
+
+    def _train(self) -> dict[str, float]:
+        """Train the remaining steps; return the last measurements, if any."""
         num_steps = self._options.steps
         found: dict[str, float] = {}
         if self.step == 0:
@@ -205,8 +221,8 @@ class Loop(ABC):
                 self._log({"step": self.step, **entry})
                 if now - said > 5 or self.step in (first + 1, num_steps):
                     said, seconds = now, (now - began) / (self.step - first)
-                    left = log.duration(seconds * (num_steps - self.step))
-                    self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left} left")
+                    left = f"{log.duration(seconds * (num_steps - self.step))} left{self._updates.note}"
+                    self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left}")
                 if self.step % every == 0 or self.step == num_steps:
                     found = self.measure()
                     self._log({"step": self.step, **found})
@@ -218,11 +234,7 @@ class Loop(ABC):
                 if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
                     self.save()
                     saved = time.monotonic()
-        self.save()
-        self.write_results()
-        if self.compression is not None:
-            self.say(self.compression.line())
-        return found or self.measure(is_quiet=True)
+        return found
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
         """Perform one update."""
@@ -230,28 +242,11 @@ class Loop(ABC):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         entry = {**self._backward(loaded), "rate": rate}
-        if not math.isfinite(entry["loss"]):
-            self.write_results()
-            raise ValueError(
-                f"the loss of step {self.step + 1} is {entry['loss']}: try a lower --rate, --clip, or another "
-                f"--precision. The model before that step is written to {self.folder}"
-            )
-        if self.scales is not None:
-            is_finite = self.scales.unscale()
-            entry |= self.scales.levels()
-            if not is_finite:
-                if self.compression is not None:
-                    self.compression.undo()
-                self.optimizer.zero_grad()
-                return entry
-        if self._options.clip is not None:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self._options.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self._update_average()
-        if self._sharding:
-            self._sharding.forget()
-        return entry
+        if self._updates(entry["loss"]):
+            self._update_average()
+            if self._sharding:
+                self._sharding.forget()
+        return entry | self._updates.log()
 
     def _update_average(self) -> None:
         """Update the average after an update."""
@@ -278,10 +273,22 @@ class Loop(ABC):
         """Write the checkpoint.
 
         Raises:
+            NotFiniteError: If a weight is not finite; the last one is kept.
             OSError: If it cannot be written; the last one is kept.
         """
+        self._updates.check_weights()
+        state = self._state()
+        if self._sharding:
+            state = self._sharding.gathered(state)
+        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
+            if self.accelerator.is_main_process:
+                checkpoint.save(self.folder, state)
+            self.accelerator.wait_for_everyone()
+
+    def _state(self) -> dict[str, Any]:
+        """State for the checkpoint; tensors of a sharded model are sharded."""
         scaler = self.accelerator.scaler
-        state = {
+        return {
             "about": self.about(),
             "step": self.step,
             "model": self.trained.state_dict(),
@@ -290,23 +297,29 @@ class Loop(ABC):
             "scaler": None if scaler is None else scaler.state_dict(),
             "scales": None if self.scales is None else self.scales.state_dict(),
         }
-        if self._sharding:
-            state = self._sharding.gathered(state)
-        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
-            if self.accelerator.is_main_process:
-                checkpoint.save(self.folder, state)
-            self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
         """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, or it has other data or options.
+            ValueError: If there is none, it has other data or options, or a file of it is damaged.
         """
-        is_main = self.accelerator.is_main_process
-        state = checkpoint.load_same(self.folder, self.about(), self.say, is_main_process=is_main)
+        like, is_main = self._state(), self.accelerator.is_main_process
+
+        def check(state: dict[str, Any]) -> None:
+            steps = self._options.steps
+            checkpoint.check_state(state, like, steps, self._make_optimizer, self.optimizer, self.scales)
+
+        state = checkpoint.load_same(self.folder, like, check, self.say, is_main_process=is_main)
         if state is None:
             return
+        self.take(state)
+        if self.accelerator.is_main_process:
+            log.cut_after(self.folder, self.step)
+        self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint of this run."""
         self.step = state["step"]
         if self._sharding:
             self._sharding.divide_state(state, self.trained, self.optimizer, self.average)
@@ -320,6 +333,3 @@ class Loop(ABC):
             self.scales.load_state_dict(state["scales"])
         if self.compression is not None:
             self.compression.load(self.folder, self.step, self.accelerator)
-        if self.accelerator.is_main_process:
-            log.cut_after(self.folder, self.step)
-        self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")

@@ -148,9 +148,18 @@ class Compression:
         """Load a file written by `save`.
 
         Raises:
-            ValueError: If it is missing.
+            ValueError: If it is missing or damaged.
         """
-        state = checkpoint.load(folder, _name(accelerator.process_index, step))
+        name = _name(accelerator.process_index, step)
+        state = checkpoint.load(folder, name)
+        with checkpoint.naming(folder / name):
+            checkpoint.check_keys(state, {"iter": 0, "errors": {}}, "the file")
+            checkpoint.check_count(state["iter"], step, "iter")
+            # frozen matrices have none
+            sizes = {str(number): (one.numel(), one.dtype) for one, number in self._matrices.items()}
+            saved = sizes.keys() & state["errors"]
+            like = {name: torch.empty(sizes[name][0], dtype=sizes[name][1]) for name in saved}
+            checkpoint.check_like(state["errors"], like, "errors")
         self.state.iter = state["iter"]
         self.state.error_dict = {int(bucket): error.to(accelerator.device) for bucket, error in state["errors"].items()}
 

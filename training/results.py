@@ -14,6 +14,7 @@ from ..encoder.files.writing import hugging_face_tensors, position_metadata
 from ..encoder.full_clip import FullClip
 from ..output.export import save_tensors
 from ..output.files import written_whole
+from .checkpoint import check_weights
 from .frozen import read_again
 from .lora import lora_tensors, merged, model_of
 from .options import TrainOptions
@@ -45,6 +46,7 @@ class Results:
 
         Raises:
             OSError: If a file cannot be written.
+            NotFiniteError: If a weight is not finite; nothing is written.
             ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
         """
         metadata = {
@@ -61,6 +63,8 @@ class Results:
             if self.options.lora:
                 width = towers.text.config.hidden_dim
                 files[LORA_NAME] = lora_tensors(towers.text, self.options.lora_for or model_of(width))
+        for tensors in (towers.state_dict(), *files.values()):  # weights themselves, and merged ones
+            check_weights(tensors)
         for name, tensors in files.items():
             with written_whole(self.folder / name) as place:
                 save_tensors(tensors, place, metadata)

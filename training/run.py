@@ -24,6 +24,7 @@ from . import checkpoint, log, powersgd
 from .batches import Batches, held_out
 from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
+from .checkpoint import NotFiniteError
 from .data import Data, Problem, summary
 from .evaluation import rows_of
 from .features import NUM_THREADS
@@ -32,13 +33,14 @@ from .keeping import Keeping
 from .lora import add_lora
 from .measuring import Measure
 from .merging import FirstWeights, merge
-from .optimizer import OPTIMIZERS, groups_of, schedule
+from .optimizer import OPTIMIZERS, factor, groups_of, schedule
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
 from .scales import GradientScales
 from .sharding import sharding_for
 from .step import Losses, Part, Towers, backward, over_processes
+from .updates import Updates
 from .word import Word
 
 if TYPE_CHECKING:
@@ -174,7 +176,8 @@ class Run:
             groups = self._sharding.divide(self.towers, groups)
             if self.average is not None:
                 self._sharding.divide(self.average.module)
-        plain = OPTIMIZERS[options.optimizer](groups)
+        self._make_optimizer = OPTIMIZERS[options.optimizer]
+        plain = self._make_optimizer(groups)
         prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
         self.model, self.optimizer = prepare(self.towers, plain)
         self.schedule = schedule(plain, options.rates.warmup, self.num_steps)
@@ -182,6 +185,7 @@ class Run:
         if options.precision == "fp16":  # after the average, whose model gets no hooks
             self.scales = GradientScales(self.towers, self.accelerator.num_processes)
         self.compression = powersgd.compression_of(self.accelerator, self.model, options.compress, self.scales)
+        self._updates = Updates(self)
 
     # ---- training
 
@@ -193,12 +197,15 @@ class Run:
 
         Raises:
             KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
-            ValueError: If the loss is not finite. The results up to then are written.
+            ValueError: If losses, gradients or weights are not finite. The last good weights are written.
             OSError: If a file cannot be written.
         """
-        with board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext() as self._on_board:
-            self._train()
-        self.save()
+        try:
+            with board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext() as self._on_board:
+                self._train()
+            self.save()
+        except NotFiniteError as error:
+            raise self._updates.end(error) from error
         self._take_best()
         self._merge()
         self.write_results()
@@ -223,7 +230,7 @@ class Run:
                 self.step += 1
                 now = time.monotonic()
                 kept = {"kept": distance} if self._keeping else {}
-                kept |= {} if self.scales is None else self.scales.levels()
+                kept |= self._updates.log()
                 self._log({"step": self.step, "loss": loss, **kept, "rate": rate, "scale": self._scale()})
                 if now - said > 5 or self.step in (first + 1, self.num_steps):
                     said = now
@@ -277,7 +284,9 @@ class Run:
         if patience is None:
             return
         self.accelerator.wait_for_everyone()
-        best = checkpoint.load(self.folder, BEST_NAME)
+        best = self._best()
+        if best["step"] != patience.step:
+            raise ValueError(f"{self.folder / BEST_NAME} is of another step than {patience.step:,}, the best one")
         for name, parameter in self._trained().items():
             parameter.copy_(best["trained"][name])
         why = f"no better recall in {patience.since} measurements: stopped after step" if patience.is_over else "after"
@@ -288,27 +297,14 @@ class Run:
         kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
         loss, distance = backward(self.accelerator, self.model, parts, kept, self.options.keep)
         loss = over_processes(self.accelerator, loss, "mean")
-        whole = loss + self.options.keep * distance
-        if not math.isfinite(whole):
-            self.write_results()
-            raise ValueError(
-                f"the loss of step {self.step + 1} is {whole}: try a lower --rate, more --warmup, or another "
-                f"--precision. The weights before that step are written to {self.folder}"
-            )
-        if self.scales is not None and not self.scales.unscale():
-            if self.compression is not None:
-                self.compression.undo()
-            self.optimizer.zero_grad()
-            self.schedule.step()
-            return Losses(loss, distance)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        is_updated = self._updates(loss + self.options.keep * distance)
         self.schedule.step()
-        self.towers.loss.clamp_temperature()
-        if self.average is not None:
-            self.average.update_parameters(self.towers)
-        if self._sharding:
-            self._sharding.forget()
+        if is_updated:
+            self.towers.loss.clamp_temperature()
+            if self.average is not None:
+                self.average.update_parameters(self.towers)
+            if self._sharding:
+                self._sharding.forget()
         return Losses(loss, distance)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
@@ -358,7 +354,7 @@ class Run:
         left = log.duration(seconds * (self.num_steps - self.step))
         return (
             f"step {self.step:,} of {self.num_steps:,}: loss {loss:.4f}, scale {self._scale():.1f}, "
-            f"{per_step / seconds:.1f} pairs/s, {left} left"
+            f"{per_step / seconds:.1f} pairs/s, {left} left{self._updates.note}"
         )
 
     @property
@@ -397,10 +393,22 @@ class Run:
         """Write the checkpoint.
 
         Raises:
+            NotFiniteError: If a weight is not finite; the last one is kept.
             OSError: If it cannot be written; the last one is kept.
         """
+        self._updates.check_weights()
+        state = self._state()
+        if self._sharding:
+            state = self._sharding.gathered(state)
+        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
+            if self.accelerator.is_main_process:
+                checkpoint.save(self.folder, state)
+            self.accelerator.wait_for_everyone()
+
+    def _state(self) -> dict[str, Any]:
+        """State for the checkpoint; tensors of a sharded model are sharded."""
         scaler = self.accelerator.scaler
-        state = {
+        return {
             "about": self.about(),
             "step": self.step,
             "model": checkpoint.trained_state(self.towers),
@@ -411,23 +419,57 @@ class Run:
             "scaler": None if scaler is None else scaler.state_dict(),
             "scales": None if self.scales is None else self.scales.state_dict(),
         }
-        if self._sharding:
-            state = self._sharding.gathered(state)
-        with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
-            if self.accelerator.is_main_process:
-                checkpoint.save(self.folder, state)
-            self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
         """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, or it has other data, weights or options.
+            ValueError: If there is none, it has other data, weights or options, or a file of it is damaged.
         """
         is_main = self.accelerator.is_main_process
-        state = checkpoint.load_same(self.folder, self.about(), self.say, is_main_process=is_main)
+        state = checkpoint.load_same(self.folder, self._state(), self._check, self.say, is_main_process=is_main)
         if state is None:
             return
+        self.take(state)
+        if self.accelerator.is_main_process:
+            log.cut_after(self.folder, self.step)
+        self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Check a checkpoint of a run with the same properties, and take options from the current run."""
+        like = self._state()
+        checkpoint.check_state(state, like, self.num_steps, self._make_optimizer, self.optimizer, self.scales)
+        course, own = state["schedule"], like["schedule"]
+        if not isinstance(course, dict) or course.get("last_epoch") != state["step"]:
+            raise ValueError("its schedule is not of its step")
+        # other PyTorchs have other keys
+        state["schedule"] = {key: course.get(key, value) for key, value in own.items()} | {"base_lrs": own["base_lrs"]}
+        checkpoint.check_like(state["schedule"], own, "schedule")
+        rates = [rate * factor(state["step"], self.options.rates.warmup, self.num_steps) for rate in own["base_lrs"]]
+        found = [group["lr"] for group in state["optimizer"]["param_groups"]]
+        for some in (found, state["schedule"]["_last_lr"]):
+            if not all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(some, rates, strict=True)):
+                raise ValueError(f"its learning rates are not those of step {state['step']:,}")
+        patience = None if self._patience is None else asdict(self._patience)
+        checkpoint.check_like(state["patience"], patience, "patience")
+        if self._patience is not None:
+            kept = Patience(**state["patience"])
+            checkpoint.check_count(kept.step, state["step"], "patience.step")
+            checkpoint.check_count(kept.since, state["step"] + 1, "patience.since")
+            if kept.most != self._patience.most or not -1 <= kept.best <= 1:
+                raise ValueError(f"patience is {kept}, which this run does not write")
+            self._best()
+
+    def _best(self) -> dict[str, Any]:
+        """Read the best weights."""
+        best = checkpoint.load(self.folder, BEST_NAME)
+        with checkpoint.naming(self.folder / BEST_NAME):
+            checkpoint.check_like(best, {"step": 0, "trained": self._trained()}, "the file")
+            checkpoint.check_weights(best["trained"])
+        return best
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint of this run."""
         self.step = state["step"]
         if self._sharding:
             self._sharding.divide_state(state, self.towers, self.optimizer, self.average)
@@ -444,9 +486,6 @@ class Run:
             self.scales.load_state_dict(state["scales"])
         if self.compression is not None:
             self.compression.load(self.folder, self.step, self.accelerator)
-        if self.accelerator.is_main_process:
-            log.cut_after(self.folder, self.step)
-        self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")
 
     def write_results(self) -> None:
         """Write the files that hosts load.

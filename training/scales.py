@@ -124,6 +124,28 @@ class GradientScales:
             "divided": [block.divided for block in self.blocks],
         }
 
+    def check_state_dict(self, state: Any, num_steps: int) -> None:
+        """Check the result of `state_dict` from a file.
+
+        Args:
+            state: The state.
+            num_steps: Number of complete steps.
+
+        Raises:
+            ValueError: If it is not of these blocks, or a number is out of range.
+        """
+        lists = [state.get(name) for name in ("scales", "divided")] if isinstance(state, dict) else []
+        if [type(one) for one in lists] != [list, list] or state.keys() != self.state_dict().keys():
+            raise ValueError("scales are not those of a run in float16")
+        scales, divided = cast("list[list[Any]]", lists)
+        updates = [state["step"], *(one for one in divided if one is not None)]
+        if not len(scales) == len(divided) == len(self.blocks):
+            raise ValueError(f"there are {len(scales)} scales, and this run has {len(self.blocks)}")
+        if not all(type(one) is float and self._least <= one <= self._most for one in scales):
+            raise ValueError(f"scales must be numbers from {self._least:g} to {self._most:g}, and not all are")
+        if not all(type(one) is int and 0 <= one <= num_steps for one in updates):
+            raise ValueError(f"updates of scales must be numbers from 0 to {num_steps:,}, and not all are")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`."""
         self.step = state["step"]

@@ -1,7 +1,8 @@
 """The command, with a fault in one of several processes: python faulty.py FAULT RANK STEP ARGUMENTS, under a launcher.
 
 There is a checkpoint after each step. Faults: ``kill`` and ``freeze`` (signals that no program handles), ``interrupt``
-(Ctrl-C), ``terminate`` and ``terminate all`` (SIGTERM for the process, and for the launcher), ``full`` (the disk).
+(Ctrl-C), ``terminate`` and ``terminate all`` (SIGTERM for the process, and for the launcher), ``full`` (the disk),
+``nan`` (in a gradient of this process).
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ import time
 from pathlib import Path
 
 SIGNALS = {"kill": "SIGKILL", "freeze": "SIGSTOP", "interrupt": "SIGINT", "terminate": "SIGTERM"}
+
+
+def spoil_gradients(run) -> None:
+    """Make a gradient NaN after the next backward pass, by which processes have exchanged their gradients."""
+    backward = run.accelerator.backward
+
+    def spoiled(loss) -> None:
+        backward(loss)
+        run.accelerator.backward = backward
+        gradient = next(one.grad for one in run.model.parameters() if one.grad is not None and one.ndim == 2)
+        getattr(gradient, "to_local", lambda: gradient)()[0, 0] = float("nan")
+
+    run.accelerator.backward = spoiled
 
 
 def main() -> int:
@@ -38,7 +52,9 @@ def main() -> int:
             if self.step + 1 == step:
                 if fault == "full":
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-                if fault == "terminate all":
+                if fault == "nan":
+                    spoil_gradients(self)
+                elif fault == "terminate all":
                     os.kill(os.getppid(), signal.SIGTERM)
                     while not self.is_stopped:  # until the launcher has passed it on
                         time.sleep(0.01)
