@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import time
-from pathlib import Path
 from typing import Any, TextIO
 
 _UNSEEN = re.compile(
@@ -139,17 +138,6 @@ def standard_input() -> str:
         text = given.decode(sys.stdin.encoding, "surrogateescape")
         _check_decoded(text, "standard input")
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as in all text that is read
-
-
-def text_of_file(path: Path) -> str:
-    """Text of a UTF-8 file.
-
-    Raises:
-        ValueError: If it is not UTF-8; the message names the file and the byte.
-    """
-    text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    _check_decoded(text, str(path))
-    return text
 
 
 def _check_decoded(text: str, where: str) -> None:

@@ -70,6 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     model = load_dalle(arguments.model, dtype=dtype, device=device)
     clip = None if arguments.clip is None else load_full_clip(arguments.clip, dtype=dtype, device=device)
+    if clip is not None:
+        show(f"{clip.name}: {clip.origin}", sys.stderr)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
     show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)

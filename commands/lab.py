@@ -67,7 +67,7 @@ def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     if model.warning:
         show(f"*** {model.warning} ***\n", sys.stderr)
     else:
-        show(f"Weights: {model.title}")
+        show(f"Weights: {model.title}; {model.origin}")
     try:
         serve(
             shelf.source,

@@ -152,6 +152,8 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
             raise ValueError(f"--{name} {getattr(arguments, name)}: {tower} has {least} to {most}")
     if arguments.weights is None:
         show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
+    else:
+        show(f"{model.title}; {model.origin}", sys.stderr)
     found: list[tuple[dict[str, Any], str]] = []
     labels: list[str] = []
     chunk, num_chunks = 0, 1

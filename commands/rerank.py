@@ -81,7 +81,7 @@ def add_clip_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
-        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
 
 
@@ -104,15 +104,17 @@ def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
 
 
 def clip_of(arguments: argparse.Namespace) -> FullClip:
-    """Load the CLIP among the arguments."""
+    """Load the CLIP among the arguments, and say on the error stream by what its heads and activation are known."""
     from ..encoder.full_clip import load_full_clip
 
-    return load_full_clip(
+    clip = load_full_clip(
         arguments.weights,
         dtype=dtype_named(arguments.dtype),
         device=device_of(arguments),
         activation=arguments.activation,
     )
+    show(f"{clip.name}: {clip.origin}", sys.stderr)
+    return clip
 
 
 def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES
 from .console import Progress, show
-from .loading import DTYPES, device_of, dtype_named
-from .rerank import image_files
+from .loading import DTYPES
+from .rerank import clip_of, image_files
 from .sort_results import Guess, guesses_of, put_files, write_confusion, write_table, write_unsure
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def add_command(commands: Any) -> None:
     sort.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
-        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
     sort.set_defaults(run=_run)
 
@@ -117,19 +117,12 @@ def _guessed(
     arguments: argparse.Namespace, paths: Sequence[Path], labels: Sequence[str], known: Sequence[Sequence[Path]]
 ) -> tuple[list[Guess], int]:
     """Guess labels, write and print the results; return the guesses and the number of unreadable images."""
-    from ..encoder.full_clip import load_full_clip
-
     folder, out = arguments.folder, arguments.out
     if known:
         from ..training.probe import check_installed
 
         check_installed()
-    clip = load_full_clip(
-        arguments.weights,
-        dtype=dtype_named(arguments.dtype),
-        device=device_of(arguments),
-        activation=arguments.activation,
-    )
+    clip = clip_of(arguments)
     reading = _Reading(clip, arguments)
     written: list[Path] = []
     if known:
@@ -239,7 +232,7 @@ class _Reading:
         from ..training.frozen import digest_of
 
         self.clip, self.crop, self.place = clip, arguments.crop, arguments.out / FEATURES_NAME
-        self.digest = f"{digest_of(clip.vision.parameters())} {clip.vision.config.activation}"
+        self.digest = f"{digest_of(clip.vision.parameters())} {clip.vision.config}"
         self.num_failed = 0
 
     def features(self, folder: Path, paths: Sequence[Path], what: str) -> tuple[Tensor, list[str]]:

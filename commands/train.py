@@ -163,7 +163,7 @@ def add_command(commands: Any) -> None:
     train.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
-        help="of the model, which no file tells (as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
     train.add_argument(
         "--compress",
@@ -201,7 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
     data = read_data(arguments.data)
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     run = Run(clip, arguments.weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
-    notes = summary(run.data.problems)
+    notes = [f"{clip.name}: {clip.origin}", *summary(run.data.problems)]
     is_rotary = clip.text.config.positions == "rotary"
     if is_rotary:
         notes.append(f"rotary positions: {_NO_HOST}")

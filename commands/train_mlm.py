@@ -54,6 +54,7 @@ def run_mlm(arguments: argparse.Namespace, options: TrainOptions) -> int:
     clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     run = MLMRun(clip, arguments.weights, data, folder, options, accelerator, say)
     notes = [
+        f"{clip.name}: {clip.origin}",
         *summary(data.problems),
         f"{len(run.examples):,} captions to train on, {len(run.held):,} held out, {run.num_steps:,} steps, on "
         f"{accelerator.device} in {options.precision}; images are not looked at",

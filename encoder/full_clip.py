@@ -17,6 +17,7 @@ from torch.nn import functional
 from .config import Activation
 from .fast import Fast
 from .files.checkpoint import load_weights
+from .files.config_file import origin_of
 from .files.tensor_file import CheckpointError, open_tensor_file
 from .kernels import IMAGE_CHOICE
 from .layers import PLAIN
@@ -39,6 +40,8 @@ class FullClip:
     """Factor of cosines before a softmax: 1 / temperature."""
     name: str = ""
     """Name of the file."""
+    origin: str = ""
+    """Origin of its heads and activation, in words."""
 
     @torch.no_grad()
     def text_features(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -88,8 +91,9 @@ def load_full_clip(
         path: The file.
         dtype: Type of the weights and of the computation.
         device: Device of the model.
-        activation: Non-linearity of both towers. None: quick_gelu for B and L, gelu for H and bigG, as OpenAI and
-            OpenCLIP released them. OpenCLIP's own B and L mostly have gelu, which files do not store.
+        activation: Non-linearity of both towers. None: that of the config beside the file, if there is one; or
+            quick_gelu for B and L, gelu for H and bigG, as OpenAI and OpenCLIP released them. OpenCLIP's own B and L
+            mostly have gelu.
 
     Returns:
         The model, in evaluation mode without gradients.
@@ -100,7 +104,10 @@ def load_full_clip(
     with open_tensor_file(Path(path)) as file:
         seen, read = file.vision_tower(), file.towers()[0]
         vision_config, text_config = file.vision_config(seen), file.config(read)
-        text_config = replace(text_config, activation=vision_config.activation)
+        told = file.told
+        if not told[read.name].file:
+            text_config = replace(text_config, activation=vision_config.activation)
+            told[read.name] = told[read.name]._replace(activation=vision_config.activation)
         if activation is not None:
             text_config = replace(text_config, activation=activation)
             vision_config = replace(vision_config, activation=activation)
@@ -121,4 +128,5 @@ def load_full_clip(
         load_weights(file, read, text, dtype, device)
         load_weights(file, seen, vision, dtype, device)
         scale = file.log_scale("logit_scale")
-    return FullClip(text, vision, DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale), Path(path).name)
+    origin = origin_of({"text encoder": told[read.name], "image encoder": told[seen.name]}, activation or "")
+    return FullClip(text, vision, DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale), Path(path).name, origin)

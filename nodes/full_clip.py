@@ -72,8 +72,8 @@ class WeightedCLIPLoadFull:
                 "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
                 "activation": common.menu(
                     ACTIVATIONS,
-                    "The model's non-linearity, which no file records. as released: quick_gelu for B and L, gelu for H "
-                    "and bigG. OpenCLIP's own B and L mostly want gelu.",
+                    "The model's non-linearity. as released: that of the config.json beside the file; where there is "
+                    "none, quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
                 ),
             }
         }

@@ -72,7 +72,9 @@ class Images:
             place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
             # the first process computes each file, and the others find it: none waits for more than one file
             turn = accelerator.main_process_first
-            found = cached_features(self._clip, data.examples, crop, place, self.digest, on_progress, turn)
+            found = cached_features(
+                self._clip, data.examples, crop, place, f"{self.digest} {vision.config}", on_progress, turn
+            )
             self._features, problems = found
             drop(vision)
         return data.without(problems)

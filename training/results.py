@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..encoder.files.tensor_file import CheckpointError
-from ..encoder.files.writing import hugging_face_tensors, position_metadata
+from ..encoder.files.writing import config_of, hugging_face_tensors, position_metadata
 from ..encoder.full_clip import FullClip
 from ..output.export import save_tensors
 from ..output.files import written_whole
@@ -21,6 +21,8 @@ from .options import TrainOptions
 from .step import Towers
 from .word import file_name, word_tensors
 
+CONFIG_NAME = "config.json"
+"""Heads and activation, for a model that its tensors alone would be taken for another one."""
 TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors", "lora.safetensors"
 
 
@@ -69,6 +71,10 @@ class Results:
             with written_whole(self.folder / name) as place:
                 save_tensors(tensors, place, metadata)
         if towers.word is None:
+            config = config_of(towers.text.config, self.clip.vision.config)
+            if config is not None:
+                with written_whole(self.folder / CONFIG_NAME) as place:
+                    place.write_text(json.dumps(config, indent=2), encoding="utf-8")
             self._write_whole(towers, files[TEXT_NAME], metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """Reading CLIP text encoders from safetensors files, and making seeded ones without a file.
 
 ``layouts.py`` defines the supported files: those of Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
-Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; the activation
-and the padding id, which shapes do not tell, come from the tower's released config.
+Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; what shapes do
+not tell comes from a config beside the file (``config_file.py``) or is that of the released tower.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 from ..config import CLIP_L, VISION_TOWERS, Activation, TextConfig, VisionConfig
 from ..text_model import TextModel
 from ..vision_model import VisionModel
+from .config_file import Told, origin_of
 from .layouts import POSITION_NAME, PROJECTION_NAME, FoundTower
 from .overflow import overflow
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
@@ -39,9 +40,10 @@ class TowerReport:
     """Name of the file layout."""
     config: TextConfig
     """Sizes inferred from shapes."""
+    told: Told
+    """Heads and activation of the file, and their origin."""
     is_activation_given: bool
-    """Whether the caller chose the activation. Files do not store it, so otherwise that of the released tower is
-    assumed."""
+    """Whether the caller chose the activation."""
     dtypes: tuple[str, ...]
     """Types of the used tensors in the file, e.g. ``float16``."""
     used: tuple[str, ...]
@@ -52,7 +54,8 @@ class TowerReport:
     def __str__(self) -> str:
         """Summarise in a few lines."""
         config = self.config
-        origin = "as chosen" if self.is_activation_given else f"assumed, as {self.tower} was released"
+        assumed = f"by {self.told.file}" if self.told.file else f"assumed, as {self.tower} was released"
+        origin = "as chosen" if self.is_activation_given else assumed
         lines = [
             f"{self.tower}: {self.layout}, {config.num_layers} layers of width {config.hidden_dim}, "
             f"stored as {', '.join(self.dtypes)}",
@@ -81,9 +84,17 @@ class LoadReport:
         """Kind of file."""
         return ", ".join(dict.fromkeys(tower.layout for tower in self.towers))
 
+    @property
+    def origin(self) -> str:
+        """Origin of heads and activations."""
+        told = {tower.tower: tower.told for tower in self.towers}
+        chosen = [tower.config.activation for tower in self.towers if tower.is_activation_given]
+        return origin_of(told, *chosen[:1])
+
     def __str__(self) -> str:
         """Summarise in a few lines, with ignored keys counted by their first part."""
-        lines = [f"{self.file}: {self.layout}", *("  " + str(tower).replace("\n", "\n  ") for tower in self.towers)]
+        lines = [f"{self.file}: {self.layout}; {self.origin}"]
+        lines += ["  " + str(tower).replace("\n", "\n  ") for tower in self.towers]
         if self.ignored:
             groups = Counter(key.split(".")[0] for key in self.ignored)
             some = [f"{group:.60} ({count})" for group, count in groups.most_common(MAX_GROUPS)]
@@ -105,8 +116,8 @@ def load_text_models(
         path: The file.
         dtype: Type of the models' weights and computation.
         device: Device of the models.
-        activation: Non-linearity of every tower. None: quick_gelu for ``clip_l`` and gelu for the others, as released.
-            OpenCLIP's own ViT-L/14 has gelu, which files do not store.
+        activation: Non-linearity of every tower. None: that of the config beside the file, if there is one; or
+            quick_gelu for ``clip_l`` and gelu for the others, as released. OpenCLIP's own ViT-L/14 has gelu.
 
     Returns:
         The models by name, ``clip_l``, ``clip_g`` and ``clip_h`` in this order, in evaluation mode without gradients,
@@ -132,6 +143,7 @@ def load_text_models(
                 tower=tower.name,
                 layout=tower.place.layout,
                 config=config,
+                told=file.told[tower.name],
                 is_activation_given=activation is not None,
                 dtypes=dtypes,
                 used=used,

@@ -7,9 +7,9 @@ read here. Pickled files are refused: loading one can run code.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ from torch import Tensor, nn
 
 from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
 from ..rotary import ABOUT
+from .config_file import ConfigFileError, Half, Told, beside
 from .layouts import (
     CLASS_NAME,
     KEPT_POSITIONS,
+    OPENCLIP,
+    OPENCLIP_VISION,
     PATCH_NAME,
     POSITION_NAME,
     PROJECTION_NAME,
@@ -54,6 +57,8 @@ a file are not read."""
 MAX_LOG_SCALE = 20.0
 """Largest absolute value of a stored logarithmic scale; training caps it at 4.6."""
 
+_ALONE = ("", "text.")
+"""Prefixes of the towers of files that are no part of a larger model."""
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
 
 
@@ -71,6 +76,8 @@ class TensorFile:
     """Handle from which safetensors reads tensors."""
     shapes: Shapes
     """Shape of each tensor by key."""
+    told: dict[str, Told] = field(default_factory=dict)
+    """Properties that no tensor tells, by tower, of the towers whose sizes were read."""
 
     def towers(self) -> list[FoundTower]:
         """Text towers in the file, at least one."""
@@ -89,12 +96,10 @@ class TensorFile:
         )
 
     def config(self, tower: FoundTower) -> TextConfig:
-        """Sizes from the shapes, the rest as in the released tower."""
+        """Sizes from the shapes, the rest by a config beside the file or as in the released tower."""
         size = partial(self._size, tower)
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, most=CLIP_L.vocab_size)
-        if width < HEAD_DIM or width % HEAD_DIM:
-            raise CheckpointError(f"key {token_key!r} has width {width}, expected a multiple of {HEAD_DIM}")
         if vocab_size != CLIP_L.vocab_size:
             raise CheckpointError(
                 f"key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
@@ -105,16 +110,66 @@ class TensorFile:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(f"key {key!r} has {context_length} positions; BOS, a token and EOS need 3")
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
+        projection_dim = size(PROJECTION_NAME, 0) if is_projected else None
+        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM)
+        sizes = {
+            "hidden_size": width,
+            "intermediate_size": mlp_dim,
+            "num_hidden_layers": num_layers,
+            "projection_dim": projection_dim,
+            "max_position_embeddings": context_length,
+            "vocab_size": vocab_size,
+        }
+        told = self._properties(tower, "text", sizes, TOWERS[tower.name], token_key)
+        if positions == "rotary" and width // told.num_heads % 2:
+            raise CheckpointError(f"its {told.num_heads} heads are of odd width, and its positions are rotary")
         return replace(
             TOWERS[tower.name],
             hidden_dim=width,
-            num_heads=width // HEAD_DIM,
+            num_heads=told.num_heads,
             context_length=context_length,
-            num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM),
-            projection_dim=size(PROJECTION_NAME, 0) if is_projected else None,
+            num_layers=num_layers,
+            mlp_dim=mlp_dim,
+            activation=told.activation,
+            layer_norm_eps=told.layer_norm_eps,
+            projection_dim=projection_dim,
             positions=positions,
         )
+
+    def _properties(
+        self,
+        tower: FoundTower,
+        half: Half,
+        sizes: Mapping[str, int | None],
+        released: TextConfig | VisionConfig,
+        width_key: str,
+    ) -> Told:
+        """Properties by a config beside the file, if it is a model of its own, or else as in a released tower.
+
+        Args:
+            tower: The tower.
+            half: Its kind.
+            sizes: Its sizes by their names in ``config.json``.
+            released: Tower that it is taken for; the heads count if it is of the same width.
+            width_key: Key that has its width.
+        """
+        found: Told | str = ""
+        if tower.place.prefix in _ALONE:
+            is_open_clip = tower.place.table in (OPENCLIP, OPENCLIP_VISION)
+            try:
+                found = beside(self.path, half, sizes, is_open_clip=is_open_clip)
+            except ConfigFileError as error:
+                # as a problem of the system: one of the file is remembered, and this can be mended beside it
+                raise CheckpointError(str(error)) from OSError(str(error))
+        if isinstance(found, str):
+            width = sizes["hidden_size"] or 0
+            is_released = width == released.hidden_dim
+            if not is_released and (width < HEAD_DIM or width % HEAD_DIM):
+                raise CheckpointError(f"key {width_key!r} has width {width}, expected a multiple of {HEAD_DIM}")
+            heads = released.num_heads if is_released else width // HEAD_DIM
+            found = Told(heads, released.activation, released.layer_norm_eps, ignored=found)
+        self.told[tower.name] = found
+        return found
 
     def _positions(self, tower: FoundTower) -> Positions:
         """Learned if the file has a table of positions; rotary if the table is 0 wide, as written by ``train``."""
@@ -146,13 +201,9 @@ class TensorFile:
         )
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
-        """Sizes from the shapes, the rest as in the released encoder of that width."""
+        """Sizes from the shapes, the rest by a config beside the file or as in the released encoder of that width."""
         size = partial(self._size, tower)
         width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, most=MAX_IMAGE_SIZE)
-        released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), None)
-        if released is None and (width < HEAD_DIM or width % HEAD_DIM):
-            key = tower.source(CLASS_NAME, self.shapes).key
-            raise CheckpointError(f"key {key!r} has width {width}, expected a multiple of {HEAD_DIM}")
         num_patches = size(POSITION_NAME, 0, most=MAX_POSITIONS) - 1
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
@@ -166,15 +217,28 @@ class TensorFile:
                 f"{MAX_IMAGE_SIZE} are possible here"
             )
         is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
+        projection_dim = size(VISUAL_PROJECTION_NAME, 0) if is_projected else None
+        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM)
+        sizes = {
+            "hidden_size": width,
+            "intermediate_size": mlp_dim,
+            "num_hidden_layers": num_layers,
+            "projection_dim": projection_dim,
+            "image_size": grid * patch_size,
+            "patch_size": patch_size,
+        }
+        released = next((one for one in VISION_TOWERS.values() if one.hidden_dim == width), VisionConfig())
+        told = self._properties(tower, "vision", sizes, released, tower.source(CLASS_NAME, self.shapes).key)
         return VisionConfig(
             image_size=grid * patch_size,
             patch_size=patch_size,
             hidden_dim=width,
-            num_heads=released.num_heads if released else width // HEAD_DIM,
-            num_layers=self._num_layers(tower),
-            mlp_dim=size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM),
-            activation=released.activation if released else "quick_gelu",
-            projection_dim=size(VISUAL_PROJECTION_NAME, 0) if is_projected else None,
+            num_heads=told.num_heads,
+            num_layers=num_layers,
+            mlp_dim=mlp_dim,
+            activation=told.activation,
+            layer_norm_eps=told.layer_norm_eps,
+            projection_dim=projection_dim,
         )
 
     def log_scale(self, key: str) -> float | None:

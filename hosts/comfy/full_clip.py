@@ -5,6 +5,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from ...weighting.towers import layout_of
 from .contract import host
 from .native import managed
 from .types import ModelPatcher
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
         CheckpointError: If the file cannot be used.
     """
     clip = load_full_clip(path, dtype=dtype, activation=activation)
+    logger.info("%s: %s", clip.name, clip.origin)
     return HostedClip(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
 
 

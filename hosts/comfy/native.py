@@ -5,6 +5,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,8 @@ from ...weighting.towers import Reader, native_readers
 from .contract import host
 from .embeddings import HostEmbeddings
 from .types import ModelPatcher
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def load_native(
         ValueError: If ``clip_skip`` is out of range.
     """
     models, report = load_text_models(path, dtype=dtype)
+    logger.info("%s: %s", report.file, report.origin)
     family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes, is_packed=is_packed)
     patcher = managed(torch.nn.ModuleDict(models), device)
     return NativeClip(encoders, family, patcher, report)

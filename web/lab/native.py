@@ -18,6 +18,7 @@ from ...encoder.attention_weights import attention_weights
 from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.families import encoders_for
 from ...encoder.files.checkpoint import load_text_models, seeded_text_model
+from ...encoder.files.config_file import origin_of
 from ...encoder.files.refusals import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
 from ...encoder.full_clip import FullClip, load_full_clip
@@ -61,11 +62,13 @@ class NativeLabModel:
         settings: Settings,
         *,
         warning: str = "",
+        origin: str = "",
         path: Path | None = None,
     ) -> None:
         """Describe the towers without loading them: ``load`` loads them, onto the device of the settings.
 
-        ``path`` is the file, where pictures are to be compared with texts by its other half.
+        ``origin`` says by what heads and activation are known. ``path`` is the file, where pictures are to be compared
+        with texts by its other half.
 
         Raises:
             ValueError: If the clip skip is out of range.
@@ -74,6 +77,7 @@ class NativeLabModel:
             check_clip_skip(settings.clip_skip, config.num_layers)
         self.title = title if settings.clip_skip == 1 else f"{title}, clip skip {settings.clip_skip}"
         self.warning = warning
+        self.origin = origin
         self._configs = configs
         self._load = load
         self._settings = settings
@@ -153,6 +157,7 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
     with open_tensor_file(path) as file:
         towers = file.towers()
         configs = {tower.name: file.config(tower) for tower in towers}
+        origin = origin_of(file.told)
     layouts = ", ".join(dict.fromkeys(tower.place.layout for tower in towers))
     refusals = Refusals()
 
@@ -160,7 +165,7 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
         with refusals.remembered(path):
             return load_text_models(path, dtype=settings.dtype, device=settings.device)[0]
 
-    return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings, path=path)
+    return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings, origin=origin, path=path)
 
 
 def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
