@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -243,10 +244,12 @@ def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_
             assert lab.stdout
             line = next(line for line in lab.stdout if line.startswith("Prompt Lab: "))
             address = line.split()[2]
-            port = int(address.rstrip("/").rpartition(":")[2])
+            port, path = urlsplit(address).port, urlsplit(address).path
             for number in range(30):
                 client = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
-                head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
+                head = (
+                    f"POST {path}gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
+                )
                 client.sendall((head + "Content-Type: application/json\r\n\r\n{").encode()[: 20 + 10 * number])
                 if number % 2:  # gone without a farewell; the others stay and say nothing
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

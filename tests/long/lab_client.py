@@ -22,7 +22,7 @@ class Lab:
     """A lab that runs as a program of its own."""
 
     def __init__(self, address: str, process_id: int) -> None:
-        self.netloc = urllib.parse.urlsplit(address).netloc
+        _, self.netloc, self.root, *_ = urllib.parse.urlsplit(address.rstrip("/"))
         self.process_id = process_id
         dependencies = json.loads(self.request("GET", "/config"))["dependencies"]
         self.functions: dict[str, int] = {one["api_name"]: one["id"] for one in dependencies}
@@ -32,7 +32,7 @@ class Lab:
         """The body of an answer."""
         with closing(http.client.HTTPConnection(self.netloc, timeout=SECONDS)) as connection:
             body = None if data is None else json.dumps(data)
-            connection.request(method, path, body, {"Content-Type": "application/json"})
+            connection.request(method, self.root + path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
             assert answer.status == 200, f"{path}: {answer.status} {text[:2000]!r}"
@@ -89,7 +89,7 @@ class Client:
         """Each answer of a handler that waits in the queue; of later ones, only what has changed may be in it."""
         event = json.loads(self._lab.request("POST", "/gradio_api/queue/join", self._event(name, values)))["event_id"]
         with closing(http.client.HTTPConnection(self._lab.netloc, timeout=SECONDS)) as connection:
-            connection.request("GET", f"/gradio_api/queue/data?session_hash={self._session}")
+            connection.request("GET", f"{self._lab.root}/gradio_api/queue/data?session_hash={self._session}")
             answer = connection.getresponse()
             assert answer.status == 200
             for line in answer:

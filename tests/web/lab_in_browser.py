@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -21,11 +22,16 @@ SHOWN_TEXT = "document.querySelector('#weighted_clip_' + args[0])?.innerText ?? 
 
 
 @contextlib.contextmanager
-def running_lab(folder: Path, *options: str) -> Iterator[str]:
-    """The stand-alone lab as its command starts it in a folder; its address."""
+def running_lab(folder: Path, *options: str, browser: Path | None = None) -> Iterator[str]:
+    """The stand-alone lab as its command starts it in a folder, with a browser the home; its address."""
     pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-    command = [sys.executable, "-P", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0", *options]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as lab:
+    command = [sys.executable, "-P", str(ROOT / "__main__.py"), "lab", "--port", "0", *options]
+    if browser is None:
+        command, given = [*command, "--no-browser"], {**os.environ}
+    else:
+        given = {**os.environ, "BROWSER": f"{browser} %s", "HOME": str(folder)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=given, **pipes) as lab:
         try:
             assert lab.stdout
             lines = iter(lab.stdout.readline, "")

@@ -9,14 +9,17 @@ import json
 from typing import Any
 
 import pytest
-from weighted_clip.web.lab.guard import MAX_BYTES, MAX_UPLOAD_BYTES, UPLOADS, Guard
+from weighted_clip.web.lab.guard import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET, UPLOADS, Guard
 
 HOST = "127.0.0.1:7867"
 OWN = f"http://{HOST}"
 EVIL = "https://evil.example"
+SECRET = "0123456789abcdef" * 2
 
 
-def answered(method: str, *, kind: str = "http", path: str = "/", **headers: str) -> tuple[list[Any], list[Any]]:
+def answered(
+    method: str, *, kind: str = "http", path: str = "/", root: str = f"/{SECRET}", **headers: str
+) -> tuple[list[Any], list[Any]]:
     """Result of a request: the input of the application, and all messages to the client."""
     reached: list[Any] = []
     sent: list[Any] = []
@@ -35,7 +38,8 @@ def answered(method: str, *, kind: str = "http", path: str = "/", **headers: str
 
     pairs = [(b"host", HOST.encode())]
     pairs += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(Guard(app)({"type": kind, "method": method, "path": path, "headers": pairs}, receive, send))
+    scope = {"type": kind, "method": method, "path": root + path, "headers": pairs}
+    asyncio.run(Guard(app, SECRET)(scope, receive, send))
     return reached, sent
 
 
@@ -87,6 +91,49 @@ def test_others_are_refused_before_anything_is_read(
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == status
     assert says in json.loads(sent[1]["body"])["error"]
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "",
+        "/",
+        f"/{SECRET[:-1]}",
+        f"/{SECRET}0",
+        f"/{SECRET.upper()}",
+        f"/x/{SECRET}",
+        f"//{SECRET}",
+        f"/ {SECRET}",
+        f"{EVIL}/{SECRET}",
+        "/é",
+        "/\ud800",
+        "/\0",
+        f"/{'0' * 100_000}",
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["/", "/config", "/gradio_api/queue/data", "/gradio_api/upload", "/weighted-clip/x.js"]
+)
+def test_no_path_without_the_secret_is_answered(root: str, path: str) -> None:
+    for method, headers in (("GET", {}), ("HEAD", {}), ("POST", {"origin": OWN, "content_length": "2"}), ("PUT", {})):
+        reached, sent = answered(method, root=root, path=path, **headers)
+        assert reached == []
+        assert sent[0]["status"] == 403
+        assert json.loads(sent[1]["body"])["error"] == NO_SECRET
+
+
+def test_a_link_without_the_secret_is_told_in_words_and_does_not_get_it() -> None:
+    reached, sent = answered("GET", root="", sec_fetch_mode="navigate", sec_fetch_site="none")
+    assert reached == []
+    assert sent[0]["status"] == 403
+    assert NO_SECRET[1:] in sent[1]["body"].decode()
+    assert SECRET not in repr(sent)
+
+
+def test_the_application_sees_the_path_behind_the_secret() -> None:
+    for path in ("/", "/config"):
+        ((scope,), _) = answered("GET", path=path)
+        assert (scope["path"].removeprefix(scope["root_path"]), scope["root_path"]) == (path, f"/{SECRET}")
 
 
 def test_a_websocket_is_closed() -> None:

@@ -73,23 +73,6 @@ def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(lab: LabPage, 
         assert not lab.tab.run(f"{stored}.match(/fox|wolf/)?.[0]")
 
 
-def test_a_link_opens_elsewhere_with_the_same_prompt(lab: LabPage, small_lab: str) -> None:
-    lab.open(small_lab)
-    lab.fill("prompt", TEXT)
-    lab.choose("syntax", "comfy")
-    lab.wait_until_read(TEXT)
-    lab.tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    lab.click("link")
-    assert "opens with this prompt and these options" in lab.wait_for_text("linked", "Copied")
-    link = lab.tab.run("return navigator.clipboard.readText()")
-    assert json.loads(unquote(link.partition("#")[2]))["syntax"] == "comfy"
-    lab.tab.run("localStorage.clear()")
-    lab.tab.open("about:blank")
-    lab.open(link)
-    lab.wait_for_value("prompt", TEXT)
-    lab.wait_for_value("syntax", "comfy")
-
-
 @pytest.mark.parametrize(
     "fragment",
     [

@@ -287,7 +287,7 @@ def address() -> Iterator[str]:
         assert process.stderr
         try:
             line = process.stdout.readline()
-            found = re.fullmatch(r"Prompt Lab: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
+            found = re.fullmatch(r"Prompt Lab: (http://127\.0\.0\.1:\d+/[0-9a-f]{32}/) \(Ctrl-C ends it\)\n", line)
             assert found, f"{line}{process.stderr.read()}"
             yield found[1]
             process.send_signal(signal.SIGINT)
@@ -311,7 +311,7 @@ def address() -> Iterator[str]:
 )
 def test_pages_elsewhere_cannot_leave_files_here(address: str, headers: dict[str, str], status: int) -> None:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS)
-    connection.putrequest("POST", "/gradio_api/upload", skip_host=True)
+    connection.putrequest("POST", f"{urlsplit(address).path}gradio_api/upload", skip_host=True)
     defaults = {"Host": urlsplit(address).netloc, "Content-Type": "multipart/form-data; boundary=b"}
     if "Transfer-Encoding" not in headers:
         defaults["Content-Length"] = "10"
@@ -494,6 +494,13 @@ def test_only_this_computer_is_answered_and_only_our_files_are_served(address: s
     assert status("weighted-clip/javascript/..%2f..%2frun.py")[0] == 404
     assert status("", host="elsewhere.example")[0] == 400
     assert "default-src 'self'" in status("")[1]
+
+
+@pytest.mark.parametrize("converted", [None, 5, 0.5, True, ["a"], {"a": "b"}, "", " "])
+def test_what_is_no_converted_prompt_leaves_the_prompt_as_it_is(model: Any, converted: Any) -> None:
+    use = next(one.fn for one in build_page(lambda: model).fns.values() if one.fn and one.fn.__name__ == "_used")
+    assert use(converted, "compel", PROMPT, "a1111") == (PROMPT, "a1111")
+    assert use("a cat", "compel", PROMPT, "a1111") == ("a cat", "compel")
 
 
 def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> None:

@@ -1,5 +1,9 @@
 """Request filter of the stand-alone lab: it accepts only requests from its own pages, up to a maximum size.
 
+Other users of the computer, and their programs, reach its port as well. So the first part of every path is a secret,
+which the lab prints with its address. A cookie would not do: browsers send it to all ports of a host, and so to the
+servers of others.
+
 Any page on the internet can send requests to a program on its visitor's computer. It cannot read the answers, but could
 have prompts encoded and fill the disk through gradio's upload route. Browsers state the origin of a request, so such
 requests can be refused.
@@ -10,6 +14,7 @@ Source: the Fetch standard, headers ``Origin`` and ``Sec-Fetch-Site``; behaviour
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +25,27 @@ MAX_UPLOAD_BYTES = 4096 * MAX_BYTES
 """Maximum upload: weights, up to the 3.97 GiB of a checkpoint of Stable Diffusion 1.x in float32; pictures are less."""
 UPLOADS = ("/gradio_api/upload", "/gradio_api/upload/")
 """gradio's upload routes."""
+
+NO_SECRET = "this is not the lab's address: open the whole one, which the lab printed when it started"
+"""Answer to a request without the secret."""
+
+_SECRET_PAGE = f"""<!doctype html>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Prompt Lab</title>
+<body style="font: 1.1em system-ui, sans-serif; margin: 2em">
+<p>{NO_SECRET[0].upper()}{NO_SECRET[1:]}. After that, links to a prompt work in this browser, too.
+<script>
+  const secret = localStorage.getItem("weighted-clip-lab-secret");
+  const isOther = /^[0-9a-f]+$/.test(secret) && location.pathname.split("/")[1] !== secret;
+  if (isOther) location.replace(`/${{secret}}/${{location.hash}}`);
+</script>
+"""
+"""The same for a link that was followed: copied links have no secret, but the lab's page has stored it for its own
+address. Storage, unlike cookies, is for each port, and what a lab that has ended stored opens no other."""
+
+_MANIFEST = b'<link rel="manifest" href="/manifest.json" />'
+"""Line of gradio's page that asks for a file at a path without the secret, as browsers also do for an icon."""
+_ICON = b'<link rel="icon" href="favicon.ico" />'.ljust(len(_MANIFEST))
+"""Line put in its place, of the same length."""
 
 _SECURITY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -37,37 +63,66 @@ class Guard:
     """ASGI application that passes requests on to another, or refuses them with a reason, as gradio does.
 
     Every response carries the headers that keep the browser from loading anything else.
+
+    Args:
+        app: Application, for which the path begins behind the secret.
+        secret: First part of the path of every request that is passed on.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, secret: str) -> None:
         self._app = app
+        self._secret = secret
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle a request, as defined by ASGI."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
         if scope["type"] == "websocket":  # gradio 6 has none; browsers would let every page open one
             await send({"type": "websocket.close", "code": 1008})
             return
 
+        first, _, rest = scope["path"].removeprefix("/").partition("/")
+        is_page = not rest
+
         async def send_more(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            elif is_page:
+                message = {**message, "body": message.get("body", b"").replace(_MANIFEST, _ICON)}
             await send(message)
 
-        refusal = _refusal(scope) if scope["type"] == "http" else None
+        if not secrets.compare_digest(first.encode(errors="replace"), self._secret.encode()):
+            refusal = HTTPStatus.FORBIDDEN, NO_SECRET
+        else:
+            refusal = _refusal(scope, f"/{rest}")
         if refusal is None:
-            await self._app(scope, receive, send_more)
+            headers = [one for one in scope["headers"] if not is_page or one[0] != b"accept-encoding"]
+            await self._app({**scope, "root_path": f"/{self._secret}", "headers": headers}, receive, send_more)
             return
         status, reason = refusal
-        kind = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        await send_more({"type": "http.response.start", "status": int(status), "headers": kind})
-        await send({"type": "http.response.body", "body": json.dumps({"error": reason, "detail": reason}).encode()})
+        kind, body = b"application/json", json.dumps({"error": reason, "detail": reason})
+        if reason == NO_SECRET and _is_link(scope["method"], _headers(scope)):
+            kind, body = b"text/html; charset=utf-8", _SECRET_PAGE
+        headers = [(b"content-type", kind), (b"connection", b"close")]
+        await send_more({"type": "http.response.start", "status": int(status), "headers": headers})
+        await send({"type": "http.response.body", "body": body.encode()})
 
 
-def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
-    """Status and reason if a request is refused."""
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _is_link(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether an address was typed or a link was followed."""
+    return method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+
+
+def _refusal(scope: Mapping[str, Any], path: str) -> tuple[HTTPStatus, str] | None:
+    """Status and reason if a request with the secret is refused; ``path`` is what follows the secret."""
+    headers = _headers(scope)
     is_reading = scope["method"] in ("GET", "HEAD")
-    is_link = is_reading and headers.get("sec-fetch-mode") == "navigate"
+    is_link = _is_link(scope["method"], headers)
     origin = headers.get("origin")
     is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link
     if is_foreign or (origin is not None and origin.partition("://")[2] != headers.get("host")):
@@ -75,7 +130,7 @@ def _refusal(scope: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
     length = headers.get("content-length", "0" if is_reading else "")
     if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {length!r}"
-    most = MAX_UPLOAD_BYTES if scope["path"] in UPLOADS else MAX_BYTES
+    most = MAX_UPLOAD_BYTES if path in UPLOADS else MAX_BYTES
     if len(length) > len(str(most)) or int(length) > most:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {most} bytes at most, got {length:.20}"
     return None

@@ -1,4 +1,4 @@
-"""The stand-alone lab: its page on a server that is reachable only from this computer.
+"""The stand-alone lab: its page on a server that is reachable only from this computer, at an address with a secret.
 
 A Content-Security-Policy forbids the browser to load anything from elsewhere, and gradio's reporting is disabled.
 """
@@ -9,12 +9,14 @@ import contextlib
 import logging
 import mimetypes
 import os
+import secrets
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import webbrowser
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +55,43 @@ def serve(
     Raises:
         LabError: If gradio is not installed.
     """
+    secret = secrets.token_hex(16)
     copies = tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
-    with contextlib.suppress(KeyboardInterrupt), copies as folder:
+    with contextlib.suppress(KeyboardInterrupt), copies as folder, contextlib.ExitStack() as opened:
         # read by gradio when it is imported or its page is built
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder, HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.pop("GRADIO_VIBE_MODE", None)  # lets a request rewrite the program
-        server = _server(_app(source, dvae, dalle, shelf, is_private=is_private))
-        address = f"http://{HOST}:{listening.getsockname()[1]}/"
+        server = _server(_app(source, dvae, dalle, shelf, secret, is_private=is_private))
+        address = f"http://{HOST}:{listening.getsockname()[1]}/{secret}/"
         sys.stdout.write(f"Prompt Lab: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
         if open_browser:
-            threading.Timer(0.5, webbrowser.open, [address]).start()
+            threading.Timer(0.5, webbrowser.open, [_unseen(address, opened)]).start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder is removed then, too
         server.run(sockets=[listening])
 
 
-def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None, *, is_private: bool) -> Any:
+def _unseen(address: str, opened: contextlib.ExitStack) -> str:
+    """Address of a file that leads to another address: every user can see what a browser was started with.
+
+    The file is there until ``opened`` ends, and only this user can read it.
+    """
+    if os.name != "posix":  # other users do not see it there
+        return address
+    make = partial(tempfile.NamedTemporaryFile, "w", prefix="prompt-lab-", suffix=".html")
+    try:
+        file = opened.enter_context(make(dir=Path.home()))  # browsers in a sandbox see no temporary files
+    except (OSError, RuntimeError):
+        file = opened.enter_context(make())
+    file.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+    file.flush()
+    return Path(file.name).as_uri()
+
+
+def _app(
+    source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: Shelf | None, secret: str, *, is_private: bool
+) -> Any:
     """The page, and the files for drawing its strip."""
     try:
         import gradio as gr
@@ -86,7 +108,7 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
 
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, secret=secret)
 
     # Windows may map them differently, and browsers accept no script or style sheet of another type
     for suffix, kind in ((".js", "javascript"), (".mjs", "javascript"), (".css", "css")):
@@ -96,11 +118,11 @@ def _app(source: ModelSource, dvae: DVAE | None, dalle: DALLE | None, shelf: She
     app.add_api_route("/weighted-clip/style.css", lambda: FileResponse(_ROOT / "style.css"))
     head = (
         f"<script>globalThis.weightedClipIsPrivate = {str(is_private).lower()}</script>"
-        '<script src="/weighted-clip/web/lab/scripts/keeping.js"></script>'
-        '<script src="/weighted-clip/web/lab/scripts/attention.js" defer></script>'
-        '<script src="/weighted-clip/web/lab/scripts/lists.js"></script>'
-        '<script type="module" src="/weighted-clip/javascript/weighted_clip.mjs"></script>'
-        '<link rel="stylesheet" href="/weighted-clip/style.css">'
+        '<script src="weighted-clip/web/lab/scripts/keeping.js"></script>'
+        '<script src="weighted-clip/web/lab/scripts/attention.js" defer></script>'
+        '<script src="weighted-clip/web/lab/scripts/lists.js"></script>'
+        '<script type="module" src="weighted-clip/javascript/weighted_clip.mjs"></script>'
+        '<link rel="stylesheet" href="weighted-clip/style.css">'
     )
     drawing = None if dalle is None else TextToImageLab(dalle)
     page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, is_alone=True, shelf=shelf).queue()

@@ -2,6 +2,7 @@
  * Keeps what is typed and chosen in the stand-alone lab, in this browser's storage and behind the # of the page's
  * address, which no server is sent. web/lab/keeping.py says which values there are and which they can have. With
  * `weightedClipIsPrivate` nothing is kept, and what was kept before is deleted; a link can still be copied and opened.
+ * Copied links are without the secret of the address; by what is stored here they open in this browser (guard.py).
  */
 
 globalThis.weightedClipKeeping = (() => {
@@ -10,6 +11,15 @@ globalThis.weightedClipKeeping = (() => {
   const QUIET_TIME = 300;
   let timer = 0;
   if (globalThis.weightedClipIsPrivate) forget();
+  rememberSecret();
+
+  function rememberSecret() {
+    try {
+      localStorage.setItem(`${KEY}-secret`, location.pathname.split("/")[1]);
+    } catch {
+      // it is switched off: links open where the secret is put into them
+    }
+  }
 
   function forget() {
     try {
@@ -82,17 +92,19 @@ globalThis.weightedClipKeeping = (() => {
       return [];
     },
 
-    /** Copy the page's address with the values in it; a line that says so. */
+    /** Copy an address of the page with the values in it, without its secret; a line that says so. */
     async copyLink(fields, values) {
       const text = JSON.stringify(Object.fromEntries(fields.map(([name], i) => [name, values[i]])));
       const line = (told, kind) => `<p class='weighted-clip-${kind}' role='status'>${told}</p>`;
+      const link = `${location.origin}/#${encodeURIComponent(text)}`;
       try {
-        const link = `${location.href.split("#")[0]}#${encodeURIComponent(text)}`;
         await navigator.clipboard.writeText(link);
         return line(`Copied, ${link.length.toLocaleString("en")} characters: opens with this prompt and these options.`, "note");
       } catch (error) {
         const told = document.createElement("p");
-        told.textContent = `The browser did not let the link be copied (${error.message}); the page's address is the same.`;
+        told.append(`The browser did not let the link be copied (${error.message}); `, document.createElement("a"));
+        told.lastChild.append("copy it here");
+        told.lastChild.href = link;
         return line(told.innerHTML, "problem");
       }
     },

@@ -1,0 +1,164 @@
+"""The secret in the lab's address: nothing is answered without it, links work without it, and others do not see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.web.lab.native import Settings, random_model
+from weighted_clip.web.lab.shelf import Shelf
+
+from ..patience import SECONDS
+from .chromium import Tab, running_chromium
+from .lab_in_browser import LabPage, running_lab
+
+pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
+
+from starlette.testclient import TestClient
+from weighted_clip.web.lab import server
+
+SECRET = "0123456789abcdef" * 2
+TEXT = "a (red:1.2) “fox” & 50 % of a 🦊"
+WORDS = "open the whole one, which the lab printed"
+STORED = "weighted-clip-lab-secret"
+
+
+@pytest.fixture(scope="module")
+def other_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_lab(tmp_path_factory.mktemp("other")) as found:
+        yield found
+
+
+@pytest.fixture
+def tab(tmp_path: Path) -> Iterator[Tab]:
+    with running_chromium(tmp_path) as found:
+        yield found
+
+
+def status(address: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urllib.request.Request(address, headers=headers or {}), timeout=SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def port_of(address: str) -> str:
+    """The address without its secret."""
+    return f"http://{urlsplit(address).netloc}/"
+
+
+def routes_of(router: Any) -> Iterator[tuple[str, str]]:
+    """Method and path of every route, also of what is mounted or included."""
+    for route in router.routes:
+        inner = getattr(route, "original_router", None) or getattr(route, "app", None)
+        if hasattr(inner, "routes"):
+            yield from routes_of(inner)
+        else:
+            yield from ((method, route.path or "/") for method in getattr(route, "methods", None) or {"GET", "POST"})
+
+
+def test_no_route_is_answered_without_the_secret() -> None:
+    config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
+    shelf = Shelf(random_model(Settings(), config=config), "random weights", Settings(), {})
+    app = server._app(shelf.source, None, None, shelf, SECRET, is_private=False)
+    routes = {*routes_of(app)}
+    assert {("POST", "/gradio_api/queue/join"), ("GET", "/config"), ("GET", "/weighted-clip/style.css")} < routes
+    client = TestClient(app, base_url="http://127.0.0.1")
+    for method, path in routes:
+        for prefix in ("", "/", f"/{SECRET[:-1]}", "/é"):
+            answer = client.request(method, f"http://127.0.0.1{prefix}{path}", follow_redirects=False)
+            assert answer.status_code == 403, (method, prefix + path)
+            assert method == "HEAD" or WORDS in answer.json()["error"]
+    assert client.get(f"/{SECRET}/config").json()["title"] == "Prompt Lab"
+    assert client.get(f"/{SECRET}/config", headers={"Host": "elsewhere.example"}).status_code == 400
+
+
+def test_the_secret_of_a_lab_opens_no_other(small_lab: str, other_lab: str) -> None:
+    paths = [urlsplit(one).path for one in (small_lab, other_lab)]
+    assert paths[0] != paths[1]
+    for lab, other in ((small_lab, paths[1]), (other_lab, paths[0])):
+        assert status(lab)[0] == 200
+        assert status(lab, {"Cookie": f"{STORED}={other}"})[0] == 200
+        told = status(port_of(lab).rstrip("/") + other)
+        assert told[0] == 403
+        assert WORDS in json.loads(told[1])["error"]
+
+
+def test_a_copied_link_has_no_secret_and_opens_in_this_browser(tab: Tab, small_lab: str) -> None:
+    lab = LabPage(tab)
+    lab.open(small_lab)
+    lab.fill("prompt", TEXT)
+    lab.choose("syntax", "comfy")
+    lab.wait_until_read(TEXT)
+    tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    lab.click("link")
+    assert "opens with this prompt and these options" in lab.wait_for_text("linked", "Copied")
+    link = tab.run("return navigator.clipboard.readText()")
+    assert urlsplit(small_lab).path.strip("/") not in link
+    assert json.loads(unquote(link.partition("#")[2]))["syntax"] == "comfy"
+    tab.run("localStorage.removeItem('weighted-clip-lab')")
+    assert tab.complaints() == []
+    tab.open("about:blank")
+    lab.open(link)
+    lab.wait_for_value("prompt", TEXT)
+    lab.wait_for_value("syntax", "comfy")
+    assert tab.run("return location.href").startswith(small_lab)
+    assert [one for one in tab.complaints() if f'"{port_of(small_lab)}#' not in one] == []
+
+
+def test_a_link_that_may_not_be_copied_can_be_taken_from_the_page(tab: Tab, small_lab: str) -> None:
+    lab = LabPage(tab)
+    lab.open(small_lab)
+    lab.fill("prompt", TEXT)
+    lab.wait_until_read(TEXT)
+    tab.run("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
+    lab.click("link")
+    lab.wait_for_text("linked", "copy it here")
+    link = tab.run("return document.querySelector('#weighted_clip_linked a').href")
+    assert link.startswith(f"{port_of(small_lab)}#")
+    assert json.loads(unquote(link.partition("#")[2]))["prompt"] == TEXT
+
+
+@pytest.mark.parametrize("stored", ["", "0" * 32, "../evil", "//evil.example", "<img src=x>"])
+def test_a_browser_without_the_secret_is_told_in_words_and_stays(tab: Tab, small_lab: str, stored: str) -> None:
+    tab.open(port_of(small_lab))
+    tab.run("if (args[1]) localStorage.setItem(args[0], args[1])", STORED, stored)
+    tab.open("about:blank")
+    tab.open(f"{port_of(small_lab)}#%7B%22prompt%22%3A%22a%20fox%22%7D")
+    tab.wait("return document.body?.innerText.includes(args[0])", WORDS)
+    time.sleep(0.5)
+    assert tab.run("return location.host") == urlsplit(small_lab).netloc
+    assert tab.run("return document.body.innerText.includes(args[0])", WORDS)
+    assert not [one for one in tab.requests() if urlsplit(one).netloc not in ("", urlsplit(small_lab).netloc)]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere other users do not see how programs are started")
+def test_the_browser_is_not_started_with_the_secret(tab: Tab, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\nprintf '%s' \"$*\" > '{seen}.new' && mv '{seen}.new' '{seen}'\n", encoding="utf-8")
+    browser.chmod(0o700)
+    with running_lab(tmp_path, browser=browser) as address:
+        end = time.monotonic() + SECONDS
+        while not seen.exists():
+            assert time.monotonic() < end, "no browser was started"
+            time.sleep(0.05)
+        opened = seen.read_text(encoding="utf-8")
+        assert urlsplit(address).path.strip("/") not in opened
+        file = Path(unquote(urlsplit(opened).path))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        LabPage(tab).open(opened)
+        assert tab.run("return location.href").startswith(address)
+    assert not file.exists()
