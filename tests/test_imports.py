@@ -47,6 +47,7 @@ AT_THE_TOP = {
             "attention_tab",
             "beside_tab",
             "own_tabs",
+            "uploads",
         )
     ),
     "accelerate": ("training/*.py",),  # for types

@@ -8,7 +8,7 @@ from ...output.export import write_conditioning
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.towers import joined, read_for_towers
-from .model import LabError, LabModel
+from .model import LabError, LabModel, without_folder
 
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
@@ -26,6 +26,6 @@ def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> No
     try:
         write_conditioning(path, rows, text, options, about)
     except OSError as error:
-        raise LabError(str(error).replace(str(path), path.name)) from error
+        raise LabError(without_folder(error, path)) from error
     except UnicodeError as error:
         raise LabError(f"{path.name} cannot be written: {error}") from error

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from PIL import Image
 
 from ...dalle.sampling import SampleOptions
+from . import markup
 from .components import buttons, element_id, html, live
 from .image_tokens import TokenLab
+from .images import opened_upload
+from .model import LabError
 from .text_to_image import MAX_COUNT, TextToImageLab
 
 TOKENS_TAB = "Image tokens"
@@ -24,7 +29,7 @@ def image_tokens_tab(lab: TokenLab) -> None:
     html("dvae", "What encodes images", lab.title)
     with gr.Row():
         with gr.Column():
-            picture = gr.Image(type="pil", label="Picture", elem_id=element_id("picture"))
+            picture = gr.Image(label="Picture", elem_id=element_id("picture"))
             make = gr.Button("Make tokens", variant="primary", elem_id=element_id("make_tokens"))
             with gr.Row():
                 row = gr.Number(value=1, label="Row", precision=0, elem_id=element_id("token_row"))
@@ -36,10 +41,17 @@ def image_tokens_tab(lab: TokenLab) -> None:
         )
     shown = html("token_change", "What the tokens decode to")
 
+    def encode(given: Any) -> tuple[Any, ...]:
+        try:
+            return lab.encode(_picture(given))
+        except LabError as error:
+            return None, None, markup.message(str(error))
+
     def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
         return lab.point(state, token, (-1, -1) if event is None else event.index)
 
-    make.click(lab.encode, inputs=[picture], outputs=[encoded, grid, shown], show_progress="minimal")
+    asked = {"inputs": [picture], "outputs": [encoded, grid, shown], "preprocess": False}
+    make.click(encode, **asked, show_progress="minimal")
     grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
     swap.click(lab.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
 
@@ -77,9 +89,7 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
                 top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
             seed = whole("seed", "Seed", "Of the first image; those after it count on")
             with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
-                picture = gr.Image(
-                    type="pil", label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
-                )
+                picture = gr.Image(label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture"))
                 kept = slider(
                     "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
                 )
@@ -94,6 +104,12 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
         return *buttons(is_running=True), lab.begin(state)
 
     def draw(*values: Any) -> Iterator[tuple[Any, ...]]:
+        *others, given, kept = values
+        try:
+            values = (*others, _picture(given), kept)
+        except LabError as error:
+            yield *buttons(is_running=False), markup.message(str(error)), gr.update()
+            return
         for is_running, told, images in lab.draw(*values):
             yield *buttons(is_running=is_running), told, gr.update() if images is None else images
 
@@ -109,5 +125,15 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
         inputs=[job, caption, count, temperature, top_k, top_p, seed, picture, kept],
         outputs=[start, stop, progress, drawn],
         show_progress="hidden",
+        preprocess=False,
     )
     live(stop.click, {"fn": cancel, "inputs": [job], "outputs": [stop]})
+
+
+def _picture(given: Any) -> Image.Image | None:
+    """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is.
+
+    Raises:
+        LabError: If it cannot be read.
+    """
+    return None if given is None else opened_upload(Path(given["path"]))

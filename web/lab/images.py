@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from ...encoder.image_file import open_image
+from .model import LabError, without_folder
+
 SHOWN_SIDE = 384
 """Approximate length of the longer side of a decoded image on the page, in pixels."""
+
+
+def opened_upload(path: Path) -> Image.Image:
+    """Read an uploaded picture.
+
+    Raises:
+        LabError: If it cannot be read.
+    """
+    try:
+        return open_image(path)
+    except ValueError as error:
+        raise LabError(without_folder(error, path)) from error
 
 
 def pixels_of(picture: Image.Image) -> Tensor:

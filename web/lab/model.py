@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from ...encoder.encoding import EncoderError
@@ -13,6 +14,11 @@ from ...weighting.towers import Reader
 
 class LabError(EncoderError):
     """Raised with a message that the user of the page has to know or act on."""
+
+
+def without_folder(error: Exception, path: Path) -> str:
+    """Message of an error about a file, with the file's name alone: an uploaded one is in a temporary folder."""
+    return str(error).replace(str(path), path.name)
 
 
 class LabModel(Protocol):

@@ -28,7 +28,7 @@ from ...weighting.encoders import Check, Encoders
 from ...weighting.masks import mask_tensor
 from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, in_folders, native_readers
-from .model import LabError
+from .model import LabError, without_folder
 
 RANDOM_WARNING = (
     "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "
@@ -130,7 +130,7 @@ class NativeLabModel:
                 try:
                     self._full = load_full_clip(self._path, dtype=self._settings.dtype, device=self._settings.device)
                 except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: memory
-                    raise LabError(f"Pictures cannot be compared: {error}") from error
+                    raise LabError(f"Pictures cannot be compared: {without_folder(error, self._path)}") from error
             return self._full
 
     def _loaded(self) -> Mapping[str, TextEncoder]:
@@ -139,7 +139,8 @@ class NativeLabModel:
                 try:
                     self._encoders = encoders_for(self._load(), self._settings.clip_skip)[1]
                 except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: memory
-                    raise LabError(f"{self.title} cannot be loaded: {error}") from error
+                    told = str(error) if self._path is None else without_folder(error, self._path)
+                    raise LabError(f"{self.title} cannot be loaded: {told}") from error
             return self._encoders
 
 

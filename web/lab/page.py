@@ -43,6 +43,7 @@ from .own_tabs import PICTURES_TAB, PicturesTab, WeightsPart
 from .ranking import RankingLab
 from .shelf import Shelf
 from .text_to_image import TextToImageLab
+from .uploads import LabBlocks
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """Initial prompt."""
@@ -90,7 +91,8 @@ def build_page(
     """
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run, is_in_webui=is_in_webui)
-    with gr.Blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
+    blocks = LabBlocks if is_alone else gr.Blocks
+    with blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
         drawn = (image_tokens, text_to_image)
         parts = _Page(handlers, prompt, base, *drawn, is_alone=is_alone, is_in_webui=is_in_webui, shelf=shelf)
         live(page.load, parts.reading)  # the model may have changed by then
@@ -360,4 +362,5 @@ def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
 
 def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, str]:
     """The converted prompt in the prompt box, in its syntax; unchanged if there is none."""
-    return (converted, target) if converted.strip() else (prompt, syntax)
+    is_there = isinstance(converted, str) and converted.strip()  # a request may hold anything
+    return (converted, target) if is_there else (prompt, syntax)

@@ -15,7 +15,6 @@ from PIL import Image
 
 from ...encoder.contrastive import Over, probabilities, similarity
 from ...encoder.full_clip import FullClip
-from ...encoder.image_file import open_image
 from ...encoder.reranking import best, image_features
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import text_features
@@ -24,6 +23,7 @@ from ...weighting.towers import layout_of
 from ...weighting.view import counted
 from ..pictures.similarity import scale_of
 from . import markup
+from .images import opened_upload
 from .model import LabError
 from .values import checked_text, explained
 
@@ -125,9 +125,9 @@ def _opened(paths: Sequence[Path]) -> tuple[list[tuple[str, Image.Image]], list[
     problems: list[str] = []
     for path in paths:
         try:
-            images.append((path.name, open_image(path)))
-        except ValueError as error:
-            problems.append(str(error).replace(str(path), path.name))
+            images.append((path.name, opened_upload(path)))
+        except LabError as error:
+            problems.append(str(error))
     return images, problems
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from .model import LabError
+from .model import LabError, without_folder
 from .native import NativeLabModel, Settings, file_model
 from .places import SUFFIX
 
@@ -76,8 +76,9 @@ class Shelf:
         with self._lock:
             try:
                 model = file_model(path, self._settings)
-            except ValueError:
+            except ValueError as error:
                 path.unlink(missing_ok=True)
+                error.args = (without_folder(error, path),)
                 raise
             old, self._dropped = self._dropped, (f"{path.name} (dropped)", path)
             self._model, self.name = model, self._dropped[0]
