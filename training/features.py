@@ -163,7 +163,7 @@ def _read(path: Path, key: str) -> _Found | None:
                 return None
             tensor = file.get_tensor("features").clone()
             return json.loads(metadata["names"]), tensor, [tuple(one) for one in json.loads(metadata["problems"])]
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):  # damaged, so they are computed again
         return None
 
 

@@ -157,7 +157,7 @@ class Compression:
             checkpoint.check_count(state["iter"], step, "iter")
             # frozen matrices have none
             sizes = {str(number): (one.numel(), one.dtype) for one, number in self._matrices.items()}
-            saved = sizes.keys() & state["errors"]
+            saved = sizes.keys() & (state["errors"] if isinstance(state["errors"], dict) else ())
             like = {name: torch.empty(sizes[name][0], dtype=sizes[name][1]) for name in saved}
             checkpoint.check_like(state["errors"], like, "errors")
         self.state.iter = state["iter"]
