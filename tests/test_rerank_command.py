@@ -27,6 +27,12 @@ VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, m
 NO_IMAGE = "no image of a kind that is read: PNG, JPEG, "
 COLORS = ("red", "green", "blue", "white", "black")
 
+GUESSED = (
+    "clip.safetensors: text encoder: heads guessed from the width: 1; activation guessed: quick_gelu; image encoder: "
+    "heads guessed from the width: 1; activation guessed: quick_gelu"
+)
+"""First line on the error stream: no config.json is beside the file."""
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -74,7 +80,8 @@ def test_rank_score_and_path_are_printed_best_first(weights: Path, folder: Path,
     best = expected(weights, "a red cat", image_files([folder])[0])
     assert len(best) == 5
     assert out.splitlines() == [f"{rank}  {score:7.4f}  {path}" for rank, (score, path) in enumerate(best, 1)]
-    assert err == "files of other kinds in folders, not looked at: 1 (.txt)\n"  # no progress where it is no terminal
+    # no progress where it is no terminal
+    assert err == f"{GUESSED}\nfiles of other kinds in folders, not looked at: 1 (.txt)\n"
 
 
 def test_json_has_the_numbers(weights: Path, folder: Path, capsys) -> None:
@@ -188,7 +195,8 @@ def test_no_file_of_a_folder_is_dropped_in_silence(weights: Path, folder: Path, 
     out, err = capsys.readouterr()
     assert {Path(line.split()[2]).name for line in out.splitlines()} >= {"a.tiff", "b.TIF"}
     assert len(out.splitlines()) == 7
-    lines = err.splitlines()
+    first, *lines = err.splitlines()
+    assert first == GUESSED
     assert lines[0].startswith(f"weighted-clip: {folder / 'c.avif'}: no image of a kind that is read: PNG, JPEG, ")
     assert lines[1:] == [
         "files of other kinds in folders, not looked at: 3 (.heic, .txt, README)",
@@ -210,7 +218,8 @@ def test_images_that_cannot_be_read_are_named_and_left_out(weights: Path, folder
         "red.jpg",
         "white.PNG",
     ]
-    lines = err.splitlines()
+    first, *lines = err.splitlines()
+    assert first == GUESSED
     assert lines[0].startswith(f"weighted-clip: {folder / 'cut.jpg'}: broken image: ")
     assert lines[1].startswith(f"weighted-clip: {folder / 'empty.png'}: {NO_IMAGE}")
     assert lines[2].startswith(f"weighted-clip: {folder / 'huge.png'}: too large: at most 67,108,864 pixels are read")
@@ -266,7 +275,7 @@ def test_it_runs_as_a_program(weights: Path, folder: Path) -> None:
     command = [sys.executable, str(ROOT), "rerank", "a cat", str(folder), "--weights", str(weights), "--keep", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
-    assert done.stderr.splitlines() == ["files of other kinds in folders, not looked at: 1 (.txt)"]
+    assert done.stderr.splitlines() == [GUESSED, "files of other kinds in folders, not looked at: 1 (.txt)"]
 
 
 def test_progress_is_counted_on_a_terminal(weights: Path, folder: Path, capsys, monkeypatch) -> None:
