@@ -182,6 +182,11 @@ def test_errors_come_as_text(handlers: Handlers, text: str, changes: dict[str, s
     assert told in handlers.export(text, *given)[1]
 
 
+@pytest.mark.parametrize("target", [None, 5, {"path": "a"}, ["comfy"]])
+def test_a_target_that_is_no_text_is_told(handlers: Handlers, target: Any) -> None:
+    assert "target syntax must be a text" in handlers.details("Convert", 1, target, PROMPT, *values())[4]
+
+
 def test_an_error_nobody_foresaw_is_told_and_logged(model: Any, caplog: pytest.LogCaptureFixture) -> None:
     def run(function: Any, *arguments: Any) -> Any:
         raise RuntimeError("out of memory")

@@ -313,6 +313,7 @@ class Handlers:
     def _converted(self, target: str, text: str, values: Sequence[Any]) -> tuple[str, str]:
         options = self.options(text, values)
         is_cleaned = options.cleaning == "as Forge"
+        target = checked_text("target syntax", target)
         converted = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         lines = [issue.line for issue in converted.issues]
         if lines:
