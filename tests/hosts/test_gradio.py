@@ -163,6 +163,43 @@ def test_parts_work(lab: LabPage, tmp_path: Path) -> None:
         assert re.fullmatch("compel", file.metadata()["syntax"])
 
 
+def test_a_file_that_a_request_names_is_not_handed_out(lab: LabPage, tmp_path: Path) -> None:
+    """At every input of every handler that does not wait in the queue, for which this gradio would take a request."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("known to its owner alone", encoding="utf-8")
+    address = lab.tab.run("return location.origin")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def answered(path: str, data: Any = None) -> str:
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(f"{address}{path}", body, {"Content-Type": "application/json"})
+        try:
+            with opener.open(request, timeout=SECONDS) as answer:
+                return answer.read().decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            return error.read().decode("utf-8", "replace")
+
+    config = json.loads(answered("/config"))
+    parts = {one["id"]: one for one in config["components"]}
+    named = {"path": str(secret), "name": str(secret), "is_file": True, "meta": {"_type": "gradio.FileData"}}
+    kinds, paths = set(), {str(secret)}
+    for number, handler in enumerate(config["dependencies"]):
+        if not handler["backend_fn"] or handler["queue"] is not False:
+            continue
+        for index, part in enumerate(handler["inputs"]):
+            if (parts[part]["type"], len(handler["inputs"])) in kinds:
+                continue
+            kinds.add((parts[part]["type"], len(handler["inputs"])))
+            for value in (named, [named], [[named]]):
+                data = [parts[one]["props"].get("value") for one in handler["inputs"]]
+                data[index] = value
+                asked = {"data": data, "fn_index": handler.get("id", number), "session_hash": "a"}
+                paths |= {*re.findall(r"/[^\s'\"\\]*secret\.txt", answered("/run/predict", asked))}
+    assert {"textbox", "dropdown", "radio", "slider", "number"} <= {kind for kind, _ in kinds}
+    assert paths == {str(secret)}
+    assert "known to its owner" not in answered(f"/file={secret}")
+
+
 def test_comparison_can_be_cancelled(lab: LabPage) -> None:
     lab.fill("prompt", LONG)
     lab.wait_until_read(LONG)
