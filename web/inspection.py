@@ -23,7 +23,7 @@ from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prom
 from ..weighting.schemes.plan import different_asks
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view
-from ..weighting.view import encodings_text, view
+from ..weighting.view import encodings_text, least_size, view
 
 MAX_BYTES = 64 * 1024
 """Maximum size of a request."""
@@ -45,6 +45,7 @@ MAX_FILES = 4
 MAX_ANSWER = 1024 * 1024
 """Maximum size of an answer, in bytes. Eight chunks of 75 tokens take some 75,000."""
 
+TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown after the run"
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
@@ -175,7 +176,7 @@ def inspect(
         `MAX_VIEWS`, or more text than `MAX_CHARACTERS`.
 
     Raises:
-        RequestError: If the request is malformed, or an option is not allowed.
+        RequestError: If the request is malformed, an option is not allowed, or the answer would be too long.
 
     >>> [chip["text"] for chip in inspect({"text": "a cat"})["views"][0]["chunks"][0]["chips"]]
     ['a', 'cat']
@@ -198,6 +199,7 @@ def inspect(
 
         if "steps" not in data:
             prompt = read(data["text"])
+            check_size(least_size(prompt))
             return {"views": [shown(prompt, view(prompt))]}
         return {"views": _timed_views(data, read, shown, has_comments=options.is_cleaned)}
     except ValueError as error:
@@ -220,6 +222,19 @@ def _encodings_of(read: ReadPrompt) -> str:
     return encodings_text(number, num_chunks) if next(variants, None) is None else ""
 
 
+def check_size(least: int) -> None:
+    """Refuse an answer that will be too long, before it is made.
+
+    Args:
+        least: Lower bound of its size, in bytes.
+
+    Raises:
+        RequestError: If that is more than `MAX_ANSWER`.
+    """
+    if least > MAX_ANSWER:
+        raise RequestError(TOO_LONG)
+
+
 def as_json(answer: Mapping[str, Any]) -> str:
     """Answer of `inspect` as ASCII JSON of at most `MAX_ANSWER` bytes.
 
@@ -232,7 +247,7 @@ def as_json(answer: Mapping[str, Any]) -> str:
     ends = accumulate(len(_json_text(view)) + 1 for view in views)
     count = sum(1 for _ in takewhile(lambda end: end <= MAX_ANSWER - _AROUND_VIEWS, ends))
     if not count:
-        raise RequestError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown after the run")
+        raise RequestError(TOO_LONG)
     if count < len(views):
         num_more = len(views) - count + views[-1].get("num_more", 0)
         views = [*views[: count - 1], {**views[count - 1], "num_more": num_more}]
@@ -255,6 +270,7 @@ def _timed_views(
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
     reads = read_standing(prompt, texts[:count], read)
+    check_size(least_size(reads[0].read))
     shown = [shown_as(timed.read, timed_view(timed)) for timed in reads]
     if len(texts) > count:
         shown[-1]["num_more"] = len(texts) - count

@@ -6,6 +6,7 @@ a terminal.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import unicodedata
@@ -111,6 +112,13 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         "chunks": chunks,
         "issues": issues,
     }
+
+
+def least_size(read: ReadPrompt) -> int:
+    """Lower bound of the size of a prompt's `view` as JSON, in bytes, found without making it."""
+    spans = [token.span for chunk in read.chunks for token in chunk.content]
+    num_chips = bool(spans) + sum(one is None or one != other for one, other in pairwise(spans))
+    return num_chips * _LEAST_CHIP
 
 
 def token_table(read: ReadPrompt) -> str:
@@ -237,20 +245,37 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
         if len(ids) > 1:
             note = f"×{len(ids)} {note}".rstrip()
         text = " ".join(source[start:end].split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
-        chips.append(
-            {
-                "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
-                "note": note,
-                "weight": weight,
-                "ids": ids,
-                "start": offset(start),
-                "end": offset(end),
-                "joins": joins[index],
-                "hidden": token.is_hidden and hides,
-                "problems": [],
-            }
-        )
+        place = offset(start), offset(end)
+        chips.append(_chip(text, place, ids, note, weight, joins=joins[index], is_hidden=token.is_hidden and hides))
     return chips
+
+
+def _chip(
+    text: str,
+    place: tuple[int, int],
+    ids: Sequence[int | str] = (),
+    note: str = "",
+    weight: float = 1.0,
+    *,
+    joins: bool = False,
+    is_hidden: bool = True,
+) -> dict[str, Any]:
+    """A chip, still without problems; by default that of a tag, which has no tokens."""
+    return {
+        "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
+        "note": note,
+        "weight": weight,
+        "ids": list(ids),
+        "start": place[0],
+        "end": place[1],
+        "joins": joins,
+        "hidden": is_hidden,
+        "problems": [],
+    }
+
+
+_LEAST_CHIP = len(json.dumps(_chip("a", (0, 0), [0], joins=True), separators=(",", ":")))
+"""Size of the smallest chip as JSON, in bytes."""
 
 
 def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[tuple[str, int, int]]) -> None:
@@ -263,11 +288,7 @@ def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Seq
         before = [chip["start"] for chip in chunks[number]["chips"] if chip["start"] <= start]
         if before and number + 1 < len(chunks) and any(before[-1] < at < start for at in breaks):
             number, before = number + 1, []
-        chip = {
-            **{"text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…", "note": "", "weight": 1.0},
-            **{"ids": [], "start": start, "end": end, "joins": False, "hidden": True, "problems": []},
-        }
-        chunks[number]["chips"].insert(len(before), chip)
+        chunks[number]["chips"].insert(len(before), _chip(text, (start, end)))
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:

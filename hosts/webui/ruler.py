@@ -19,6 +19,7 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
 from ...weighting.timed.webui import read_as_webui, webui_view
 from ...weighting.towers import read_for_towers
+from ...weighting.view import least_size
 from .engines import WebUIError, as_emphasized, host_option
 from .lab import LoadedModel, base_options, loaded_model
 from .settings import INFOTEXT
@@ -86,16 +87,21 @@ async def answer(request: Any) -> Any:
 
 def _answered(body: bytes) -> str:
     text = json.dumps(inspected(json.loads(body)), separators=(",", ":"))
-    if len(text) > MAX_ANSWER:
-        raise ValueError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: not shown")
+    _check_size(len(text))
     return text
+
+
+def _check_size(size: int) -> None:
+    """Refuse an answer of more bytes than `MAX_ANSWER`."""
+    if size > MAX_ANSWER:
+        raise ValueError(f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: not shown")
 
 
 def inspected(request: object) -> dict[str, Any]:
     """Reading of a prompt by the WebUI: ``views`` and ``notes``.
 
     Raises:
-        ValueError: If the request is malformed, or the prompt has too many texts.
+        ValueError: If the request is malformed, the prompt has too many texts, or the answer would be too long.
     """
     if not isinstance(request, dict) or request.keys() != FIELDS.keys():
         raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
@@ -114,6 +120,7 @@ def inspected(request: object) -> dict[str, Any]:
     reads, others = read_as_webui(
         text, request["steps"], read, is_negative=request["is_negative"], has_comments=has_comments
     )
+    _check_size(sum(least_size(one.read) for one in reads))  # before the views are made
     # without a model the host counts differently
     views = [{**webui_view(one), "total": _total(one.read) if model.is_there else ""} for one in reads]
     views[-1]["num_more"] = len(others)

@@ -198,6 +198,16 @@ def test_a_prompt_of_too_many_tokens_is_refused_in_words(post, unit: str) -> Non
     assert (status, answer) == (400, {"error": "more tokens and problems than 1024 KiB hold: shown after the run"})
 
 
+@pytest.mark.parametrize("options", [{}, {"steps": 20}])
+def test_what_will_be_too_long_is_refused_before_it_is_made(monkeypatch, options: dict) -> None:
+    text = "森の猫 " * 5000
+    assert len(inspect({"text": text[: len(text) // 5], **options})["views"]) == 1
+    for name in ("view", "timed_view", "plan_prompt"):
+        monkeypatch.setattr(f"weighted_clip.web.inspection.{name}", lambda *_: pytest.fail("it is made"))
+    with pytest.raises(RequestError, match="1024 KiB"):
+        inspect({"text": text, **options})
+
+
 @pytest.mark.parametrize("count", [4000, 1500, 700])
 def test_texts_that_do_not_fit_into_the_answer_are_counted(post, count: int) -> None:
     request = asked(ALTERNATING + "a," * (count // 2), **TIMED)

@@ -1,5 +1,7 @@
 """A part of a prompt, read on its own, in places of the whole prompt."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_promp
 from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.reading import placed
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import view
+from weighted_clip.weighting.view import least_size, view
 
 OPTIONS = EncodeOptions(syntax="a1111", scheme="a1111")
 
@@ -32,6 +34,15 @@ def chips(one: dict) -> list[dict]:
 
 def tokens(one: dict) -> list[tuple[str, float]]:
     return [(chip["text"], chip["weight"]) for chip in chips(one)]
+
+
+@given(st.text(alphabet="a1 (:.5),<lora>[]!é森😀\n", max_size=200), st.sampled_from(["comfy", "a1111", "compel"]))
+def test_a_view_is_no_smaller_than_its_least_size(text: str, syntax: str) -> None:
+    read = read_prompt(text, EncodeOptions(syntax=syntax), default_tokenizer())
+    shown = view(read)
+    size = len(json.dumps(shown, separators=(",", ":")))
+    num_chips = sum(bool(chip["ids"]) for chip in chips(shown))
+    assert 90 * num_chips <= least_size(read) <= size
 
 
 def test_tokens_stand_where_they_were_typed() -> None:
