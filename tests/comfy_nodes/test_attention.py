@@ -537,7 +537,7 @@ def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch
 @pytest.mark.usefixtures("known")
 def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
     class AttentionCoupleHook:
-        """What prompt-control's is after the host has copied it."""
+        """A copy of prompt-control's, as the host makes it."""
 
     hook = AttentionCoupleHook()
     marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention._hooks().hooks, hook]
