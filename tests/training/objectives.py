@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from weighted_clip.commands import main
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.training import loop, run
 
 from ..dalle.models import TINY_SMALL, seeded
 from ..encoder.files import write
@@ -60,3 +65,18 @@ def start(objective: str, data: Path, out: Path, *options: str) -> int:
 
     AcceleratorState._reset_state(reset_partial_state=True)
     return main(words(objective, data, out, *options))
+
+
+@contextmanager
+def stopping_after(last: int) -> Iterator[None]:
+    """Let each run end after a step, as Ctrl-C does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (run.Run, loop.Loop):
+            real = kind._log
+
+            def log(self: Any, entry: dict[str, float], real: Any = real) -> None:
+                real(self, entry)
+                self.is_stopped = entry["step"] == last
+
+            patch.setattr(kind, "_log", log)
+        yield

@@ -14,7 +14,7 @@ import torch
 from weighted_clip.training import loop, run
 
 from ..fuzz.checkpoints import damages
-from .objectives import OBJECTIVES, start, write_data
+from .objectives import OBJECTIVES, start, stopping_after, write_data
 
 LAST = 3
 """Step after which the runs were stopped."""
@@ -44,15 +44,7 @@ def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     @cache
     def of(objective: str) -> tuple[Path, Any]:
         folder, runs = tmp_path_factory.mktemp("stopped") / objective, list[Any]()
-        with pytest.MonkeyPatch.context() as patch:
-            for kind in (run.Run, loop.Loop):
-                real = kind._log
-
-                def log(self: Any, entry: dict[str, float], real: Any = real) -> None:
-                    real(self, entry)
-                    self.is_stopped = entry["step"] == LAST
-
-                patch.setattr(kind, "_log", log)
+        with stopping_after(LAST):
             assert start(objective, data, folder, *OPTIONS[objective]) == 130
         with pytest.MonkeyPatch.context() as patch:
             for kind in (run.Run, loop.Loop):

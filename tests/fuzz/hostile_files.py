@@ -1,0 +1,118 @@
+"""Campaign of hostile files: model files, training data and checkpoints, each read by what a user gives it to.
+
+    python -m tests.fuzz.hostile_files              # all of them; Linux only
+    python -m tests.fuzz.hostile_files --only models checkpoints
+
+Run it in the repository's root; for another commit copy tests/ there. Each file is read in a process with little memory
+and time. It prints each read that never ends, takes too much memory, ends in a traceback, or takes what it must refuse,
+and returns 1 if there are any. Writes that are killed are the other campaign, tests/faults/kills.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+SECONDS = 60.0
+"""Longest time for one file."""
+MEMORY = 2**30
+"""Bytes that one file may take; training needs more of them than a refusal."""
+OBJECTIVE = "prior"
+"""Objective of the runs whose checkpoints are damaged."""
+LAST = 3
+
+
+def models(folder: Path) -> Iterator[tuple[str, str]]:
+    """Model files, read by the commands that take them."""
+    from .limited import Limited
+    from .model_files import hostile_files
+
+    with Limited(SECONDS, MEMORY) as process:
+        for number, one in enumerate(hostile_files()):
+            place = folder / str(number)
+            place.mkdir()
+            file = place / ("model.bin" if one.command[0].startswith("convert") else "model.safetensors")
+            one.write(file)
+            words = [word.replace("{file}", str(file)).replace("{out}", str(place / "out")) for word in one.command]
+            yield one.name, _wrong(*process.run(words))
+            shutil.rmtree(place)
+
+
+def data(folder: Path) -> Iterator[tuple[str, str]]:
+    """Training data, of which every whole pair must be read and everything else be named."""
+    from .data_sets import finding_apart, hostile_sets
+
+    for number, one in enumerate(hostile_sets()):
+        place = folder / str(number) / "data"
+        place.mkdir(parents=True)
+        one.write(place)
+        yield one.name, finding_apart(one, place)
+        shutil.rmtree(place.parent, ignore_errors=True)
+
+
+def checkpoints(folder: Path) -> Iterator[tuple[str, str]]:
+    """Checkpoints of a stopped run, each of which its command must refuse to go on with."""
+    from ..training.objectives import start, stopping_after, words, write_data
+    from .checkpoints import damages
+    from .limited import Limited
+
+    data = write_data(folder)
+    with stopping_after(LAST):
+        start(OBJECTIVE, data, folder / "stopped")
+    with Limited(SECONDS, MEMORY) as process:
+        for number, (name, damage) in enumerate(damages()):
+            out = folder / str(number)
+            shutil.copytree(folder / "stopped", out)
+            damage(out)
+            status, told = process.run(words(OBJECTIVE, data, out, "--resume"))
+            yield name, "is gone on with" if status == 0 else _wrong(status, told)
+            shutil.rmtree(out)
+
+
+KINDS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
+    "models": models,
+    "data": data,
+    "checkpoints": checkpoints,
+}
+
+
+def _wrong(status: int | str, told: str) -> str:
+    """What is wrong with the end of a command, or nothing."""
+    if isinstance(status, str):
+        return status
+    if "not enough memory" in told:
+        return "asks for more memory than there may be"
+    return "is refused without a word" if status and not told.strip() else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read all files; print what is found and how many there were."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
+    options = parser.parse_args(arguments)
+    from .campaign import load
+
+    load()
+    num_found = 0
+    for kind in options.only:
+        num_files = found_here = 0
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            for name, wrong in KINDS[kind](Path(folder)):
+                num_files += 1
+                if wrong:
+                    found_here += 1
+                    sys.stdout.write(f"{kind}: {name}: {wrong}\n")
+                    sys.stdout.flush()
+        sys.stdout.write(f"{kind}: {num_files} files, {found_here} found\n")
+        num_found += found_here
+    return 1 if num_found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
