@@ -1,10 +1,6 @@
 """Hostile and damaged training data: shards, tables and folders, each with the pairs in it that are whole.
 
-    python -m tests.fuzz.data_sets           # all of them, each in a process of its own; POSIX only
-    python -m tests.fuzz.data_sets size gzip # those with one of these words in their name
-
-Run it in the repository's root. It prints each set of which something is lost in silence, made up, refused without its
-file's name, or read without end, and the number of sets.
+`finding` tells of which something is lost in silence, made up, refused without its file's name, or read without end.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import lzma
 import multiprocessing
 import os
 import re
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -672,31 +667,9 @@ def finding_apart(one: DataSet, folder: Path) -> str:
     return found
 
 
-def main(words: Sequence[str]) -> int:
-    """Read all sets, print what is found and return the number of findings."""
-    from .campaign import load
-
-    load()
-    with tempfile.TemporaryDirectory() as place:  # loads once what each process needs
+def load_readers() -> None:
+    """Load once what each of these processes needs."""
+    with tempfile.TemporaryDirectory() as place:
         good = _shard("a good one", shard([pair(0)]), captions([0]))
         good.write(Path(place))
         assert not finding(good, Path(place))
-    num_sets = num_found = 0
-    for one in hostile_sets():
-        if words and not any(word in one.name for word in words):
-            continue
-        num_sets += 1
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-            folder = Path(place) / "data"
-            folder.mkdir()
-            one.write(folder)
-            found = finding_apart(one, folder)
-        if found:
-            num_found += 1
-            sys.stdout.write(f"{one.name}: {found}\n".encode(errors="backslashreplace").decode())
-    sys.stdout.write(f"{num_sets} sets, {num_found} findings\n")
-    return num_found
-
-
-if __name__ == "__main__":
-    sys.exit(bool(main(sys.argv[1:])))

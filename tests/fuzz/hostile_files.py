@@ -45,8 +45,9 @@ def models(folder: Path) -> Iterator[tuple[str, str]]:
 
 def data(folder: Path) -> Iterator[tuple[str, str]]:
     """Training data, of which every whole pair must be read and everything else be named."""
-    from .data_sets import finding_apart, hostile_sets
+    from .data_sets import finding_apart, hostile_sets, load_readers
 
+    load_readers()
     for number, one in enumerate(hostile_sets()):
         place = folder / str(number) / "data"
         place.mkdir(parents=True)
