@@ -11,6 +11,7 @@ and returns 1 if there are any. Writes that are killed are the other campaign, t
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import sys
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .campaign import load
 
     load()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files are hostile, too
     num_found = 0
     for kind in options.only:
         num_files = found_here = 0
