@@ -89,6 +89,7 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.commands import main
     from weighted_clip.encoder.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
+    from weighted_clip.hosts.webui.engines import WebUIError
     from weighted_clip.hosts.webui.settings import Settings, pasted
     from weighted_clip.web.inspection import RequestError, inspect
     from weighted_clip.web.lab import markup
@@ -124,7 +125,7 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
 
     def settings(text: str) -> None:
         Settings.of([True, pasted("scheme", {"Weighted CLIP": text})])
-        with suppress(ValueError):
+        with suppress(WebUIError):
             Settings.of([True, text]).options()
 
     def command(text: str) -> None:

@@ -84,7 +84,7 @@ KINDS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
 
 
 def _wrong(status: int | str, told: str) -> str:
-    """What is wrong with the end of a command, or nothing."""
+    """Fault of the end of a command, or nothing."""
     if isinstance(status, str):
         return status
     if "not enough memory" in told:
