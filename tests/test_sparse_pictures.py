@@ -14,7 +14,7 @@ from PIL import Image
 from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask, transposed_column_mask
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.fonts import text_width
-from weighted_clip.web.pictures.grid import CAPTION_SIZE
+from weighted_clip.web.pictures.masks import CAPTION_SIZE
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tools" / "sparse_pictures.py"))
 draw_sparse_masks, sparse_panels, origins = (TOOL[name] for name in ("draw_sparse_masks", "sparse_panels", "origins"))

@@ -34,7 +34,7 @@ def rows() -> dict[str, Callable[[], Any]]:
     texts = part("benchmarks.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
     encoding = part("weighting.encode")
-    view, strip_items = part("weighting.view").view, part("web.pictures.strip").strip_items
+    view, strip_items = part("weighting.view").view, part("web.pictures.tokens").strip_items
     tokenize = part("encoder.tokenizer").default_tokenizer()
 
     def ours(prompt: str, memory: int | None = None, **choices: str) -> Callable[[], Any]:

@@ -21,7 +21,7 @@ from weighted_clip.encoder.sparse_masks import (
 )
 from weighted_clip.web.pictures.canvas import Canvas, wrap
 from weighted_clip.web.pictures.fonts import text_width
-from weighted_clip.web.pictures.grid import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE, draw_cells, draw_legend, legend_width
+from weighted_clip.web.pictures.masks import AXIS_ROOM, CAPTION_SIZE, LABEL_SIZE, draw_cells, draw_legend, legend_width
 from weighted_clip.web.pictures.style import MARGIN, SMALL_SIZE, TITLE_SIZE, Theme, ThemeName, readable, theme_named
 
 TEXT_GAP = 7

@@ -17,8 +17,7 @@ from torch import Tensor
 from ..weighting.chunking import ChunkedSection
 from ..weighting.encode import EncodedPrompt, ReadPrompt
 from ..weighting.view import counted
-from .pictures.change_axes import RowChange, SchemeRow, angle_text, ratio_text
-from .pictures.changes import draw_changes
+from .pictures.changes import RowChange, SchemeRow, angle_text, draw_changes, ratio_text
 from .pictures.figures import mask_labels
 
 SHOWN_CHUNKS = 4

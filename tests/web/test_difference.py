@@ -14,8 +14,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
 from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.change_axes import Axes
-from weighted_clip.web.pictures.changes import CUT_LEGEND
+from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes
 from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.towers import Reader

@@ -12,7 +12,7 @@ from weighted_clip.web.lab.chart import CUT, comparison_chart, told_of
 from weighted_clip.web.lab.comparing import Comparison, compare
 from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.web.lab.study import read
-from weighted_clip.web.pictures.change_axes import RowChange
+from weighted_clip.web.pictures.changes import RowChange
 from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)

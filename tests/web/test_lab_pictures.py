@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
-from weighted_clip.web.pictures.change_axes import Axes, angle_text, axes_of, ratio_text
+from weighted_clip.web.pictures.changes import Axes, angle_text, axes_of, ratio_text
 
 SAME = RowChange(1.0, 0.0)
 

@@ -29,13 +29,21 @@ from weighted_clip.web.pictures import (
     style,
 )
 from weighted_clip.web.pictures.architecture import count_text
-from weighted_clip.web.pictures.architecture_layout import WIDTH
-from weighted_clip.web.pictures.architecture_layout import lay_out as lay_out_blocks
+from weighted_clip.web.pictures.architecture_drawing import WIDTH
+from weighted_clip.web.pictures.architecture_drawing import lay_out as lay_out_blocks
 from weighted_clip.web.pictures.canvas import shorten, wrap
 from weighted_clip.web.pictures.figures import figure_masks
-from weighted_clip.web.pictures.grid import Grid, make_grid
-from weighted_clip.web.pictures.strip import Border, Chip, place, strip_items
-from weighted_clip.web.pictures.tokens import MAX_MESSAGES, footer_texts, lay_out, message_lines
+from weighted_clip.web.pictures.masks import Grid, make_grid
+from weighted_clip.web.pictures.tokens import (
+    MAX_MESSAGES,
+    Border,
+    Chip,
+    footer_texts,
+    lay_out,
+    message_lines,
+    place,
+    strip_items,
+)
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.view import view, weight_text
 

@@ -6,8 +6,7 @@ import pytest
 from PIL import Image
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.confusion import draw_confusion
-from weighted_clip.web.pictures.unsure import SIDE, Card, draw_unsure
+from weighted_clip.web.pictures.sorting import SIDE, Card, draw_confusion, draw_unsure
 
 from .test_similarity_pictures import ODD_IMAGES, TEXTS
 

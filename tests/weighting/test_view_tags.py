@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.pictures.strip import Chip, strip_items
+from weighted_clip.web.pictures.tokens import Chip, strip_items
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.view import view
 

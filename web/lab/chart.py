@@ -11,8 +11,17 @@ from html import escape
 
 from ...weighting.encode import EncodeOptions, ReadPrompt
 from ...weighting.view import counted, weight_text
-from ..pictures.change_axes import LENGTH_TOPS, Axes, RowChange, SchemeRow, angle_text, axes_of, ratio_text
-from ..pictures.changes import HEADING, UNCHANGED
+from ..pictures.changes import (
+    HEADING,
+    LENGTH_TOPS,
+    UNCHANGED,
+    Axes,
+    RowChange,
+    SchemeRow,
+    angle_text,
+    axes_of,
+    ratio_text,
+)
 from ..pictures.figures import mask_labels
 from .comparing import Comparison
 from .model import LabError

@@ -13,7 +13,7 @@ from ...weighting.schemes.repeat import copies_of
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ..difference import BLENDED, chunk_counts, first_rows, measured
-from ..pictures.change_axes import RowChange
+from ..pictures.changes import RowChange
 from .model import LabError, LabModel
 
 

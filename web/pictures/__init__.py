@@ -6,8 +6,7 @@ their fonts; see ``fonts.py`` for how to get Chinese, Japanese and Korean charac
 
 from .architecture import Block, architecture_blocks, num_parameters
 from .architecture_drawing import draw_architecture
-from .change_axes import RowChange, SchemeRow
-from .changes import draw_changes
+from .changes import RowChange, SchemeRow, draw_changes
 from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
 from .masks import draw_mask, draw_masks
 from .ranking import draw_ranking

@@ -7,14 +7,148 @@ True means "may be attended" and has the strong colour. Rows are queries, column
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from PIL import Image
 
 from .canvas import Canvas, shorten
 from .fonts import text_width
-from .grid import CAPTION_SIZE, Grid, draw_grid, draw_legend, legend_width, make_grid
-from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, theme_named
+from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, theme_named
+
+LABEL_SIZE = 14.0
+CAPTION_SIZE = 14
+MAX_LABEL_WIDTH = 120
+"""Maximum width in pixels; longer labels are cut with an ellipsis."""
+AXIS_ROOM = 24
+"""Space for the word "query" or "key" at an axis, in pixels."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A mask ready to be drawn, and the positions of its cells."""
+
+    rows: tuple[tuple[bool, ...], ...]
+    """Visible part of the mask, True = may be attended."""
+    row_labels: tuple[str, ...]
+    """Labels of the queries."""
+    column_labels: tuple[str, ...]
+    """Labels of the keys."""
+    cell: int
+    """Width and height of a cell, in pixels."""
+    label_size: float
+    more_rows: bool
+    """Whether further rows are not drawn."""
+    more_columns: bool
+
+    @property
+    def left(self) -> float:
+        """Distance from the picture's left end to its first column."""
+        return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.row_labels)
+
+    @property
+    def top(self) -> float:
+        """Distance from its highest label to its first row."""
+        return AXIS_ROOM + 6 + max(text_width(label, self.label_size) for label in self.column_labels)
+
+    @property
+    def width(self) -> float:
+        """Width of row labels and cells."""
+        return self.left + self.cell * (len(self.column_labels) + self.more_columns)
+
+    @property
+    def height(self) -> float:
+        """Height of column labels and cells."""
+        return self.top + self.cell * (len(self.row_labels) + self.more_rows)
+
+
+def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, cell: int | None = None) -> Grid:
+    """Read a mask for `masks.draw_mask_rows`, with the same arguments.
+
+    A mask with one query applies to every query. Queries have the labels of keys.
+
+    Raises:
+        ValueError: If the mask has another shape, the numbers of labels and keys differ, or a number is below 1.
+    """
+    values = torch.as_tensor(mask, dtype=torch.bool)
+    while values.ndim > 2 and len(values) == 1:
+        values = values[0]
+    if values.ndim != 2 or not values.numel():
+        raise ValueError(f"a mask to draw has the axes query and key, or a leading 1; got shape {list(values.shape)}")
+    num_rows, num_columns = values.shape
+    if len(labels) != num_columns:
+        raise ValueError(f"a mask with {num_columns} keys needs as many labels, got {len(labels)}")
+    if (visible is not None and visible < 1) or (cell is not None and cell < 1):
+        raise ValueError(f"visible positions and cell size must be at least 1, got {visible} and {cell}")
+    num_rows = num_columns if num_rows == 1 else num_rows
+    rows = tuple(map(tuple, values.expand(num_rows, -1)[:visible, :visible].tolist()))
+    shown_rows, shown = len(rows), len(rows[0])
+    cell = cell or (13 if shown > 40 else 20 if shown > 16 else 28)
+    label_size = min(LABEL_SIZE, cell * 0.78)
+    names = tuple(shorten(label, MAX_LABEL_WIDTH, label_size) for label in labels[: max(shown, shown_rows)])
+    return Grid(rows, names[:shown_rows], names[:shown], cell, label_size, shown_rows < num_rows, shown < num_columns)
+
+
+def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
+    """Draw a grid including its labels, with the top left corner at a point."""
+    x0, y0, cell = left + grid.left, top + grid.top, grid.cell
+    x1, y1 = left + grid.width, top + grid.height
+    gap = 0.5 if cell < 16 else 1
+    draw_cells(canvas, grid.rows, x0, y0, cell, colors, gap=gap)
+    for row, label in enumerate(grid.row_labels):
+        canvas.text(x0 - 6, y0 + (row + 0.5) * cell, label, colors.text, size=grid.label_size, align="right")
+    for column, label in enumerate(grid.column_labels):
+        canvas.upright_text(x0 + (column + 0.5) * cell, y0 - 6, label, colors.text, size=grid.label_size)
+    if grid.more_columns:
+        for row in range(len(grid.row_labels)):
+            _dots(canvas, x1 - cell / 2, y0 + (row + 0.5) * cell, (cell / 4.5, 0), colors)
+    if grid.more_rows:
+        for column in range(len(grid.column_labels)):
+            _dots(canvas, x0 + (column + 0.5) * cell, y1 - cell / 2, (0, cell / 4.5), colors)
+    if grid.more_rows and grid.more_columns:
+        _dots(canvas, x1 - cell / 2, y1 - cell / 2, (cell / 5, cell / 5), colors)
+    canvas.text((x0 + x1) / 2, top + AXIS_ROOM / 2 - 4, "key", colors.muted, size=SMALL_SIZE, align="center")
+    middle = (y0 + y1 + text_width("query", SMALL_SIZE)) / 2
+    canvas.upright_text(left + AXIS_ROOM / 2 - 4, middle, "query", colors.muted, size=SMALL_SIZE)
+
+
+def draw_cells(
+    canvas: Canvas,
+    rows: Sequence[Sequence[bool]],
+    left: float,
+    top: float,
+    cell: float,
+    colors: Theme,
+    *,
+    gap: float = 1,
+) -> None:
+    """Draw the bare cells of a mask, True in a strong colour and False in a pale one."""
+    for row, values in enumerate(rows):
+        for column, keep in enumerate(values):
+            x, y = left + column * cell, top + row * cell
+            fill = colors.visible if keep else colors.hidden
+            canvas.box(x + gap, y + gap, x + cell - gap, y + cell - gap, fill=fill, radius=cell / 9)
+
+
+def legend_width(texts: Sequence[str]) -> float:
+    """Width of a legend of these texts, in pixels."""
+    return sum(22 + text_width(text, CAPTION_SIZE) + 24 for text in texts)
+
+
+def draw_legend(canvas: Canvas, texts: Sequence[str], fills: Sequence[Color], colors: Theme) -> None:
+    """Draw the legend of the cells' colours at the bottom of a canvas."""
+    x, y = float(MARGIN), canvas.height - MARGIN - 7
+    for text, fill in zip(texts, fills, strict=True):
+        canvas.box(x, y - 7, x + 14, y + 7, fill=fill, outline=colors.line, radius=2)
+        x += 22
+        x += canvas.text(x, y, text, colors.muted, size=CAPTION_SIZE) + 24
+
+
+def _dots(canvas: Canvas, x: float, y: float, step: tuple[float, float], colors: Theme) -> None:
+    for number in (-1, 0, 1):
+        canvas.dot(x + number * step[0], y + number * step[1], 1.4, colors.muted)
+
 
 _LEGEND = ("may be attended", "hidden")
 SIGN_WIDTH = 56
