@@ -264,7 +264,7 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
     (chunk,) = prompt.chunks
     mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
     labels = pictures.mask_labels(chunk, text)
-    return pictures.draw_mask(mask, labels, visible=chunk.num_content + 3, cell=22)
+    return pictures.draw_masks([("", mask)], labels, visible=chunk.num_content + 3, cell=22)
 
 
 def bound_phrases(text: str, phrases: str) -> Image.Image:

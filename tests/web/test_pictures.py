@@ -20,7 +20,6 @@ from weighted_clip.web.pictures import (
     architecture_blocks,
     draw_architecture,
     draw_figure_masks,
-    draw_mask,
     draw_masks,
     draw_tokens,
     fonts,
@@ -383,7 +382,7 @@ def assert_cells_are(image: Image.Image, mask, labels, *, title="", visible=None
 def test_every_cell_has_the_color_of_its_mask(length, title):
     mask = torch.rand(length, length, generator=torch.Generator().manual_seed(0)) < 0.5
     labels = [f"t{number}" for number in range(length)]
-    image = draw_mask(mask, labels, title=title)
+    image = draw_masks([(title, mask)], labels)
     assert_cells_are(image, mask, labels, title=title)
     assert make_grid(mask, labels).rows == tuple(map(tuple, mask.tolist()))
 
@@ -392,7 +391,7 @@ def test_a_key_mask_holds_for_every_query():
     mask = padding_mask(torch.tensor([[1, 5, 2, 2]]), eos_id=2, pad_id=2)
     grid = make_grid(mask, ["BOS", "x", "EOS", "PAD"])
     assert grid.rows == ((True, True, True, False),) * 4
-    assert draw_mask(mask, ["BOS", "x", "EOS", "PAD"], theme="dark").getpixel((1, 1)) == style.DARK.background
+    assert draw_masks([("", mask)], ["BOS", "x", "EOS", "PAD"], theme="dark").getpixel((1, 1)) == style.DARK.background
 
 
 def test_cells_are_square_and_dots_stand_for_the_rest():
@@ -401,7 +400,7 @@ def test_cells_are_square_and_dots_stand_for_the_rest():
     assert len(grid.rows) == len(grid.rows[0]) == 6
     assert grid.more_rows and grid.more_columns
     assert grid.width - grid.left == grid.height - grid.top == 7 * grid.cell
-    image = draw_mask(mask, labels, visible=6)
+    image = draw_masks([("", mask)], labels, visible=6)
     assert_cells_are(image, mask, labels, visible=6)
     x, y = cell_centre(grid, 0, 6)  # the middle dot
     left, top = grid_origin("")
@@ -411,7 +410,7 @@ def test_cells_are_square_and_dots_stand_for_the_rest():
 
 def test_another_label_makes_another_picture():
     mask = torch.ones(2, 2, dtype=torch.bool)
-    assert draw_mask(mask, ["BOS", "cat"]).tobytes() != draw_mask(mask, ["BOS", "cab"]).tobytes()
+    assert draw_masks([("", mask)], ["BOS", "cat"]).tobytes() != draw_masks([("", mask)], ["BOS", "cab"]).tobytes()
 
 
 def test_masks_stand_side_by_side_with_their_signs():
@@ -445,7 +444,7 @@ def test_masks_stand_side_by_side_with_their_signs():
 )
 def test_masks_that_cannot_be_drawn_are_refused(mask, labels, options):
     with pytest.raises(ValueError, match=r"mask|labels|visible|theme"):
-        draw_mask(mask, labels, **options)
+        draw_masks([("", mask)], labels, **options)
 
 
 # --- the lecture's figure

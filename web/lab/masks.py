@@ -22,7 +22,7 @@ from ...weighting.masks import mask_tensor
 from ...weighting.padding import padding_visible
 from ...weighting.schemes.plan import VisibleFn
 from ..pictures.figures import SHOWN_PADDING, mask_labels
-from ..pictures.masks import draw_mask, draw_masks
+from ..pictures.masks import draw_masks
 from .study import chunk_of
 
 PADDING_CAPTIONS = {
@@ -68,7 +68,7 @@ def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPict
     labels = mask_labels(shown, read.prompt.source)
     visible = min(len(labels), shown.num_content + 2 + SHOWN_PADDING, limit)
     pictures = [
-        MaskPicture(title, caption, draw_mask(mask, labels, title=title, visible=visible))
+        MaskPicture(title, caption, draw_masks([(title, mask)], labels, visible=visible))
         for title, caption, mask in chunk_masks(read, shown)
     ]
     versions = further_masks(read, shown)

@@ -8,7 +8,7 @@ from .architecture import Block, architecture_blocks, num_parameters
 from .architecture_drawing import draw_architecture
 from .changes import RowChange, SchemeRow, draw_changes
 from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
-from .masks import draw_mask, draw_masks
+from .masks import draw_masks
 from .ranking import draw_ranking
 from .similarity import draw_similarity
 from .token_grid import draw_token_grid
@@ -23,7 +23,6 @@ __all__ = [
     "draw_changes",
     "draw_encoding_masks",
     "draw_figure_masks",
-    "draw_mask",
     "draw_masks",
     "draw_ranking",
     "draw_similarity",

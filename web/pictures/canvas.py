@@ -28,6 +28,7 @@ class Canvas:
         self._scale = 2 if self.width * self.height <= MAX_SMOOTH_AREA else 1
         self._image = Image.new("RGB", (self.width * self._scale, self.height * self._scale), background)
         self._draw = ImageDraw.Draw(self._image)
+        self._pasted: list[tuple[Image.Image, tuple[int, int]]] = []
 
     def box(
         self,
@@ -138,9 +139,16 @@ class Canvas:
         stencil = stencil.transpose(Image.Transpose.ROTATE_90)
         self._image.paste(fill, (round(x * scale - height / 2), round(bottom * scale) - stencil.height), stencil)
 
+    def paste(self, image: Image.Image, left: float, top: float) -> None:
+        """Put an image of its own size above everything drawn, before or after."""
+        self._pasted.append((image, (round(left), round(top))))
+
     def image(self) -> Image.Image:
         """The finished picture."""
-        return self._image.reduce(self._scale) if self._scale > 1 else self._image
+        picture = self._image.reduce(self._scale) if self._scale > 1 else self._image
+        for image, place in self._pasted:
+            picture.paste(image, place)
+        return picture
 
 
 def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:

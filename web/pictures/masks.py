@@ -155,20 +155,6 @@ SIGN_WIDTH = 56
 """Space for × and = between grids, in pixels."""
 
 
-def draw_mask(
-    mask: Any,
-    labels: Sequence[str],
-    *,
-    title: str = "",
-    caption: str = "",
-    visible: int | None = None,
-    cell: int | None = None,
-    theme: ThemeName = "light",
-) -> Image.Image:
-    """Draw one attention mask; arguments, result and errors as in `draw_mask_rows`."""
-    return draw_masks([(title, mask)], labels, caption=caption, visible=visible, cell=cell, theme=theme)
-
-
 def draw_masks(
     masks: Sequence[tuple[str, Any]],
     labels: Sequence[str],

@@ -71,11 +71,7 @@ def draw_ranking(
     names = [f"image {number}" for number in range(1, len(images) + 1)] if names is None else names
     if len(names) != len(images):
         raise ValueError(f"{len(images)} images need as many names, got {len(names)}")
-    drawing = _Ranking(scores, order, keep, text, names, colors)
-    picture = drawing.draw()
-    for card in drawing.cards:
-        put_thumbnail(picture, images[card.index], card.left, card.top, card.side, colors)
-    return picture
+    return _Ranking(scores, order, keep, text, names, colors).draw(images)
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ class _Card:
 
 
 class _Ranking:
-    """A measured ranking, ready to be drawn except for its thumbnails."""
+    """A measured ranking, ready to be drawn."""
 
     def __init__(
         self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
@@ -130,8 +126,8 @@ class _Ranking:
             self.cards.append(_Card(index, first + number, left, top + number // columns * step, side))
         self.bottom = top + math.ceil(len(indices) / columns) * step
 
-    def draw(self) -> Image.Image:
-        """Draw everything except the thumbnails."""
+    def draw(self, images: Sequence[Image.Image]) -> Image.Image:
+        """Draw everything."""
         colors = self.colors
         finite = [score for score in self.scores if math.isfinite(score)]
         low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -145,6 +141,7 @@ class _Ranking:
         for card in self.cards:
             share = (self.scores[card.index] - low) / (high - low) if high > low else None
             self._draw_card(canvas, card, share)
+            put_thumbnail(canvas, images[card.index], card.left, card.top, card.side, colors)
         canvas.lines(MARGIN, self.bottom + 10, notes, colors.muted, step=20, size=NOTE_SIZE)
         return canvas.image()
 

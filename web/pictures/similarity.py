@@ -123,16 +123,11 @@ def draw_similarity(
             f"{len(texts)} texts and {len(images)} images need as many rows and columns of values, at least 1 of each; "
             f"got {len(rows)} rows of {' or '.join(map(str, widths)) or 'no'} values"
         )
-    matrix = _Matrix(rows, texts, len(images), over, title, colors)
-    picture = matrix.draw()
-    for column in range(matrix.num_columns):
-        left, top = matrix.left + column * matrix.cell, matrix.top - matrix.cell - 2
-        put_thumbnail(picture, images[column], left + 3, top + 3, matrix.cell - 6, colors)
-    return picture
+    return _Matrix(rows, texts, len(images), over, title, colors).draw(images)
 
 
 class _Matrix:
-    """A measured similarity matrix, ready to be drawn except for its thumbnails."""
+    """A measured similarity matrix, ready to be drawn."""
 
     def __init__(
         self, rows: list[list[float]], texts: Sequence[str], num_images: int, over: Over, title: str, colors: Theme
@@ -151,8 +146,8 @@ class _Matrix:
         self.right = self.left + self.cell * (self.num_columns + bool(self.more_columns))
         self.bottom = self.top + self.cell * (self.num_rows + bool(self.more_rows))
 
-    def draw(self) -> Image.Image:
-        """Draw everything except the thumbnails."""
+    def draw(self, images: Sequence[Image.Image]) -> Image.Image:
+        """Draw everything."""
         notes = self._notes()
         legend = LEGEND_WIDTH + 30 + max(text_width(note, NOTE_SIZE) for note in notes)
         width = max(self.right, MARGIN + legend, MARGIN + text_width(self.title, TITLE_SIZE - 1, bold=True)) + MARGIN
@@ -160,7 +155,7 @@ class _Matrix:
         canvas = Canvas(width, self.bottom + below + MARGIN - 6, self.colors.background)
         if self.title:
             canvas.text(MARGIN, MARGIN + TITLE_SIZE / 2, self.title, self.colors.text, size=TITLE_SIZE - 1, bold=True)
-        self._draw_axes(canvas)
+        self._draw_axes(canvas, images)
         for row in range(self.num_rows):
             for column in range(self.num_columns):
                 self._draw_cell(canvas, row, column)
@@ -172,7 +167,7 @@ class _Matrix:
         line = [other[column] for other in self.rows] if self.over == "texts" else self.rows[row]
         return self.rows[row][column] == max((value for value in line if not math.isnan(value)), default=None)
 
-    def _draw_axes(self, canvas: Canvas) -> None:
+    def _draw_axes(self, canvas: Canvas, images: Sequence[Image.Image]) -> None:
         colors, cell = self.colors, self.cell
         above = self.top - cell - 2 - 18 - AXIS_ROOM
         middle = self.left + self.num_columns * cell / 2
@@ -182,6 +177,8 @@ class _Matrix:
         for column in range(self.num_columns):
             x = self.left + (column + 0.5) * cell
             canvas.text(x, above + AXIS_ROOM + 8, str(column + 1), colors.text, size=SMALL_SIZE, align="center")
+            left, top = self.left + column * cell, self.top - cell - 2
+            put_thumbnail(canvas, images[column], left + 3, top + 3, cell - 6, colors)
         step = TEXT_SIZE * LINE_HEIGHT
         for row, lines in enumerate(self.labels):
             color = colors.text if self.texts[row].strip() else colors.muted

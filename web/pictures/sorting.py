@@ -135,11 +135,10 @@ def draw_unsure(
     height = TITLE_ROOM + rows * (SIDE + CARD_TEXT + GAP) - GAP
     canvas = Canvas(2 * MARGIN + width, 2 * MARGIN + height, colors.background)
     canvas.text(MARGIN, MARGIN + 8, title, colors.muted, size=TEXT_SIZE)
-    places = [
-        (MARGIN + number % columns * step, MARGIN + TITLE_ROOM + number // columns * (SIDE + CARD_TEXT + GAP))
-        for number in range(len(cards))
-    ]
-    for card, (left, top) in zip(cards, places, strict=True):
+    for number, card in enumerate(cards):
+        left = MARGIN + number % columns * step
+        top = MARGIN + TITLE_ROOM + number // columns * (SIDE + CARD_TEXT + GAP)
+        put_thumbnail(canvas, images[number], left, top, SIDE, colors)
         for line, (label, probability) in enumerate(card.guesses):
             y, share = top + SIDE + 14 + 20 * line, f"{100 * probability:.0f} %"
             size, ink = (TEXT_SIZE, colors.text) if line == 0 else (SMALL_SIZE, colors.muted)
@@ -149,7 +148,4 @@ def draw_unsure(
         # names of generated files differ at their ends
         name = shorten(card.name[::-1], SIDE, SMALL_SIZE)[::-1]
         canvas.text(left, top + SIDE + 55, name, colors.muted, size=SMALL_SIZE)
-    picture = canvas.image()
-    for number, (left, top) in enumerate(places):
-        put_thumbnail(picture, images[number], left, top, SIDE, colors)
-    return picture
+    return canvas.image()

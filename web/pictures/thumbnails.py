@@ -30,8 +30,8 @@ def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]
     return lines
 
 
-def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
-    """Paste an image of any size and mode into the middle of a square of a picture, as large as fits.
+def put_thumbnail(canvas: Canvas, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
+    """Paste an image of any size and mode into the middle of a square of a canvas, as large as fits.
 
     Transparent parts show the surface.
     """
@@ -44,7 +44,7 @@ def put_thumbnail(picture: Image.Image, image: Image.Image, left: float, top: fl
     square = Image.new("RGB", (side, side), colors.surface)
     place = ((side - size[0]) // 2, (side - size[1]) // 2)
     square.paste(small, place, small if has_alpha else None)
-    picture.paste(square, (round(left), round(top)))
+    canvas.paste(square, left, top)
 
 
 SIDE = 72
@@ -80,16 +80,14 @@ def draw_samples(
     width = 2 * MARGIN + inner + (0 if chosen is None else 3 * GAP + SIDE)
     rows = rows[:MAX_ROWS]
     canvas = Canvas(max(width, 320), 2 * MARGIN + len(rows) * (CAPTION + SIDE + 2 * GAP) - 2 * GAP, colors.background)
-    tops = [MARGIN + number * (CAPTION + SIDE + 2 * GAP) + CAPTION for number in range(len(rows))]
-    for (caption, _), top in zip(rows, tops, strict=True):
+    for number, (caption, images) in enumerate(rows):
+        top = MARGIN + number * (CAPTION + SIDE + 2 * GAP) + CAPTION
         text = shorten(caption, canvas.width - 2 * MARGIN - (0 if chosen is None else SIDE), SMALL_SIZE)
         canvas.text(MARGIN, top - CAPTION / 2, text, colors.text, size=SMALL_SIZE)
-        if chosen is not None:
-            canvas.text(MARGIN + inner + 3 * GAP, top - CAPTION / 2, "best", colors.muted, size=SMALL_SIZE)
-    picture = canvas.image()
-    for number, ((_, images), top) in enumerate(zip(rows, tops, strict=True)):
         for column, image in enumerate(images[:MAX_IMAGES]):
-            put_thumbnail(picture, image, MARGIN + column * (SIDE + GAP), top, SIDE, colors)
+            put_thumbnail(canvas, image, MARGIN + column * (SIDE + GAP), top, SIDE, colors)
         if chosen is not None:
-            put_thumbnail(picture, chosen[number], MARGIN + inner + 3 * GAP, top, SIDE, colors)
-    return picture
+            left = MARGIN + inner + 3 * GAP
+            canvas.text(left, top - CAPTION / 2, "best", colors.muted, size=SMALL_SIZE)
+            put_thumbnail(canvas, chosen[number], left, top, SIDE, colors)
+    return canvas.image()
