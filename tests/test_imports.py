@@ -44,8 +44,7 @@ AT_THE_TOP = {
             "accordion",
             "keeping",
             "attention",
-            "attention_tab",
-            "beside_tab",
+            "beside",
             "own_tabs",
             "uploads",
         )

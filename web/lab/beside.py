@@ -6,10 +6,12 @@ Values of the page's components in, new values out, as in ``handlers.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from html import escape
 from typing import Any, NamedTuple
+
+import gradio as gr
 
 from ...encoder.contrastive import similarity
 from ...weighting.chunks import Token
@@ -17,6 +19,7 @@ from ...weighting.encode import ReadPrompt
 from ...weighting.encoders import Encoders
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
+from .components import element_id, html, live
 from .handlers import Handlers, choices_of, inputs_of
 from .model import LabModel
 from .values import EXPLAINED, explained
@@ -137,3 +140,43 @@ def _pane(name: str, tokens: Sequence[Shared]) -> str:
     )
     title = f"{name}: {counted(len(tokens), 'token')}"
     return f"<section><h2>{title}</h2><ol aria-label='{title}'>{chips}</ol></section>"
+
+
+BESIDE_TAB = "Two prompts"
+
+
+class BesideTab:
+    """Builds the components in the open tab."""
+
+    def __init__(self, handlers: BesideHandlers) -> None:
+        self._handlers = handlers
+        self.other = gr.Textbox(
+            value="",
+            label="Another prompt, read with the same options",
+            lines=2,
+            max_lines=12,
+            elem_id=OTHER_ID,
+            placeholder="Such as the prompt with a word changed",
+        )
+        self._shown = html("panes", "Tokens of both prompts", markup.NOT_YET)
+        self._start = gr.Button("Compare pooled vectors", elem_id=element_id("compare_pooled"))
+        self._pooled = html("pooled", "Similarity of the pooled vectors")
+
+    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
+        """Connect the tab's events.
+
+        Args:
+            tab: The tab.
+            open_tab: State with the name of the open tab.
+            inputs: Prompt and options.
+            events: Events that change them, or request an update.
+        """
+
+        def show_beside(name: str, *values: Any) -> Any:
+            return self._handlers.show(*values) if name == BESIDE_TAB else gr.update()
+
+        asked = [self.other, *inputs]
+        for event in (*events, self.other.change):
+            live(event, {"fn": show_beside, "inputs": [open_tab, *asked], "outputs": [self._shown]})
+        live(tab.select, {"fn": self._handlers.show, "inputs": asked, "outputs": [self._shown]})
+        self._start.click(self._handlers.pooled, inputs=asked, outputs=[self._pooled], show_progress="minimal")

@@ -17,10 +17,8 @@ from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
-from .attention import AttentionHandlers
-from .attention_tab import ATTENTION_TAB, AttentionTab
-from .beside import BesideHandlers
-from .beside_tab import BESIDE_TAB, BesideTab
+from .attention import ATTENTION_TAB, AttentionHandlers, AttentionTab
+from .beside import BESIDE_TAB, BesideHandlers, BesideTab
 from .components import element_id, html, live
 from .handlers import (
     BIND_ID,
