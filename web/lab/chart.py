@@ -14,12 +14,12 @@ from ...weighting.view import counted, weight_text
 from ..pictures.changes import (
     HEADING,
     LENGTH_TOPS,
-    UNCHANGED,
     Axes,
     RowChange,
     SchemeRow,
     angle_text,
     axes_of,
+    in_words,
     ratio_text,
 )
 from ..pictures.figures import mask_labels
@@ -79,10 +79,7 @@ def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
         return SchemeRow(comparison.scheme, (), (), comparison.message)
     notes = [counted(comparison.num_encodings, "encoding")]
     notes += [counted(len(comparison.issues), "problem")] if comparison.issues else []
-    changes = comparison.changes[chunk][:end]
-    if all(one and not ratio_text(one.ratio) and not angle_text(one.angle) for one in changes):
-        return SchemeRow(comparison.scheme, (), tuple(notes), f"{UNCHANGED} {comparison.message}".strip())
-    return SchemeRow(comparison.scheme, changes, tuple(notes), comparison.message)
+    return in_words(SchemeRow(comparison.scheme, comparison.changes[chunk][:end], tuple(notes), comparison.message))
 
 
 def _scheme(row: SchemeRow, labels: Sequence[str], weights: Sequence[float], axes: Axes) -> str:

@@ -194,7 +194,7 @@ def draw_changes(
     has_weights = weights is None or len(weights) == len(labels)
     if not has_weights or any(len(row.changes) not in (0, len(labels)) for row in rows) or not rows:
         raise ValueError("there must be rows, and as many weights and changes in each as labels")
-    rows = [_told(row) for row in rows]
+    rows = [in_words(row) for row in rows]
     sheet = _Sheet(labels, weights, width, axes_of(rows), colors)
     warning_lines = wrap(warning, width - 2 * MARGIN - 20, LABEL_SIZE) if warning else []
     is_cut = any(c and not math.isnan(c.ratio) and sheet.axes.cuts(c.ratio) for row in rows for c in row.changes)
@@ -215,8 +215,8 @@ def draw_changes(
     return canvas.image()
 
 
-def _told(row: SchemeRow) -> SchemeRow:
-    """A row without changes, described in words instead of bars."""
+def in_words(row: SchemeRow) -> SchemeRow:
+    """The row, described in words instead of bars if nothing in it changes."""
     if not row.changes or not all(c and not ratio_text(c.ratio) and not angle_text(c.angle) for c in row.changes):
         return row
     return row._replace(changes=(), message=f"{UNCHANGED} {row.message}".strip())
