@@ -27,7 +27,7 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 from weighted_clip.web.lab.attending import MAX_VERSIONS
-from weighted_clip.web.lab.attention import AttentionHandlers
+from weighted_clip.web.lab.attention import AttentionTab
 from weighted_clip.web.lab.attention_chart import Attended, attention_chart
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
@@ -43,11 +43,11 @@ def model() -> NativeLabModel:
 
 
 @pytest.fixture
-def handlers(model: NativeLabModel) -> AttentionHandlers:
-    return AttentionHandlers(Handlers(lambda: model, BASE))
+def handlers(model: NativeLabModel) -> AttentionTab:
+    return AttentionTab(Handlers(lambda: model, BASE))
 
 
-def shown(handlers: AttentionHandlers, text: str, *numbers: Any, **changes: str) -> tuple[list[Any], str]:
+def shown(handlers: AttentionTab, text: str, *numbers: Any, **changes: str) -> tuple[list[Any], str]:
     """Layer, head, version, chunk and tower are ``numbers``; what the numbers may be, and the markup."""
     values = [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
     *parts, markup = handlers.show(True, *(*numbers, 1, 1, 1)[:5], text, *values)
@@ -62,7 +62,7 @@ def rows_of(markup: str) -> list[tuple[str, list[str], list[float]]]:
 
 
 @pytest.mark.parametrize("scheme", ["a1111", "masked_blend"])
-def test_shares_are_those_of_transformers(handlers: AttentionHandlers, scheme: str) -> None:
+def test_shares_are_those_of_transformers(handlers: AttentionTab, scheme: str) -> None:
     library("transformers", "4.46")
     reference = transformers_text_model(seeded_text_model(CONFIG), "eager")
     words = default_tokenizer()("a red cat and a dog in a bowl")
@@ -84,7 +84,7 @@ def test_shares_are_those_of_transformers(handlers: AttentionHandlers, scheme: s
             assert [row[1][dog] for row in rows][dog + 1 :].count("hidden") == (0 if version == 1 else 7)
 
 
-def test_what_is_said_is_what_is_drawn(handlers: AttentionHandlers) -> None:
+def test_what_is_said_is_what_is_drawn(handlers: AttentionTab) -> None:
     parts, markup = shown(handlers, PROMPT, 2, 3, 2)
     assert "layer 2 of 3, head 3 of 4, masked_blend: without 0.5 and less" in markup
     assert [part.get("maximum") for part in parts[:2]] == [3, 4]
@@ -103,19 +103,19 @@ def test_what_is_said_is_what_is_drawn(handlers: AttentionHandlers) -> None:
     assert "63 positions of padding" in markup
 
 
-def test_masks_that_hide_from_some_and_causality_are_shown(handlers: AttentionHandlers) -> None:
+def test_masks_that_hide_from_some_and_causality_are_shown(handlers: AttentionTab) -> None:
     chosen = {"hide": "red", "hidden_from": "the phrases below", "from_phrases": "bowl", "scheme": "unweighted"}
     rows = rows_of(shown(handlers, "a red cat in a bowl", 1, 1, **chosen)[1])
     assert [row[1][2] == "hidden" for row in rows[2:]] == [False, False, False, False, True, *[False] * 4]
     free = Handlers(lambda: random_model(Settings(), config=CONFIG), EncodeOptions(is_causal=False))
-    rows = rows_of(shown(AttentionHandlers(free), "a red cat", 1, 1, scheme="unweighted")[1])
+    rows = rows_of(shown(AttentionTab(free), "a red cat", 1, 1, scheme="unweighted")[1])
     assert "later" not in {text for row in rows for text in row[1]}
     for padding in PADDINGS:
         rows = rows_of(shown(handlers, "a red cat", 1, 1, padding=padding, scheme="unweighted")[1])
         assert ("hidden" in rows[-1][1]) == padding.startswith("mask")
 
 
-def test_numbers_that_are_too_large_mean_the_last_one_and_others_the_first(handlers: AttentionHandlers) -> None:
+def test_numbers_that_are_too_large_mean_the_last_one_and_others_the_first(handlers: AttentionTab) -> None:
     long = "a cat BREAK a (dog:0.5)"
     parts, markup = shown(handlers, long, 99, 99, 99, 99, 99)
     assert "layer 3 of 3, head 4 of 4, chunk 2 of 2, masked_blend: without 0.5 and less" in markup
@@ -130,7 +130,7 @@ def test_numbers_that_are_too_large_mean_the_last_one_and_others_the_first(handl
 def test_each_text_encoder_has_weights_of_its_own() -> None:
     configs = {"clip_l": CONFIG, "clip_g": TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=64, pad_id=0)}
     both = {name: seeded_text_model(config) for name, config in configs.items()}
-    handlers = AttentionHandlers(Handlers(lambda: NativeLabModel("xl", configs, lambda: both, Settings()), BASE))
+    handlers = AttentionTab(Handlers(lambda: NativeLabModel("xl", configs, lambda: both, Settings()), BASE))
     parts, first = shown(handlers, "a cat", 9, 9, 1, 1, 1)
     assert "clip_l, layer 3 of 3, head 4 of 4" in first
     assert parts[4] == {"label": "Text encoder: 1 clip_l, 2 clip_g", "visible": True, "__type__": "update"}
@@ -139,19 +139,19 @@ def test_each_text_encoder_has_weights_of_its_own() -> None:
     assert rows_of(first) != rows_of(second)
 
 
-def test_errors_and_encoders_that_show_nothing_are_told(handlers: AttentionHandlers) -> None:
+def test_errors_and_encoders_that_show_nothing_are_told(handlers: AttentionTab) -> None:
     assert "lone surrogate" in shown(handlers, "a \ud800", 1, 1)[1]
 
     class Host:
         title = warning = ""
 
-    other = AttentionHandlers(Handlers(lambda: Host(), BASE))  # type: ignore[arg-type, return-value]
+    other = AttentionTab(Handlers(lambda: Host(), BASE))  # type: ignore[arg-type, return-value]
     assert "does not show its attention" in shown(other, PROMPT, 1, 1)[1]
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")
 
-    assert "No model is loaded yet." in shown(AttentionHandlers(Handlers(none, BASE)), PROMPT, 1, 1)[1]
+    assert "No model is loaded yet." in shown(AttentionTab(Handlers(none, BASE)), PROMPT, 1, 1)[1]
     assert all(one == {"__type__": "update"} for one in handlers.show(False, 1, 1, 1, 1, 1, PROMPT))
 
 

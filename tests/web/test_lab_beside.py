@@ -23,7 +23,7 @@ from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
-from weighted_clip.web.lab.beside import MAX_TOKENS, BesideHandlers, compared
+from weighted_clip.web.lab.beside import MAX_TOKENS, BesideTab, compared
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=4, num_layers=3, mlp_dim=128)
@@ -37,8 +37,8 @@ def model() -> NativeLabModel:
 
 
 @pytest.fixture
-def handlers(model: NativeLabModel) -> BesideHandlers:
-    return BesideHandlers(Handlers(lambda: model, BASE))
+def handlers(model: NativeLabModel) -> BesideTab:
+    return BesideTab(Handlers(lambda: model, BASE))
 
 
 def of(one: str, other: str, syntax: str = "a1111") -> list[list[tuple[str, str]]]:
@@ -67,7 +67,7 @@ def test_what_is_in_both_is_the_same_in_both_and_all_else_is_left(one: list[str]
     assert all(kind == "same" for some in of(texts[0], texts[0]) for _, kind in some)
 
 
-def test_the_tab_counts_and_escapes(handlers: BesideHandlers) -> None:
+def test_the_tab_counts_and_escapes(handlers: BesideTab) -> None:
     markup = unescape(handlers.show("a red <b>", "a (red:1.4) cat", *VALUES))
     assert "2 tokens in both, 1 only in the prompt, 3 only in the other, 1 with another weight." in markup
     assert "The prompt: 3 tokens" in markup
@@ -78,7 +78,7 @@ def test_the_tab_counts_and_escapes(handlers: BesideHandlers) -> None:
     assert f"the first {MAX_TOKENS:,} are compared" in handlers.show("cat " * 3000, "a cat", *VALUES)
 
 
-def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideHandlers) -> None:
+def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideTab) -> None:
     library("transformers", "4.46")
     reference = transformers_text_model(seeded_text_model(CONFIG), "eager")
     pooled = []
@@ -105,7 +105,7 @@ def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLa
         calls.append(function.__name__)
         return function(*arguments)
 
-    handlers = BesideHandlers(Handlers(lambda: model, BASE, run))
+    handlers = BesideTab(Handlers(lambda: model, BASE, run))
     handlers.show("a dog", "a cat", *VALUES)
     assert calls == []
     handlers.pooled("a dog", "a cat", *VALUES)
@@ -114,7 +114,7 @@ def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLa
     def none() -> Any:
         raise LabError("No model is loaded yet.")
 
-    handlers = BesideHandlers(Handlers(none, BASE))
+    handlers = BesideTab(Handlers(none, BASE))
     assert "No model is loaded yet." in handlers.pooled("a dog", "a cat", *VALUES)
     assert "1 token in both" in handlers.show("a dog", "a cat", *VALUES)
 

@@ -17,7 +17,7 @@ from weighted_clip.weighting.encode import EncodeOptions
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 import gradio as gr
-from weighted_clip.web.lab.beside import BesideHandlers
+from weighted_clip.web.lab.beside import BesideTab
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.webui import TAGS_ACT
@@ -126,7 +126,7 @@ def test_each_text_is_taken_apart_as_its_user_chooses(
     assert told in unescape(line)
     with safe_open(file, framework="pt") as written:
         assert written.metadata()["prompt"].startswith(text)
-    beside = BesideHandlers(lab)
+    beside = BesideTab(lab)
     assert told in unescape(beside.show(text, PROMPT, *chosen))
     assert told in unescape(pooled := beside.pooled(text, PROMPT, *chosen))
     assert re.findall(r"<td>[\d.]+</td>", pooled) == ["<td>1.0000</td>"]
@@ -171,7 +171,7 @@ def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, numb
         for told in (
             lab.details("Tokens", 1, "compel", PROMPT, *values(), number, 10)[0],
             lab.export(PROMPT, *values(), number, 10)[1],
-            BesideHandlers(lab).show("a cat", PROMPT, *values(), number, 10),
+            BesideTab(lab).show("a cat", PROMPT, *values(), number, 10),
         ):
             assert f"text must be a whole number, {first} to 20; got " in unescape(told)
         assert lab.read(PROMPT, *values(), number, 10)[4]["visible"] is True

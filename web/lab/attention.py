@@ -18,16 +18,62 @@ from .handlers import MAX_POSITIONS, Handlers, inputs_of
 from .model import LabError
 from .values import explained
 
+LOADING = "Loading the encoder, which can take some seconds the first time."
+MAX_LAYERS, MAX_HEADS = 64, 64
+"""Upper limits beyond any CLIP. The sliders end at the model's."""
 
-class AttentionHandlers:
-    """Handlers of the tab.
 
-    Args:
-        handlers: Handlers of the page, which read its components.
-    """
+class AttentionTab:
+    """Components and handlers of the tab. For gradio 6 only."""
+
+    title, name = "Attention", "tab_attention"
 
     def __init__(self, handlers: Handlers) -> None:
+        """``handlers`` read the page's components."""
         self._handlers = handlers
+
+    def build(self) -> dict[str, Any]:
+        """Build the components in the open tab, and return those whose values are kept for the next visit."""
+
+        def slider(name: str, label: str, info: str, first: int, most: int) -> gr.Slider:
+            return gr.Slider(first, most, value=first, step=1, label=label, info=info, elem_id=element_id(name))
+
+        def number(name: str, label: str) -> gr.Number:
+            return gr.Number(value=1, label=label, precision=0, visible=False, elem_id=element_id(name))
+
+        with gr.Row():
+            layer = slider("layer", "Layer", "1: the first", 1, MAX_LAYERS)
+            head = slider("head", "Head", "0: the mean of all", 0, MAX_HEADS)
+        with gr.Row():
+            version = number("version", "Version")
+            chunk = number("attention_chunk", "Chunk of the prompt")
+            tower = number("tower", "Text encoder")
+        self._numbers = [layer, head, version, chunk, tower]
+        loading = markup.current(markup.message(LOADING, is_problem=False), {})
+        self._chart = html("attention", "Attention weights", loading)
+        return {"layer": layer, "head": head}
+
+    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
+        """Connect the tab's events.
+
+        Args:
+            tab: The tab.
+            open_tab: State with the name of the open tab.
+            inputs: Prompt and options.
+            events: Events that change them, or request an update.
+        """
+
+        def follow(name: str, *values: Any) -> tuple[Any, ...]:
+            return self.show(name == self.title, *values)
+
+        def opened(*values: Any) -> tuple[Any, ...]:
+            return self.show(True, *values)
+
+        asked = [*self._numbers, *inputs]
+        # while the encoder is busy only the last change is kept
+        shared = {"outputs": [*self._numbers, self._chart], "show_progress": "hidden", "trigger_mode": "always_last"}
+        tab.select(opened, inputs=asked, **shared)
+        gr.on([*events, *(one.change for one in self._numbers)], follow, inputs=[open_tab, *asked], **shared)
 
     def show(self, is_open: bool, *values: Any) -> tuple[Any, ...]:
         """Ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open.
@@ -76,58 +122,3 @@ def _update(most: int, chosen: int) -> Any:
 def _hidden(label: str, count: int) -> Any:
     """Number input, visible only if there is a choice."""
     return gr.update(label=label, visible=count > 1)
-
-
-ATTENTION_TAB = "Attention"
-LOADING = "Loading the encoder, which can take some seconds the first time."
-MAX_LAYERS, MAX_HEADS = 64, 64
-"""Upper limits beyond any CLIP. The sliders end at the model's."""
-
-
-class AttentionTab:
-    """Builds the components in the open tab."""
-
-    def __init__(self, handlers: AttentionHandlers) -> None:
-        self._handlers = handlers
-
-        def slider(name: str, label: str, info: str, first: int, most: int) -> gr.Slider:
-            return gr.Slider(first, most, value=first, step=1, label=label, info=info, elem_id=element_id(name))
-
-        def number(name: str, label: str) -> gr.Number:
-            return gr.Number(value=1, label=label, precision=0, visible=False, elem_id=element_id(name))
-
-        with gr.Row():
-            layer = slider("layer", "Layer", "1: the first", 1, MAX_LAYERS)
-            head = slider("head", "Head", "0: the mean of all", 0, MAX_HEADS)
-        with gr.Row():
-            version = number("version", "Version")
-            chunk = number("attention_chunk", "Chunk of the prompt")
-            tower = number("tower", "Text encoder")
-        self.parts: dict[str, Any] = {"layer": layer, "head": head}
-        """Components whose values are kept for the next visit."""
-        self._numbers = [layer, head, version, chunk, tower]
-        self._shown = html(
-            "attention", "Attention weights", markup.current(markup.message(LOADING, is_problem=False), {})
-        )
-
-    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
-        """Connect the tab's events.
-
-        Args:
-            tab: The tab.
-            open_tab: State with the name of the open tab.
-            inputs: Prompt and options.
-            events: Events that change them, or request an update.
-        """
-
-        def follow(name: str, *values: Any) -> tuple[Any, ...]:
-            return self._handlers.show(name == ATTENTION_TAB, *values)
-
-        def opened(*values: Any) -> tuple[Any, ...]:
-            return self._handlers.show(True, *values)
-
-        asked = [*self._numbers, *inputs]
-        # while the encoder is busy only the last change is kept
-        shared = {"outputs": [*self._numbers, self._shown], "show_progress": "hidden", "trigger_mode": "always_last"}
-        tab.select(opened, inputs=asked, **shared)
-        gr.on([*events, *(one.change for one in self._numbers)], follow, inputs=[open_tab, *asked], **shared)

@@ -44,15 +44,48 @@ class Shared(NamedTuple):
     """``same``, ``weight`` if only its weight differs, or ``own``."""
 
 
-class BesideHandlers:
-    """Handlers of the tab.
+class BesideTab:
+    """Components and handlers of the tab."""
 
-    Args:
-        handlers: Handlers of the page, which read its components.
-    """
+    title, name = "Two prompts", "tab_two"
 
     def __init__(self, handlers: Handlers) -> None:
+        """``handlers`` read the page's components."""
         self._handlers = handlers
+
+    def build(self) -> dict[str, Any]:
+        """Build the components in the open tab, and return those whose values are kept for the next visit."""
+        self._other = gr.Textbox(
+            value="",
+            label="Another prompt, read with the same options",
+            lines=2,
+            max_lines=12,
+            elem_id=OTHER_ID,
+            placeholder="Such as the prompt with a word changed",
+        )
+        self._shown = html("panes", "Tokens of both prompts", markup.NOT_YET)
+        self._start = gr.Button("Compare pooled vectors", elem_id=element_id("compare_pooled"))
+        self._pooled = html("pooled", "Similarity of the pooled vectors")
+        return {"other": self._other}
+
+    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
+        """Connect the tab's events.
+
+        Args:
+            tab: The tab.
+            open_tab: State with the name of the open tab.
+            inputs: Prompt and options.
+            events: Events that change them, or request an update.
+        """
+
+        def show_beside(name: str, *values: Any) -> Any:
+            return self.show(*values) if name == self.title else gr.update()
+
+        asked = [self._other, *inputs]
+        for event in (*events, self._other.change):
+            live(event, {"fn": show_beside, "inputs": [open_tab, *asked], "outputs": [self._shown]})
+        live(tab.select, {"fn": self.show, "inputs": asked, "outputs": [self._shown]})
+        self._start.click(self.pooled, inputs=asked, outputs=[self._pooled], show_progress="minimal")
 
     def show(self, other: str, text: str, *values: Any) -> str:
         """Tokens of both prompts."""
@@ -140,43 +173,3 @@ def _pane(name: str, tokens: Sequence[Shared]) -> str:
     )
     title = f"{name}: {counted(len(tokens), 'token')}"
     return f"<section><h2>{title}</h2><ol aria-label='{title}'>{chips}</ol></section>"
-
-
-BESIDE_TAB = "Two prompts"
-
-
-class BesideTab:
-    """Builds the components in the open tab."""
-
-    def __init__(self, handlers: BesideHandlers) -> None:
-        self._handlers = handlers
-        self.other = gr.Textbox(
-            value="",
-            label="Another prompt, read with the same options",
-            lines=2,
-            max_lines=12,
-            elem_id=OTHER_ID,
-            placeholder="Such as the prompt with a word changed",
-        )
-        self._shown = html("panes", "Tokens of both prompts", markup.NOT_YET)
-        self._start = gr.Button("Compare pooled vectors", elem_id=element_id("compare_pooled"))
-        self._pooled = html("pooled", "Similarity of the pooled vectors")
-
-    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
-        """Connect the tab's events.
-
-        Args:
-            tab: The tab.
-            open_tab: State with the name of the open tab.
-            inputs: Prompt and options.
-            events: Events that change them, or request an update.
-        """
-
-        def show_beside(name: str, *values: Any) -> Any:
-            return self._handlers.show(*values) if name == BESIDE_TAB else gr.update()
-
-        asked = [self.other, *inputs]
-        for event in (*events, self.other.change):
-            live(event, {"fn": show_beside, "inputs": [open_tab, *asked], "outputs": [self._shown]})
-        live(tab.select, {"fn": self._handlers.show, "inputs": asked, "outputs": [self._shown]})
-        self._start.click(self._handlers.pooled, inputs=asked, outputs=[self._pooled], show_progress="minimal")

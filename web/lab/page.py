@@ -17,8 +17,8 @@ from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
-from .attention import ATTENTION_TAB, AttentionHandlers, AttentionTab
-from .beside import BESIDE_TAB, BesideHandlers, BesideTab
+from .attention import AttentionTab
+from .beside import BesideTab
 from .components import element_id, html, live
 from .handlers import (
     BIND_ID,
@@ -150,15 +150,12 @@ class _Page:
                 with gr.Tab(name, elem_id=element_id(f"tab_{name.split()[0].lower()}")) as tab:
                     fill()
                 self.tabs.append((name, tab))
-            with gr.Tab(BESIDE_TAB, elem_id=element_id("tab_two")) as tab:
-                self.beside = BesideTab(BesideHandlers(handlers))
-            self.tabs.append((BESIDE_TAB, tab))
-            self.attention, self.more = None, {"other": self.beside.other}
-            if is_alone:
-                with gr.Tab(ATTENTION_TAB, elem_id=element_id("tab_attention")) as tab:
-                    self.attention = AttentionTab(AttentionHandlers(handlers))
-                self.tabs.append((ATTENTION_TAB, tab))
-                self.more |= self.attention.parts
+            self.following = [BesideTab(handlers), *([AttentionTab(handlers)] if is_alone else [])]
+            self.more: dict[str, Any] = {}
+            for part in self.following:
+                with gr.Tab(part.title, elem_id=element_id(part.name)) as tab:
+                    self.more |= part.build()
+                self.tabs.append((part.title, tab))
             self.pictures = None
             if shelf is not None:
                 with gr.Tab(PICTURES_TAB, elem_id=element_id("tab_pictures")):
@@ -319,10 +316,8 @@ class _Page:
         tabs = dict(self.tabs)
         live(tabs[TABS[-1]].select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
         events = [*(part.change for part in inputs), self.refresh.click]
-        self.beside.connect(tabs[BESIDE_TAB], self.tab, inputs, events)
-        if self.attention is not None:
-            self.attention.connect(tabs[ATTENTION_TAB], self.tab, inputs, events)
-
+        for part in self.following:
+            part.connect(tabs[part.title], self.tab, inputs, events)
         if self.weights is not None:
             self.weights.connect(element_id("refresh"))
         if self.pictures is not None:
