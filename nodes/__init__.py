@@ -12,10 +12,10 @@ from .full_clip import WeightedCLIPLoadFull, WeightedCLIPRerank, WeightedCLIPSim
 from .inspect import WeightedCLIPInspect
 from .load import WeightedCLIPLoad
 from .loras import WeightedCLIPLoadPromptLoras
-from .mask_control import WeightedCLIPMaskControl
+from .mask_control import WeightedCLIPMaskControl, WeightedCLIPMaskedBlend
 from .remember import WeightedCLIPRemember
 from .sdxl import WeightedCLIPSDXLEncode
-from .text_encode import WeightedCLIPMaskedBlend, WeightedCLIPTextEncode
+from .text_encode import WeightedCLIPTextEncode
 from .weigh_attention import WeightedCLIPWeighAttention
 
 _NODES = {

@@ -1,16 +1,56 @@
-"""The Mask Control node: visibility of a prompt's tokens for each other."""
+"""Nodes that hide words: Down-Weight fades them, Mask Control hides them from others."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
+from ..hosts.comfy.live import as_by_host
+from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
-from .results import masked_result
+from .results import encoded_result, masked_result
 
+BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
+"""Syntaxes with weights, default first."""
 PHRASES: dict[str, Any] = {"multiline": True, "default": ""}
+
+
+class WeightedCLIPMaskedBlend(common.EncodeNode):
+    """Fades words below weight 1 by blending in encodings without them."""
+
+    DESCRIPTION = (
+        "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
+        "mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI."
+    )
+    SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "prompt weight", "prompt"]  # noqa: RUF012
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **common.inputs("clip", "text"),
+                "syntax": common.menu(BLEND_SYNTAXES, common.INPUTS["syntax"][1]["tooltip"], counts=True),
+                **common.inputs("law", "mask_method", "filler", "padding", "pooled"),
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": common.inputs("cleaning"),
+            "hidden": common.METADATA,
+        }
+
+    reads_as = staticmethod(as_by_host)
+    """Reading of prompts for T5, Qwen and others."""
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """Options from the inputs, which are named like the fields of `EncodeOptions`."""
+        return EncodeOptions(scheme="masked_blend", **choices)
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the scheme ``masked_blend``."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
 class WeightedCLIPMaskControl(common.MaskedEncodeNode):

@@ -1,4 +1,4 @@
-"""Encode nodes with one text: text in, CONDITIONING out."""
+"""The node in place of CLIP Text Encode."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text
 from ..hosts.comfy.live import as_by_host
-from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
 from .results import encoded_result
-
-BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
-"""Syntaxes with weights, default first."""
 
 
 class WeightedCLIPTextEncode(common.EncodeNode):
@@ -48,40 +44,4 @@ class WeightedCLIPTextEncode(common.EncodeNode):
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode; ``choices`` are the menus."""
-        return encoded_result(encode_text(clip, text, self.options(**choices)))
-
-
-class WeightedCLIPMaskedBlend(common.EncodeNode):
-    """Fades words below weight 1 by blending in encodings without them."""
-
-    DESCRIPTION = (
-        "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
-        "mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI."
-    )
-    SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "prompt weight", "prompt"]  # noqa: RUF012
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **common.inputs("clip", "text"),
-                "syntax": common.menu(BLEND_SYNTAXES, common.INPUTS["syntax"][1]["tooltip"], counts=True),
-                **common.inputs("law", "mask_method", "filler", "padding", "pooled"),
-            },
-            # optional, so that requests saved before it existed stay valid
-            "optional": common.inputs("cleaning"),
-            "hidden": common.METADATA,
-        }
-
-    reads_as = staticmethod(as_by_host)
-    """Reading of prompts for T5, Qwen and others."""
-
-    @staticmethod
-    def options(**choices: Any) -> EncodeOptions:
-        """Options from the inputs, which are named like the fields of `EncodeOptions`."""
-        return EncodeOptions(scheme="masked_blend", **choices)
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the scheme ``masked_blend``."""
         return encoded_result(encode_text(clip, text, self.options(**choices)))
