@@ -15,6 +15,7 @@ from ..weighting.encode import EncodeOptions
 from ..weighting.options import CLEANINGS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
+from .common import EncodeNode
 from .results import timed_result
 
 EMPHASIS: dict[str, dict[str, Any]] = {
@@ -54,18 +55,16 @@ MODEL_INPUT = common.make_input(
 )
 
 
-class WeightedCLIPA1111Encode(common.EncodeNode):
-    """Encodes a prompt as the A1111 WebUI and Forge do."""
+class WeightedCLIPA1111Encode(EncodeNode):
+    """Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas,
+    emphasis modes, embeddings by name, prompt editing [from:to:when], alternation and AND.
+    """
 
-    DESCRIPTION = (
-        "Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas, "
-        "emphasis modes, embeddings by name, prompt editing [from:to:when], alternation and AND."
+    title = "A1111 Prompt"
+    aliases = (
+        "a1111, webui, forge, emphasis, break, prompt, prompt editing, prompt scheduling, alternation, AND, "
+        "composable, prompt weight, wildcard"
     )
-    SEARCH_ALIASES = [  # noqa: RUF012
-        *("a1111", "webui", "forge", "emphasis", "break", "prompt"),
-        *("prompt editing", "prompt scheduling", "alternation", "AND", "composable"),
-        *("prompt weight", "wildcard"),
-    ]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

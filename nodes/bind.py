@@ -8,21 +8,21 @@ from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import BIND_HIDES, BIND_RESTS
 from . import common
+from .common import EncodeNode, Out
 from .results import masked_result
 
 
-class WeightedCLIPBindPhrases(common.MaskedEncodeNode):
-    """Encodes phrases so that none of them sees another."""
+class WeightedCLIPBindPhrases(EncodeNode):
+    """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
+    others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives.
+    """
 
-    DESCRIPTION = (
-        "Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of "
-        "all others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives."
-    )
-    SEARCH_ALIASES = ["bind", "bleeding", "concept bleed", "colour bleed", "color leak", "cutoff", "attributes"]  # noqa: RUF012
-    OUTPUT_TOOLTIPS = (
-        common.CONDITIONING_TOOLTIP,
-        "The masks of all passes over the first chunk: which token (row) may see which (column).",
-        common.ENCODED_TOOLTIP,
+    title = "Bind Phrases"
+    aliases = "bind, bleeding, concept bleed, colour bleed, color leak, cutoff, attributes"
+    outputs = (
+        common.CONDITIONING,
+        Out("IMAGE", "mask", "The masks of all passes over the first chunk: which token (row) may see which (column)."),
+        common.ENCODED_REPORT,
     )
 
     @classmethod

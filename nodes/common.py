@@ -1,4 +1,4 @@
-"""Common parts of the ComfyUI nodes: input definitions and attributes.
+"""Common parts of the ComfyUI nodes: their base classes and inputs.
 
 Widgets are permanent: saved workflows store their values by position, so a node's inputs keep their order forever and
 new ones are only appended. Menus list the available choices, in their final order.
@@ -7,7 +7,7 @@ new ones are only appended. Menus list the available choices, in their final ord
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..hosts.comfy.encoded_texts import note_texts
@@ -20,7 +20,6 @@ from ..weighting.schemes.repeat import FINEST_STEPS
 from ..weighting.schemes.table import SCHEMES
 from ..weighting.syntax import SYNTAXES
 
-CATEGORY = "Weighted CLIP"
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
 EITHER_CLIP = f"CLIP,{NATIVE_TYPE}"
@@ -175,21 +174,64 @@ def rare_inputs(*names: str) -> dict[str, Input]:
 
 
 REPORT_TOOLTIP = "The id, text and weight of each token, by chunk, and every problem."
-ENCODED_TOOLTIP = f"The prompt as it was encoded. {REPORT_TOOLTIP}"
-CONDITIONING_TOOLTIP = "The encoded prompt, for the sampler."
 METADATA = {"extra_pnginfo": "EXTRA_PNGINFO"}
 """Hidden input of the encode nodes: the metadata that ComfyUI writes into saved images."""
 
 
-class EncodeNode:
-    """Common attributes of all encode nodes, and the note in saved images of the texts encoded."""
+class Out(NamedTuple):
+    """An output of a node."""
 
-    RETURN_TYPES = ("CONDITIONING", "STRING")
-    RETURN_NAMES = ("CONDITIONING", "report")
-    OUTPUT_TOOLTIPS = (CONDITIONING_TOOLTIP, ENCODED_TOOLTIP)
+    kind: str
+    """ComfyUI's type of the link."""
+    name: str
+    tooltip: str
+
+
+CONDITIONING = Out("CONDITIONING", "CONDITIONING", "The encoded prompt, for the sampler.")
+ENCODED_REPORT = Out("STRING", "report", f"The prompt as it was encoded. {REPORT_TOOLTIP}")
+
+NODES: dict[str, type[Node]] = {}
+"""The nodes by id, in the order of their definition."""
+
+
+class Node:
+    """Base of the nodes: makes of what a class declares the attributes that ComfyUI asks for.
+
+    A subclass with a title is a node. Its name is the node's id: permanent, as saved workflows store it. Its docstring
+    is the node's description.
+    """
+
+    title: str
+    """Display name, which may change."""
+    aliases: str
+    """Words by which the search finds it too, between commas."""
+    outputs: tuple[Out, ...] = ()
+    CATEGORY = "Weighted CLIP"
     FUNCTION = "run"
-    CATEGORY = CATEGORY
-    INPUT_TYPES: Callable[[], dict[str, Any]]
+    DESCRIPTION: str
+    SEARCH_ALIASES: list[str]
+    RETURN_TYPES: tuple[str, ...]
+    RETURN_NAMES: tuple[str, ...]
+    OUTPUT_TOOLTIPS: tuple[str, ...]
+
+    def __init_subclass__(cls) -> None:
+        if "title" not in vars(cls):
+            return
+        cls.DESCRIPTION = " ".join((cls.__doc__ or "").split())
+        cls.SEARCH_ALIASES = cls.aliases.split(", ")
+        cls.RETURN_TYPES, cls.RETURN_NAMES, cls.OUTPUT_TOOLTIPS = zip(*cls.outputs, strict=True)
+        NODES[cls.__name__] = cls
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        raise NotImplementedError
+
+
+class EncodeNode(Node):
+    """Base of the encode nodes, which note the encoded texts in saved images."""
+
+    outputs = (CONDITIONING, ENCODED_REPORT)
     encode: Callable[..., dict[str, Any]]
 
     def run(self, extra_pnginfo: Any = None, **inputs: Any) -> dict[str, Any]:
@@ -199,10 +241,3 @@ class EncodeNode:
         boxes = {name: spec for name, spec in self.INPUT_TYPES()["required"].items() if spec[1].get(MARK) == PROMPT}
         note_texts(extra_pnginfo, {name: texts[inputs[name]] for name in boxes if inputs[name] in texts})
         return result
-
-
-class MaskedEncodeNode(EncodeNode):
-    """Attributes of encode nodes that also draw their masks; each has its own text for the picture."""
-
-    RETURN_TYPES = ("CONDITIONING", "IMAGE", "STRING")
-    RETURN_NAMES = ("CONDITIONING", "mask", "report")

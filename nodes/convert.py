@@ -9,22 +9,22 @@ from ..weighting.convert import TARGETS, convert
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.syntax import SYNTAXES
 from . import common
+from .common import Node, Out
 from .results import node_result
 
 
-class WeightedCLIPConvert:
-    """Rewrites a prompt from one syntax into another."""
+class WeightedCLIPConvert(Node):
+    """Rewrites a prompt for another program: every token keeps its id and its weight. What the other syntax cannot say
+    is named.
+    """
 
-    DESCRIPTION = (
-        "Rewrites a prompt for another program: every token keeps its id and its weight. What the other syntax cannot "
-        "say is named."
+    title = "Convert Prompt Syntax"
+    aliases = "convert prompt, syntax, a1111 to comfy, compel, translate prompt"
+    outputs = (
+        Out("STRING", "text", "The prompt in the other syntax."),
+        Out("STRING", "report", "What could not be kept, or that everything was."),
     )
-    SEARCH_ALIASES = ["convert prompt", "syntax", "a1111 to comfy", "compel", "translate prompt"]  # noqa: RUF012
-    RETURN_TYPES = ("STRING", "STRING")
-    RETURN_NAMES = ("text", "report")
-    OUTPUT_TOOLTIPS = ("The prompt in the other syntax.", "What could not be kept, or that everything was.")
     FUNCTION = "convert"
-    CATEGORY = common.CATEGORY
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

@@ -12,76 +12,54 @@ from ..hosts.comfy.dalle import HostedDalle, Prefix, load_hosted_dalle, sample_i
 from ..hosts.comfy.dvae import HostedDVAE
 from ..weighting.view import counted
 from . import common
+from .common import Node, Out
 from .dvae import DVAE_TYPE, TOKENS_TYPE
-from .load import DEVICES, DTYPES, files_in, path_of
+from .load import Loader
 from .results import shown_result
 
 DALLE_TYPE = "WEIGHTED_CLIP_DALLE"
 """Type name of a link that carries a DALL·E."""
-FOLDERS = ("checkpoints",)
-"""The host's folders with files that hold all parts of a model."""
 MAX_SEED = 2**64 - 1
 
 
-class WeightedCLIPLoadDalle:
-    """Load a DALL·E from a file."""
+class WeightedCLIPLoadDalle(Loader):
+    """Loads a DALL·E, a model that draws an image of a caption token by token: the pieces of its captions, the
+    transformer that writes tokens, and the dVAE that makes an image of them, all in one file.
+    """
 
-    DESCRIPTION = (
-        "Loads a DALL·E, a model that draws an image of a caption token by token: the pieces of its captions, the "
-        "transformer that writes tokens, and the dVAE that makes an image of them, all in one file."
+    title = "Load DALL·E"
+    aliases = "dall-e, dalle, autoregressive, text to image, prior, dvae"
+    outputs = (
+        Out(DALLE_TYPE, "dalle", "The model, for DALL·E Sample."),
+        Out(DVAE_TYPE, "dvae", "Its dVAE alone, for Image to Tokens and Tokens to Image."),
     )
-    SEARCH_ALIASES = ["dall-e", "dalle", "autoregressive", "text to image", "prior", "dvae"]  # noqa: RUF012
-    RETURN_TYPES = (DALLE_TYPE, DVAE_TYPE)
-    RETURN_NAMES = ("dalle", "dvae")
-    OUTPUT_TOOLTIPS = (
-        "The model, for DALL·E Sample.",
-        "Its dVAE alone, for Image to Tokens and Tokens to Image.",
+    folders = ("checkpoints",)
+    suffix = ".safetensors"
+    file_tooltip = (
+        "A .safetensors file of a DALL·E in the checkpoints folder, as the command python run.py dalle train writes it."
     )
-    FUNCTION = "load"
-    CATEGORY = common.CATEGORY
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs, with the current files."""
-        return {
-            "required": {
-                "file": common.make_input(
-                    [file for file in files_in(FOLDERS) if file.lower().endswith(".safetensors")],
-                    "A .safetensors file of a DALL·E in the checkpoints folder, as the command python run.py dalle "
-                    "train writes it.",
-                ),
-                "dtype": common.menu(
-                    DTYPES, "Type of the weights and the arithmetic. In others than fp32 some tokens differ."
-                ),
-                "device": common.menu(DEVICES, "auto: where the host runs diffusion models."),
-            }
-        }
+    dtype_tooltip = "Type of the weights and the arithmetic. In others than fp32 some tokens differ."
+    device_tooltip = "auto: where the host runs diffusion models."
 
     def load(self, file: str, dtype: str, device: str) -> tuple[HostedDalle, HostedDVAE]:
         """Read the file."""
-        common.checked("device", device, DEVICES)
-        kind = DTYPES[common.checked("dtype", dtype, DTYPES)]
-        hosted = load_hosted_dalle(path_of(file), dtype=kind, device=device)
+        hosted = load_hosted_dalle(**self.checked(file, dtype, device))
         return hosted, hosted.dvae
 
 
-class WeightedCLIPDalleSample:
-    """Draw images of a caption."""
+class WeightedCLIPDalleSample(Node):
+    """Draws images of a caption, one token after the other from the top left, and shows them as they grow. Rerank by
+    CLIP then finds the best of many.
+    """
 
-    DESCRIPTION = (
-        "Draws images of a caption, one token after the other from the top left, and shows them as they grow. Rerank "
-        "by CLIP then finds the best of many."
-    )
-    SEARCH_ALIASES = ["dall-e", "dalle", "text to image", "autoregressive", "generate", "sampler"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", TOKENS_TYPE, "STRING")
-    RETURN_NAMES = ("images", "tokens", "report")
-    OUTPUT_TOOLTIPS = (
-        "The images, in the order of their seeds.",
-        "The tokens they are made of, for Tokens to Image.",
-        "The seeds, how tokens were drawn, and the pieces the caption was split into.",
+    title = "DALL·E Sample"
+    aliases = "dall-e, dalle, text to image, autoregressive, generate, sampler"
+    outputs = (
+        Out("IMAGE", "images", "The images, in the order of their seeds."),
+        Out(TOKENS_TYPE, "tokens", "The tokens they are made of, for Tokens to Image."),
+        Out("STRING", "report", "The seeds, how tokens were drawn, and the pieces the caption was split into."),
     )
     FUNCTION = "sample"
-    CATEGORY = common.CATEGORY
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

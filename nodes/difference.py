@@ -8,26 +8,27 @@ from ..hosts.comfy.clip import EitherClip
 from ..hosts.comfy.difference import encode_by_both
 from ..weighting.encode import EncodeOptions
 from . import common
+from .common import Node, Out
 from .results import merged_reads, node_result, to_image, with_preview
 
 
-class WeightedCLIPDifference:
-    """Charts the changes in a text encoder, token by token."""
+class WeightedCLIPDifference(Node):
+    """Shows what a LoRA or training has changed in a text encoder: how far each token of a prompt moves between two
+    CLIPs. Weights in the prompt are read and not applied.
+    """
 
-    DESCRIPTION = (
-        "Shows what a LoRA or training has changed in a text encoder: how far each token of a prompt moves between two "
-        "CLIPs. Weights in the prompt are read and not applied."
-    )
-    SEARCH_ALIASES = ["compare clip", "lora", "trained text encoder", "finetune", "debug"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", "STRING")
-    RETURN_NAMES = ("chart", "report")
-    OUTPUT_TOOLTIPS = (
-        "For each text encoder the change of each token's row, in length and in direction.",
-        "The relative change of each token's row, the largest first, of the padding and of the pooled vector; and "
-        "every problem.",
+    title = "CLIP Difference"
+    aliases = "compare clip, lora, trained text encoder, finetune, debug"
+    outputs = (
+        Out("IMAGE", "chart", "For each text encoder the change of each token's row, in length and in direction."),
+        Out(
+            "STRING",
+            "report",
+            "The relative change of each token's row, the largest first, of the padding and of the pooled vector; and "
+            "every problem.",
+        ),
     )
     FUNCTION = "compare"
-    CATEGORY = common.CATEGORY
     OUTPUT_NODE = True
 
     @classmethod

@@ -11,76 +11,62 @@ from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_
 from ..hosts.comfy.dvae import HostedDVAE, decode_tokens, encode_tokens, load_hosted_dvae
 from ..weighting.view import counted
 from . import common
-from .load import DEVICES, DTYPES, files_in, path_of
+from .common import Node, Out
+from .load import Loader
 from .results import shown_result, to_image, to_picture, with_preview
 
 DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
 """Type name of a link that carries a discrete VAE."""
 TOKENS_TYPE = "WEIGHTED_CLIP_DVAE_TOKENS"
 """Type name of a link that carries the tokens of images."""
-FOLDERS = ("vae",)
-"""The host's folders with files of image autoencoders."""
 MAX_GRIDS = 16
 """Maximum number of images in a batch whose grids are drawn."""
 
 DVAE_INPUT = common.make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
 
 
-class WeightedCLIPLoadDVAE:
-    """Load a discrete VAE from a file."""
+class WeightedCLIPLoadDVAE(Loader):
+    """Loads a discrete VAE (dVAE), as DALL-E uses: it turns an image into a grid of tokens (numbers from a fixed list)
+    and such a grid into an image. The VAEs of Stable Diffusion and Flux are of another kind.
+    """
 
-    DESCRIPTION = (
-        "Loads a discrete VAE (dVAE), as DALL-E uses: it turns an image into a grid of tokens (numbers from a fixed "
-        "list) and such a grid into an image. The VAEs of Stable Diffusion and Flux are of another kind."
+    title = "Load dVAE"
+    aliases = "dall-e, dvae, discrete vae, vq, codebook, image tokenizer"
+    outputs = (Out(DVAE_TYPE, "dvae", "The model, for Image to Tokens and Tokens to Image."),)
+    folders = ("vae",)
+    file_tooltip = (
+        "A .safetensors file of a dVAE in the vae folder. Convert OpenAI's encoder.pkl and decoder.pkl first: python "
+        "run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors"
     )
-    SEARCH_ALIASES = ["dall-e", "dvae", "discrete vae", "vq", "codebook", "image tokenizer"]  # noqa: RUF012
-    RETURN_TYPES = (DVAE_TYPE,)
-    RETURN_NAMES = ("dvae",)
-    OUTPUT_TOOLTIPS = ("The model, for Image to Tokens and Tokens to Image.",)
-    FUNCTION = "load"
-    CATEGORY = common.CATEGORY
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs, with the current files."""
-        return {
-            "required": {
-                "file": common.make_input(
-                    files_in(FOLDERS),
-                    "A .safetensors file of a dVAE in the vae folder. Convert OpenAI's encoder.pkl and decoder.pkl "
-                    "first: python run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors",
-                ),
-                "dtype": common.menu(
-                    DTYPES, "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
-                ),
-                "device": common.menu(DEVICES, "auto: where the host runs VAEs."),
-            }
-        }
+    dtype_tooltip = "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
+    device_tooltip = "auto: where the host runs VAEs."
 
     def load(self, file: str, dtype: str, device: str) -> tuple[HostedDVAE]:
         """Read the file."""
-        common.checked("device", device, DEVICES)
-        return (load_hosted_dvae(path_of(file), dtype=DTYPES[common.checked("dtype", dtype, DTYPES)], device=device),)
+        return (load_hosted_dvae(**self.checked(file, dtype, device)),)
 
 
-class WeightedCLIPImageToTokens:
-    """Converts an image to a grid of tokens."""
+class WeightedCLIPImageToTokens(Node):
+    """Turns images into grids of tokens, each the number of the pattern that a small square of the image resembles
+    most, and draws the grid with its numbers over the image.
+    """
 
-    DESCRIPTION = (
-        "Turns images into grids of tokens, each the number of the pattern that a small square of the image "
-        "resembles most, and draws the grid with its numbers over the image."
-    )
-    SEARCH_ALIASES = ["dvae encode", "tokenize image", "image tokens", "vq encode", "dall-e"]  # noqa: RUF012
-    RETURN_TYPES = (TOKENS_TYPE, "IMAGE", "STRING", "STRING")
-    RETURN_NAMES = ("tokens", "grid", "numbers", "report")
-    OUTPUT_TOOLTIPS = (
-        "The tokens, for Tokens to Image.",
-        "Each image with its grid, the numbers of its tokens, and rows and columns counted from 1.",
-        "The tokens as text, one row of the grid per line: edit them and connect them to numbers of Tokens to Image.",
-        "How many tokens there are, how many of them are different, and what was cut off.",
+    title = "Image to Tokens"
+    aliases = "dvae encode, tokenize image, image tokens, vq encode, dall-e"
+    outputs = (
+        Out(TOKENS_TYPE, "tokens", "The tokens, for Tokens to Image."),
+        Out(
+            "IMAGE", "grid", "Each image with its grid, the numbers of its tokens, and rows and columns counted from 1."
+        ),
+        Out(
+            "STRING",
+            "numbers",
+            "The tokens as text, one row of the grid per line: edit them and connect them to numbers of Tokens to "
+            "Image.",
+        ),
+        Out("STRING", "report", "How many tokens there are, how many of them are different, and what was cut off."),
     )
     FUNCTION = "encode"
-    CATEGORY = common.CATEGORY
     OUTPUT_NODE = True
 
     @classmethod
@@ -127,22 +113,17 @@ class WeightedCLIPImageToTokens:
         return with_preview(shown_result(result, issues), grids[0])
 
 
-class WeightedCLIPTokensToImage:
-    """Makes an image from tokens, some of them swapped before."""
+class WeightedCLIPTokensToImage(Node):
+    """Turns tokens into images: those from Image to Tokens, or numbers that you type. Tokens can be swapped first."""
 
-    DESCRIPTION = (
-        "Turns tokens into images: those from Image to Tokens, or numbers that you type. Tokens can be swapped first."
-    )
-    SEARCH_ALIASES = ["dvae decode", "image tokens", "swap tokens", "vq decode", "dall-e"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", TOKENS_TYPE, "STRING")
-    RETURN_NAMES = ("image", "tokens", "report")
-    OUTPUT_TOOLTIPS = (
-        "The images.",
-        "The tokens they were made from, including the swapped ones.",
-        "What was swapped, with the numbers that were there before.",
+    title = "Tokens to Image"
+    aliases = "dvae decode, image tokens, swap tokens, vq decode, dall-e"
+    outputs = (
+        Out("IMAGE", "image", "The images."),
+        Out(TOKENS_TYPE, "tokens", "The tokens they were made from, including the swapped ones."),
+        Out("STRING", "report", "What was swapped, with the numbers that were there before."),
     )
     FUNCTION = "decode"
-    CATEGORY = common.CATEGORY
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from ..hosts.comfy.full_clip import HostedClip, encode_images, encode_texts, loa
 from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common
-from .load import DEVICES, DTYPES, files_in, path_of
+from .common import Node, Out
+from .load import Loader
 from .results import node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 FULL_TYPE = "WEIGHTED_CLIP_FULL"
 """Type name of a link that carries a complete CLIP."""
-FOLDERS = ("clip_vision", "text_encoders")
-"""The host's folders with files that may hold a complete CLIP."""
 ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
 SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
 
@@ -44,32 +43,28 @@ SYNTAX_INPUT = common.menu(
 )
 
 
-class WeightedCLIPLoadFull:
-    """Load both halves of a CLIP from a file."""
+class WeightedCLIPLoadFull(Loader):
+    """Loads a whole CLIP, text and image encoder with their projections, to compare images with texts. Text encoders
+    and checkpoints of Stable Diffusion have no image half.
+    """
 
-    DESCRIPTION = (
-        "Loads a whole CLIP, text and image encoder with their projections, to compare images with texts. Text "
-        "encoders and checkpoints of Stable Diffusion have no image half."
+    title = "Load CLIP (text + image)"
+    aliases = "clip vision, load clip, image encoder, aesthetic, similarity"
+    outputs = (Out(FULL_TYPE, "clip_full", "The model, for Rerank by CLIP and CLIP Similarity Matrix."),)
+    folders = ("clip_vision", "text_encoders")
+    file_tooltip = (
+        "A .safetensors file from the clip_vision or text_encoders folder, such as the model.safetensors of "
+        "openai/clip-vit-large-patch14."
     )
-    SEARCH_ALIASES = ["clip vision", "load clip", "image encoder", "aesthetic", "similarity"]  # noqa: RUF012
-    RETURN_TYPES = (FULL_TYPE,)
-    RETURN_NAMES = ("clip_full",)
-    OUTPUT_TOOLTIPS = ("The model, for Rerank by CLIP and CLIP Similarity Matrix.",)
-    FUNCTION = "load"
-    CATEGORY = common.CATEGORY
+    dtype_tooltip = "Type of the weights and the arithmetic."
+    device_tooltip = "auto: where the host runs text encoders."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs, with the current files."""
         return {
             "required": {
-                "file": common.make_input(
-                    files_in(FOLDERS),
-                    "A .safetensors file from the clip_vision or text_encoders folder, such as the model.safetensors "
-                    "of openai/clip-vit-large-patch14.",
-                ),
-                "dtype": common.menu(DTYPES, "Type of the weights and the arithmetic."),
-                "device": common.menu(DEVICES, "auto: where the host runs text encoders."),
+                **super().INPUT_TYPES()["required"],
                 "activation": common.menu(
                     ACTIVATIONS,
                     "The model's non-linearity. as released: that of the config.json beside the file; where there is "
@@ -80,29 +75,23 @@ class WeightedCLIPLoadFull:
 
     def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[HostedClip]:
         """Read the file."""
-        common.checked("device", device, DEVICES)
-        kind = DTYPES[common.checked("dtype", dtype, DTYPES)]
         chosen = ACTIVATIONS[common.checked("activation", activation, ACTIVATIONS)]
-        return (load_hosted(path_of(file), dtype=kind, device=device, activation=chosen),)
+        return (load_hosted(**self.checked(file, dtype, device), activation=chosen),)
 
 
-class WeightedCLIPRerank:
-    """Keep the images of a batch that match a text best."""
+class WeightedCLIPRerank(Node):
+    """Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: only their
+    order for one text is meaningful, not their size.
+    """
 
-    DESCRIPTION = (
-        "Sorts a batch of images by how well CLIP says they fit a text, and keeps the best. Scores are cosines: "
-        "only their order for one text is meaningful, not their size."
-    )
-    SEARCH_ALIASES = ["best of", "pick best", "clip score", "sort images", "select images"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", "STRING", "IMAGE")
-    RETURN_NAMES = ("images", "scores", "chart")
-    OUTPUT_TOOLTIPS = (
-        "The best images, best first.",
-        "All images with their scores, best first; images are counted from 1.",
-        "The images with their scores, best first.",
+    title = "Rerank by CLIP"
+    aliases = "best of, pick best, clip score, sort images, select images"
+    outputs = (
+        Out("IMAGE", "images", "The best images, best first."),
+        Out("STRING", "scores", "All images with their scores, best first; images are counted from 1."),
+        Out("IMAGE", "chart", "The images with their scores, best first."),
     )
     FUNCTION = "rerank"
-    CATEGORY = common.CATEGORY
     OUTPUT_NODE = True
 
     @classmethod
@@ -141,19 +130,16 @@ class WeightedCLIPRerank:
         return with_preview(node_result((images[order[:keep]], report, to_image(chart)), [described.read]), chart)
 
 
-class WeightedCLIPSimilarity:
-    """A table of images and texts."""
+class WeightedCLIPSimilarity(Node):
+    """Compares every image with every text by CLIP, as a picture and as numbers."""
 
-    DESCRIPTION = "Compares every image with every text by CLIP, as a picture and as numbers."
-    SEARCH_ALIASES = ["clip score", "cosine", "zero-shot", "classify", "compare"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", "STRING")
-    RETURN_NAMES = ("matrix", "scores")
-    OUTPUT_TOOLTIPS = (
-        "The matrix: one row per text, one column per image.",
-        "The same as text: one line per text, values separated by tabs.",
+    title = "CLIP Similarity Matrix"
+    aliases = "clip score, cosine, zero-shot, classify, compare"
+    outputs = (
+        Out("IMAGE", "matrix", "The matrix: one row per text, one column per image."),
+        Out("STRING", "scores", "The same as text: one line per text, values separated by tabs."),
     )
     FUNCTION = "compare"
-    CATEGORY = common.CATEGORY
     OUTPUT_NODE = True
 
     @classmethod

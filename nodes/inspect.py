@@ -8,23 +8,21 @@ from ..hosts.comfy.clip import EitherClip, readers_of
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.view import token_table, view
 from . import common
+from .common import Node, Out
 from .results import node_result, to_image
 
 
-class WeightedCLIPInspect:
-    """Shows a prompt's tokens as a picture and a list."""
+class WeightedCLIPInspect(Node):
+    """Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."""
 
-    DESCRIPTION = "Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."
-    SEARCH_ALIASES = ["tokens", "token count", "token counter", "tokenizer", "prompt", "debug"]  # noqa: RUF012
-    RETURN_TYPES = ("IMAGE", "INT", "STRING")
-    RETURN_NAMES = ("image", "count", "report")
-    OUTPUT_TOOLTIPS = (
-        "The tokens, as coloured chips.",
-        "Number of tokens, without start, end and padding.",
-        common.REPORT_TOOLTIP,
+    title = "Inspect Prompt"
+    aliases = "tokens, token count, token counter, tokenizer, prompt, debug"
+    outputs = (
+        Out("IMAGE", "image", "The tokens, as coloured chips."),
+        Out("INT", "count", "Number of tokens, without start, end and padding."),
+        Out("STRING", "report", common.REPORT_TOOLTIP),
     )
     FUNCTION = "inspect"
-    CATEGORY = common.CATEGORY
     OUTPUT_NODE = True
 
     @classmethod

@@ -11,27 +11,24 @@ from ..weighting.bare import bare, comment_issues
 from ..weighting.encode import EncodeOptions, read_prompt
 from ..weighting.extra_networks import read_loras
 from . import common
+from .common import Node, Out
 from .results import node_result
 
 
-class WeightedCLIPLoadPromptLoras:
-    """Loads the LoRAs named by ``<lora:name:0.8>``."""
+class WeightedCLIPLoadPromptLoras(Node):
+    """Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text
+    without them. A LoRA that is not there is left out and named as a problem.
+    """
 
-    DESCRIPTION = (
-        "Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text "
-        "without them. A LoRA that is not there is left out and named as a problem."
-    )
-    SEARCH_ALIASES = ["lora", "lora tag", "a1111", "extra networks", "prompt", "load lora"]  # noqa: RUF012
-    RETURN_TYPES = ("MODEL", "CLIP", "STRING", "STRING")
-    RETURN_NAMES = ("MODEL", "CLIP", "text", "report")
-    OUTPUT_TOOLTIPS = (
-        "The model with the LoRAs.",
-        "The CLIP with the LoRAs.",
-        "The prompt without its tags.",
-        "What was loaded, and every problem.",
+    title = "Load LoRAs from Prompt"
+    aliases = "lora, lora tag, a1111, extra networks, prompt, load lora"
+    outputs = (
+        Out("MODEL", "MODEL", "The model with the LoRAs."),
+        Out("CLIP", "CLIP", "The CLIP with the LoRAs."),
+        Out("STRING", "text", "The prompt without its tags."),
+        Out("STRING", "report", "What was loaded, and every problem."),
     )
     FUNCTION = "load"
-    CATEGORY = common.CATEGORY
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

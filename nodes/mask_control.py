@@ -10,6 +10,7 @@ from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from ..weighting.options import HIDDEN_FROM, HiddenFrom
 from . import common
+from .common import EncodeNode, Out
 from .results import encoded_result, masked_result
 
 BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
@@ -17,14 +18,13 @@ BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
 PHRASES: dict[str, Any] = {"multiline": True, "default": ""}
 
 
-class WeightedCLIPMaskedBlend(common.EncodeNode):
-    """Fades words below weight 1 by blending in encodings without them."""
+class WeightedCLIPMaskedBlend(EncodeNode):
+    """Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With
+    mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI.
+    """
 
-    DESCRIPTION = (
-        "Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With "
-        "mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI."
-    )
-    SEARCH_ALIASES = ["down-weight", "masked blend", "compel", "fade", "prompt weight", "prompt"]  # noqa: RUF012
+    title = "Down-Weight (Masked Blend)"
+    aliases = "down-weight, masked blend, compel, fade, prompt weight, prompt"
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -53,19 +53,17 @@ class WeightedCLIPMaskedBlend(common.EncodeNode):
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
-class WeightedCLIPMaskControl(common.MaskedEncodeNode):
-    """Hides phrases of a prompt from others, or lets tokens see what comes later."""
+class WeightedCLIPMaskControl(EncodeNode):
+    """Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that the
+    U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node gives.
+    """
 
-    DESCRIPTION = (
-        "Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows "
-        "that the U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node "
-        "gives."
-    )
-    SEARCH_ALIASES = ["mask", "attention mask", "hide", "causal", "bleeding", "concept bleed", "prompt"]  # noqa: RUF012
-    OUTPUT_TOOLTIPS = (
-        common.CONDITIONING_TOOLTIP,
-        "The mask of the first chunk: which token (row) may see which (column).",
-        common.ENCODED_TOOLTIP,
+    title = "Mask Control"
+    aliases = "mask, attention mask, hide, causal, bleeding, concept bleed, prompt"
+    outputs = (
+        common.CONDITIONING,
+        Out("IMAGE", "mask", "The mask of the first chunk: which token (row) may see which (column)."),
+        common.ENCODED_REPORT,
     )
 
     @classmethod

@@ -8,22 +8,21 @@ from ..hosts.comfy.clip import towers_of
 from ..hosts.comfy.memory import with_memory
 from ..hosts.comfy.types import Clip
 from . import common
+from .common import Node, Out
 
 
-class WeightedCLIPRemember:
-    """Gives a CLIP a cache for our nodes."""
+class WeightedCLIPRemember(Node):
+    """Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts
+    need, and chunks that have not changed. Encodings may then differ in their last digits, because batches of another
+    size round differently. Stock nodes are not affected.
+    """
 
-    DESCRIPTION = (
-        "Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts "
-        "need, and chunks that have not changed. Encodings may then differ in their last digits, because batches of "
-        "another size round differently. Stock nodes are not affected."
+    title = "Remember Encodings"
+    aliases = "cache, memory, speed, fast, remember"
+    outputs = (
+        Out("CLIP", "CLIP", "The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it."),
     )
-    SEARCH_ALIASES = ["cache", "memory", "speed", "fast", "remember"]  # noqa: RUF012
-    RETURN_TYPES = ("CLIP",)
-    RETURN_NAMES = ("CLIP",)
-    OUTPUT_TOOLTIPS = ("The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it.",)
     FUNCTION = "remember"
-    CATEGORY = common.CATEGORY
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..weighting.encode import EncodeOptions
 from ..weighting.prompt import Issue, Span
 from . import common
+from .common import EncodeNode
 from .results import encoded_result
 
 MAX_SIZE = 16384
@@ -19,15 +20,14 @@ def size_input(tooltip: str, default: int = 1024) -> common.Input:
     return common.make_input("INT", tooltip, {"default": default, "min": 0, "max": MAX_SIZE})
 
 
-class WeightedCLIPSDXLEncode(common.EncodeNode):
-    """CLIP Text Encode SDXL with a choice of syntax, scheme, chunking and masks."""
+class WeightedCLIPSDXLEncode(EncodeNode):
+    """Encodes for SDXL: a text for each of its two encoders, and the sizes it was trained with. With everything on
+    comfy it gives exactly what the stock CLIP Text Encode SDXL gives, and on the refiner's CLIP what the stock node for
+    the refiner gives.
+    """
 
-    DESCRIPTION = (
-        "Encodes for SDXL: a text for each of its two encoders, and the sizes it was trained with. With everything on "
-        "comfy it gives exactly what the stock CLIP Text Encode SDXL gives, and on the refiner's CLIP what the stock "
-        "node for the refiner gives."
-    )
-    SEARCH_ALIASES = ["sdxl", "refiner", "clip text encode sdxl", "prompt", "weights", "size conditioning"]  # noqa: RUF012
+    title = "CLIP Text Encode SDXL (Weighted)"
+    aliases = "sdxl, refiner, clip text encode sdxl, prompt, weights, size conditioning"
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

@@ -8,21 +8,21 @@ from ..hosts.comfy.clip import EitherClip, encode_text
 from ..hosts.comfy.live import as_by_host
 from ..weighting.encode import EncodeOptions
 from . import common
+from .common import EncodeNode
 from .results import encoded_result
 
 
-class WeightedCLIPTextEncode(common.EncodeNode):
-    """CLIP Text Encode with a choice of syntax, scheme, chunking and masks."""
+class WeightedCLIPTextEncode(EncodeNode):
+    """Encodes a prompt with the weighting of the program you choose. With everything on comfy it gives exactly what the
+    stock CLIP Text Encode gives. A text encoder that would read weights as text, such as Qwen, gets the prompt without
+    them, and the node says so.
+    """
 
-    DESCRIPTION = (
-        "Encodes a prompt with the weighting of the program you choose. With everything on comfy it gives exactly what "
-        "the stock CLIP Text Encode gives. A text encoder that would read weights as text, such as Qwen, gets the "
-        "prompt without them, and the node says so."
+    title = "CLIP Text Encode (Weighted)"
+    aliases = (
+        "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode, prompt weight, "
+        "weighted prompt, compel, negative weight, negpip, wildcard"
     )
-    SEARCH_ALIASES = [  # noqa: RUF012
-        *("prompt", "text encode", "weights", "a1111", "emphasis", "down-weight", "clip text encode"),
-        *("prompt weight", "weighted prompt", "compel", "negative weight", "negpip", "wildcard"),
-    ]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

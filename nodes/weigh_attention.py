@@ -12,28 +12,23 @@ from ..weighting.attention import HOWS, How
 from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
+from .common import EncodeNode, Out
 from .results import encoded_result
 
 
-class WeightedCLIPWeighAttention(common.EncodeNode):
-    """Weights words in the diffusion model's attention instead of in the text encoder's result."""
+class WeightedCLIPWeighAttention(EncodeNode):
+    """Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's
+    attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. For
+    Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, Anima and
+    Wan.
+    """
 
-    DESCRIPTION = (
-        "Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's "
-        "attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. "
-        "For Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, "
-        "Anima and Wan."
-    )
-    SEARCH_ALIASES = [  # noqa: RUF012
-        *("attention", "weights", "cross attention", "prompt", "emphasis", "attention bias"),
-        *("prompt weight", "negative weight"),
-    ]
-    RETURN_TYPES = ("CONDITIONING", "STRING", "MODEL")
-    RETURN_NAMES = ("CONDITIONING", "report", "MODEL")
-    OUTPUT_TOOLTIPS = (
-        "The encoded prompt, in which the weights travel to the sampler.",
-        "Each weighed word with its weight and rows, what is not weighed, and every problem.",
-        "The model that came in, ready for the weights; nothing if none came in.",
+    title = "Weigh Attention"
+    aliases = "attention, weights, cross attention, prompt, emphasis, attention bias, prompt weight, negative weight"
+    outputs = (
+        Out("CONDITIONING", "CONDITIONING", "The encoded prompt, in which the weights travel to the sampler."),
+        Out("STRING", "report", "Each weighed word with its weight and rows, what is not weighed, and every problem."),
+        Out("MODEL", "MODEL", "The model that came in, ready for the weights; nothing if none came in."),
     )
 
     @classmethod

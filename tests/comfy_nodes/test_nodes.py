@@ -64,6 +64,7 @@ def test_names_and_order_are_those_that_saved_workflows_hold() -> None:
     kept = json.loads((ROOT / "tests" / "data" / "names.json").read_text(encoding="utf-8"))
     now = {name: names_of(cls) for name, cls in NODE_CLASS_MAPPINGS.items()}
     assert now == kept, "write what is new into tests/data/names.json; nothing in it goes, see docs/releasing.md"
+    assert list(now) == list(kept)
     assert [list(node["inputs"]) for node in now.values()] == [list(kept[name]["inputs"]) for name in now]
 
 
