@@ -7,9 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from ..dalle.captions import piece_lines
+from ..dalle.dalle import DALLE
+from ..dalle.dvae import DVAE
 from ..dalle.sampling import SampleOptions
-from ..hosts.comfy.dalle import HostedDalle, Prefix, load_hosted_dalle, sample_images
-from ..hosts.comfy.dvae import HostedDVAE
+from ..hosts.comfy.dalle import Prefix, load_hosted_dalle, sample_images
+from ..hosts.comfy.native import Hosted
 from ..weighting.view import counted
 from . import common
 from .common import Node, Out
@@ -41,10 +43,10 @@ class WeightedCLIPLoadDalle(Loader):
     dtype_tooltip = "Type of the weights and the arithmetic. In others than fp32 some tokens differ."
     device_tooltip = "auto: where the host runs diffusion models."
 
-    def load(self, file: str, dtype: str, device: str) -> tuple[HostedDalle, HostedDVAE]:
+    def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DALLE], Hosted[DVAE]]:
         """Read the file."""
         hosted = load_hosted_dalle(**self.checked(file, dtype, device))
-        return hosted, hosted.dvae
+        return hosted, Hosted(hosted.model.dvae, hosted.patcher)
 
 
 class WeightedCLIPDalleSample(Node):
@@ -116,7 +118,7 @@ class WeightedCLIPDalleSample(Node):
 
     def sample(
         self,
-        dalle: HostedDalle,
+        dalle: Hosted[DALLE],
         text: str,
         count: int,
         seed: int,
@@ -139,8 +141,8 @@ class WeightedCLIPDalleSample(Node):
         if temperature == 0 and count > 1:
             notes.append("at temperature 0 nothing is left to chance: all images are the same")
         tokens, images = sample_images(dalle, text, seeds, options, prefix)
-        config, (height, width) = dalle.dalle.prior.config, dalle.dalle.size
-        lines = piece_lines(dalle.dalle.pieces, text)
+        config, (height, width) = dalle.model.prior.config, dalle.model.size
+        lines = piece_lines(dalle.model.pieces, text)
         by = f"seed {seeds[0]}" if count == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
         report = [
             f"{counted(count, 'image')} of {width} x {height} pixels, drawn by {by}",

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dalle.dvae import DVAE
 from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
-from ..hosts.comfy.dvae import HostedDVAE, decode_tokens, encode_tokens, load_hosted_dvae
+from ..hosts.comfy.dvae import decode_tokens, encode_tokens, load_hosted_dvae
+from ..hosts.comfy.native import Hosted
 from ..weighting.view import counted
 from . import common
 from .common import Node, Out
@@ -41,7 +43,7 @@ class WeightedCLIPLoadDVAE(Loader):
     dtype_tooltip = "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
     device_tooltip = "auto: where the host runs VAEs."
 
-    def load(self, file: str, dtype: str, device: str) -> tuple[HostedDVAE]:
+    def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DVAE]]:
         """Read the file."""
         return (load_hosted_dvae(**self.checked(file, dtype, device)),)
 
@@ -83,7 +85,7 @@ class WeightedCLIPImageToTokens(Node):
             }
         }
 
-    def encode(self, dvae: HostedDVAE, image: Tensor) -> dict[str, Any]:
+    def encode(self, dvae: Hosted[DVAE], image: Tensor) -> dict[str, Any]:
         """Encode and draw."""
         from ..web.pictures import draw_token_grid
 
@@ -151,10 +153,10 @@ class WeightedCLIPTokensToImage(Node):
         }
 
     def decode(
-        self, dvae: HostedDVAE, swap: str, tokens: ImageTokens | None = None, numbers: str = ""
+        self, dvae: Hosted[DVAE], swap: str, tokens: ImageTokens | None = None, numbers: str = ""
     ) -> dict[str, Any]:
         """Swap and decode."""
-        config = dvae.dvae.config
+        config = dvae.model.config
         is_typed = bool(numbers.strip())
         if tokens is None and not is_typed:
             raise ValueError("there are no tokens: connect those of Image to Tokens, or type some into numbers")

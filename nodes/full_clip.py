@@ -9,8 +9,10 @@ from torch import Tensor
 
 from ..encoder.config import CROPS, Crop
 from ..encoder.contrastive import Over, probabilities, similarity
+from ..encoder.full_clip import FullClip
 from ..encoder.reranking import best
-from ..hosts.comfy.full_clip import HostedClip, encode_images, encode_texts, load_hosted
+from ..hosts.comfy.full_clip import encode_images, encode_texts, load_hosted
+from ..hosts.comfy.native import Hosted
 from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common
@@ -73,7 +75,7 @@ class WeightedCLIPLoadFull(Loader):
             }
         }
 
-    def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[HostedClip]:
+    def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[Hosted[FullClip]]:
         """Read the file."""
         chosen = ACTIVATIONS[common.checked("activation", activation, ACTIVATIONS)]
         return (load_hosted(**self.checked(file, dtype, device), activation=chosen),)
@@ -114,7 +116,7 @@ class WeightedCLIPRerank(Node):
     """Options for reading the text."""
 
     def rerank(
-        self, clip_full: HostedClip, images: Tensor, text: str, keep: int, crop: Crop, syntax: str
+        self, clip_full: Hosted[FullClip], images: Tensor, text: str, keep: int, crop: Crop, syntax: str
     ) -> dict[str, Any]:
         """Score every image and choose."""
         from ..web.pictures import draw_ranking
@@ -169,7 +171,7 @@ class WeightedCLIPSimilarity(Node):
 
     def compare(
         self,
-        clip_full: HostedClip,
+        clip_full: Hosted[FullClip],
         images: Tensor,
         texts: str,
         softmax: str,
@@ -188,7 +190,7 @@ class WeightedCLIPSimilarity(Node):
         described = encode_texts(clip_full, lines, syntax)
         features = encode_images(clip_full, images, crop)
         vectors = torch.stack([one.vector for one in described])
-        scale = 1.0 if over == "none" else temperature or 1 / clip_full.clip.logit_scale
+        scale = 1.0 if over == "none" else temperature or 1 / clip_full.model.logit_scale
         values = probabilities(similarity(vectors, features, scale), over)
         picture = draw_similarity(values.tolist(), lines, _thumbnails(images), over=over)
         table = "\n".join(

@@ -6,7 +6,6 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, isqrt
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,10 +16,7 @@ from torch import Tensor
 from ...dalle.dalle import DALLE, load_dalle
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ...dalle.tokens import ImageTokens
-from .contract import host
-from .dvae import HostedDVAE
-from .native import managed
-from .types import ModelPatcher
+from .native import Hosted, managed, working
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,22 +40,7 @@ class Prefix(NamedTuple):
     """Rows of tokens to take from the top."""
 
 
-@dataclass(frozen=True)
-class HostedDalle:
-    """Value of a WEIGHTED_CLIP_DALLE link."""
-
-    dalle: DALLE
-    """The model."""
-    patcher: ModelPatcher
-    """The host's ModelPatcher around it."""
-
-    @property
-    def dvae(self) -> HostedDVAE:
-        """Its discrete VAE, which shares its memory."""
-        return HostedDVAE(self.dalle.dvae, self.patcher)
-
-
-def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> HostedDalle:
+def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DALLE]:
     """Read a DALL·E and let the host manage its memory.
 
     Args:
@@ -71,11 +52,11 @@ def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> HostedDa
         DVAEFileError: If the file cannot be used.
     """
     dalle = load_dalle(path, dtype=dtype)
-    return HostedDalle(dalle, managed(dalle, device, "diffusion_model"))
+    return Hosted(dalle, managed(dalle, device, "diffusion_model"))
 
 
 def sample_images(
-    hosted: HostedDalle,
+    hosted: Hosted[DALLE],
     caption: str,
     seeds: Sequence[int],
     options: SampleOptions,
@@ -96,25 +77,22 @@ def sample_images(
     Raises:
         ValueError: If the caption has too many pieces, or the prefix image does not fit.
     """
-    model_management = host("comfy.model_management")
-
-    dalle, check = hosted.dalle, model_management.throw_exception_if_processing_interrupted
+    dalle = hosted.model
     dalle.text(caption)  # refuse invalid captions before memory is made available for the model
     if prefix is not None:
         _check_fits(dalle, prefix)
     memory = min(MEMORY_BUDGET, len(seeds) * bytes_per_image(dalle.prior))
+    length = dalle.prior.config.num_image_tokens
     # completely: the host loads parts of a model only by its own kinds of layers
-    model_management.load_models_gpu([hosted.patcher], memory_required=memory, force_full_load=True)
+    update, check = working(hosted.patcher, len(seeds) * length, memory_required=memory, force_full_load=True)
     given = None
     if prefix is not None:
         pixels = prefix.image[..., :3].movedim(-1, 0).expand(3, -1, -1)
         given = dalle.prefix(pixels, prefix.rows, check)
-    length = dalle.prior.config.num_image_tokens
-    bar = host("comfy.utils").ProgressBar(len(seeds) * length)
     previews = _Previews(dalle, PREVIEW_SECONDS)
 
     def show(count: int, picture: Image.Image | None) -> None:
-        bar.update_absolute(count, preview=None if picture is None else ("JPEG", picture, PREVIEW_SIZE))
+        update(count, preview=None if picture is None else ("JPEG", picture, PREVIEW_SIZE))
 
     def on_token(finished: int, tokens: Tensor) -> None:
         check()

@@ -6,7 +6,6 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,22 +14,10 @@ from ...dalle.dvae import DVAE, Check
 from ...dalle.files import load_dvae
 from ...dalle.pixels import cropped
 from ...dalle.tokens import ImageTokens
-from .contract import host
-from .native import managed
-from .types import ModelPatcher
+from .native import Hosted, managed, working
 
 
-@dataclass(frozen=True)
-class HostedDVAE:
-    """Value of a WEIGHTED_CLIP_DVAE link."""
-
-    dvae: DVAE
-    """Encoder and decoder."""
-    patcher: ModelPatcher
-    """The host's ModelPatcher around it."""
-
-
-def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> HostedDVAE:
+def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DVAE]:
     """Read a discrete VAE and let the host manage its memory.
 
     Args:
@@ -42,10 +29,10 @@ def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> HostedDVA
         DVAEFileError: If the file cannot be used.
     """
     dvae = load_dvae(path, dtype=dtype)
-    return HostedDVAE(dvae, managed(dvae, device, "vae"))
+    return Hosted(dvae, managed(dvae, device, "vae"))
 
 
-def encode_tokens(hosted: HostedDVAE, images: Tensor) -> tuple[ImageTokens, Tensor]:
+def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Tensor]:
     """Tokens of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
     Args:
@@ -61,39 +48,36 @@ def encode_tokens(hosted: HostedDVAE, images: Tensor) -> tuple[ImageTokens, Tens
     """
     if not len(images):
         raise ValueError("there are no images to encode: the batch is empty")
-    config = hosted.dvae.config
+    config = hosted.model.config
     f = config.downsampling
     pixels = cropped(images[..., :3].movedim(-1, 1).expand(-1, 3, -1, -1), f)
     shape = (len(pixels), pixels.shape[-2] // f, pixels.shape[-1] // f)
-    ids = _in_host(hosted, shape, lambda check: hosted.dvae.tokens(pixels, check))
+    ids = _in_host(hosted, shape, lambda check: hosted.model.tokens(pixels, check))
     return ImageTokens(ids.cpu(), f, config.vocab_size), pixels
 
 
-def decode_tokens(hosted: HostedDVAE, tokens: ImageTokens) -> Tensor:
+def decode_tokens(hosted: Hosted[DVAE], tokens: ImageTokens) -> Tensor:
     """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
 
     Raises:
         ValueError: If the tokens belong to another dVAE.
     """
-    tokens.check_fits(hosted.dvae.config)
-    images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.dvae.images(tokens.ids, check))
+    tokens.check_fits(hosted.model.config)
+    images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.model.images(tokens.ids, check))
     return images.float().movedim(1, -1).contiguous()
 
 
-def _in_host(hosted: HostedDVAE, shape: tuple[int, ...], work: Callable[[Check], Tensor]) -> Tensor:
+def _in_host(hosted: Hosted[DVAE], shape: tuple[int, ...], work: Callable[[Check], Tensor]) -> Tensor:
     """Do some work with the host's memory, progress bar and interrupts; ``shape``: images, rows and columns."""
-    model_management = host("comfy.model_management")
-
-    total, done = hosted.dvae.num_parts(*shape), 0
-    bar = host("comfy.utils").ProgressBar(total)
+    total, done = hosted.model.num_parts(*shape), 0
+    show, check_interrupt = working(hosted.patcher, total)
 
     def check() -> None:
         nonlocal done
-        model_management.throw_exception_if_processing_interrupted()
-        bar.update_absolute(done)
+        check_interrupt()
+        show(done)
         done += 1
 
-    model_management.load_models_gpu([hosted.patcher])
     result = work(check)
-    bar.update_absolute(total)
+    show(total)
     return result

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,24 +18,12 @@ from ...encoder.reranking import image_features
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import TextFeatures, text_features
 from ...weighting.towers import layout_of
-from .contract import host
-from .native import managed
-from .types import ModelPatcher
+from .native import Hosted, managed, working
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class HostedClip:
-    """Value of a WEIGHTED_CLIP_FULL link."""
-
-    clip: FullClip
-    """Both towers."""
-    patcher: ModelPatcher
-    """The host's ModelPatcher around them."""
-
-
-def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> HostedClip:
+def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> Hosted[FullClip]:
     """Read a complete CLIP and let the host manage its memory; ``activation`` as in `load_full_clip`.
 
     Raises:
@@ -44,10 +31,10 @@ def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any =
     """
     clip = load_full_clip(path, dtype=dtype, activation=activation)
     logger.info("%s: %s", clip.name, clip.origin)
-    return HostedClip(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
+    return Hosted(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
 
 
-def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[TextFeatures]:
+def encode_texts(hosted: Hosted[FullClip], texts: Sequence[str], syntax: str) -> list[TextFeatures]:
     """Vectors of some texts; the host loads the model into memory, and may interrupt.
 
     Args:
@@ -55,20 +42,18 @@ def encode_texts(hosted: HostedClip, texts: Sequence[str], syntax: str) -> list[
         texts: Any strings.
         syntax: Syntax of their weights, which are left out.
     """
-    model_management = host("comfy.model_management")
-
-    model_management.load_models_gpu([hosted.patcher])
-    clip = hosted.clip
+    clip = hosted.model
+    _, check = working(hosted.patcher, len(texts))
     layout = layout_of(clip.text.config)
 
     def encode(chunks: Sequence[Sequence[int]]) -> Tensor:
-        model_management.throw_exception_if_processing_interrupted()
+        check()
         return clip.text_features(chunks)
 
     return [text_features(text, syntax, default_tokenizer(), layout, encode) for text in texts]
 
 
-def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:
+def encode_images(hosted: Hosted[FullClip], images: Tensor, crop: Crop) -> Tensor:
     """Vectors of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
     Args:
@@ -82,15 +67,12 @@ def encode_images(hosted: HostedClip, images: Tensor, crop: Crop) -> Tensor:
     Raises:
         ValueError: If there are no images.
     """
-    model_management = host("comfy.model_management")
-
     if not len(images):
         raise ValueError("there are no images to compare: the batch is empty")
-    bar = host("comfy.utils").ProgressBar(len(images))
+    show, check = working(hosted.patcher, len(images))
 
     def on_progress(count: int) -> None:
-        bar.update_absolute(count)
-        model_management.throw_exception_if_processing_interrupted()
+        show(count)
+        check()
 
-    model_management.load_models_gpu([hosted.patcher])
-    return image_features(hosted.clip, images, crop, on_progress=on_progress)
+    return image_features(hosted.model, images, crop, on_progress=on_progress)

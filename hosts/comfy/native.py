@@ -1,4 +1,4 @@
-"""Our native encoder as a model that ComfyUI can manage: memory is the host's, computation is ours.
+"""Models of ours that ComfyUI manages, first our native encoder: memory is the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -6,9 +6,9 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -24,6 +24,16 @@ from .embeddings import HostEmbeddings
 from .types import ModelPatcher
 
 logger = logging.getLogger(__name__)
+Model = TypeVar("Model")
+
+
+@dataclass(frozen=True)
+class Hosted(Generic[Model]):
+    """Value of a link that carries a model of ours."""
+
+    model: Model
+    patcher: ModelPatcher
+    """The host's ModelPatcher around it."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,25 @@ def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") ->
         getattr(model_management, name)() if device == "auto" else cpu for name in _DEVICES[role]
     )
     return host("comfy.model_patcher").ModelPatcher(model, load_device=load_device, offload_device=offload_device)
+
+
+def working(patcher: ModelPatcher, total: int, **memory: Any) -> tuple[Callable[..., None], Callable[[], None]]:
+    """Let the host load a model into memory for some work.
+
+    Args:
+        patcher: The host's ModelPatcher around it.
+        total: Number of steps of the work, for the host's progress bar.
+        memory: Options of the host's ``load_models_gpu``.
+
+    Returns:
+        A function that shows how many steps are done, as the ``update_absolute`` of the host's bar; and one that
+        raises if the user has interrupted.
+    """
+    model_management = host("comfy.model_management")
+
+    model_management.load_models_gpu([patcher], **memory)
+    bar = host("comfy.utils").ProgressBar(total)
+    return bar.update_absolute, model_management.throw_exception_if_processing_interrupted
 
 
 def encode_native(clip: NativeClip, prepared: Prepared) -> list[EncodedTowers]:

@@ -202,7 +202,7 @@ def test_an_interrupt_ends_it_within_a_token(hosted: Any, monkeypatch: pytest.Mo
         assert len(asked) == after + 1
     with monkeypatch.context() as patch:
         interrupted(patch, 0)
-        patch.setattr(type(hosted.dalle), "tokens", lambda *_, **__: pytest.fail("it went on"))
+        patch.setattr(type(hosted.model), "tokens", lambda *_, **__: pytest.fail("it went on"))
         with pytest.raises(InterruptedError):
             sampled(hosted, prefix_image=pictures(1, HEIGHT, WIDTH).movedim(1, -1), prefix_rows=1)
 
@@ -245,13 +245,13 @@ def test_previews_take_a_tenth_of_the_time_at_most(
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "PREVIEW_SECONDS", seconds)
     monkeypatch.setattr(module, "PREVIEW_SHARE", 1.0)
-    images = type(hosted.dalle).images
+    images = type(hosted.model).images
 
     def slow(model: DALLE, tokens: Tensor, check: Any = None) -> Tensor:
         now[0] += decoding
         return images(model, tokens, check)
 
-    monkeypatch.setattr(type(hosted.dalle), "images", slow)
+    monkeypatch.setattr(type(hosted.model), "images", slow)
     update = ProgressBar.update_absolute
 
     def passing(bar: ProgressBar, value: int, total: int | None = None, preview: Any = None) -> None:
@@ -267,8 +267,8 @@ def test_previews_take_a_tenth_of_the_time_at_most(
 
 def test_other_types_of_weights_are_drawn_from_too(hosted: Any) -> None:
     half, dvae = node("LoadDalle").load("checkpoints/dalle.safetensors", "bf16", "cpu")
-    assert {parameter.dtype for parameter in half.dalle.parameters()} == {torch.bfloat16}
-    assert dvae.dvae is half.dalle.dvae
+    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
+    assert dvae.model is half.model.dvae
     images, tokens, _ = sampled(half)["result"]
     assert images.dtype == torch.float32
     assert tuple(tokens.ids.shape) == (2, *PRIOR.grid)

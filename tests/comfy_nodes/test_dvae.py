@@ -128,7 +128,7 @@ def test_of_many_images_some_grids_are_drawn_and_all_are_encoded(dvae: Any) -> N
 
 def test_other_types_of_weights_change_little(dvae: Any) -> None:
     [half] = node("LoadDVAE").load("vae/colors.safetensors", "bf16", "cpu")
-    assert {parameter.dtype for parameter in half.dvae.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
     image, *_ = node("TokensToImage").decode(half, "", numbers="0 62 124")["result"]
     assert image.dtype == torch.float32
     torch.testing.assert_close(image, mosaic(torch.tensor([[[0, 62, 124]]])), rtol=0, atol=0.02)
