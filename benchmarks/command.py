@@ -11,7 +11,6 @@ from pathlib import Path
 from ..parity.torchvision_operators import declare_missing_operators
 from . import page
 from .dalle import dalle_block
-from .dtypes import type_block
 from .encoding import encode_block
 from .goals import goal_block
 from .gpu import gpu_section
@@ -19,7 +18,6 @@ from .hosts import host_block
 from .machine import machine
 from .many import many_block
 from .parsing import parse_block
-from .peak import peak_block
 from .precision import PICTURE, precision_block
 from .processors import processor_block
 from .reranking import image_block
@@ -37,8 +35,6 @@ MEASURES: dict[str, Callable[[Scale], str]] = {
     "encode": encode_block,
     "sharing": sharing_block,
     "many": many_block,
-    "types": type_block,
-    "peak": peak_block,
     "images": image_block,
     "training": training_block,
     "dalle": dalle_block,

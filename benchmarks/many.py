@@ -1,4 +1,4 @@
-"""Speed, memory and disk space of ``encode --batch`` for files of many prompts, beside transformers, and their growth.
+"""Speed, memory and disk space of ``encode --batch`` for files of many prompts, beside transformers.
 
 The prompts are those of a file of the user, or made by `made_prompts`.
 """
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .machine import measured
 from .made_prompts import made_prompts
-from .many_growth import DISK, MEMORY, SECONDS, growth_rows
-from .many_growth import HEAD as GROWTH_HEAD
 from .many_runs import Job, ours, transformers_process, write_prompts
 from .memory import MIB
 from .page import NOT_FOUND, table, times
@@ -62,7 +60,7 @@ class Figures(NamedTuple):
 
 
 def many_block(scale: Scale, file: Path | None = None) -> str:
-    """Make the section in Markdown: the prompts, a row for each program and file, and the growth.
+    """Make the section in Markdown: the prompts, and a row for each program and file.
 
     Args:
         scale: Sizes and counts.
@@ -79,16 +77,9 @@ def many_block(scale: Scale, file: Path | None = None) -> str:
     texts = texts[: max(sizes)]
     reads = read_prompts(texts)
     with tempfile.TemporaryDirectory() as temporary:
-        found, rows = _measured(texts, reads, sizes, scale, Path(temporary))
-    figures: dict[str, dict[int, float]] = {
-        SECONDS: {size: one.whole for size, one in found.items() if one.whole is not None},
-        MEMORY: {size: one.peak for size, one in found.items() if one.peak is not None and size >= scale.shard_size},
-        DISK: {size: one.disk for size, one in found.items()},
-    }
-    parts = [_about_prompts(texts, reads, scale.shard_size, is_real=file is not None), table(HEAD, rows, num_left=1)]
-    if growth := growth_rows(figures):
-        parts += [table(GROWTH_HEAD, growth, num_left=3), "The last column is a prediction and was not measured."]
-    return "\n\n".join([*parts, about])
+        rows = _measured(texts, reads, sizes, scale, Path(temporary))
+    listed = _about_prompts(texts, reads, scale.shard_size, is_real=file is not None)
+    return "\n\n".join([listed, table(HEAD, rows, num_left=1), about])
 
 
 # ---- prompts
@@ -164,8 +155,8 @@ def _about_prompts(texts: Sequence[str], reads: Sequence[ReadPrompt], shard_size
 
 def _measured(
     texts: Sequence[str], reads: Sequence[ReadPrompt], sizes: Sequence[int], scale: Scale, folder: Path
-) -> tuple[dict[int, Figures], list[list[str]]]:
-    """Our figures by number of prompts, and the cells of `HEAD`."""
+) -> list[list[str]]:
+    """Cells of `HEAD`."""
     from ..encoder.kernels import CHOICE  # these import torch
     from ..parity.native import save_model
 
@@ -174,7 +165,6 @@ def _measured(
     CHOICE.answered()
     CHOICE.now()  # the fastest kernel is chosen once on each machine, and not while a file is timed
     plain = [plain_text(read) for read in reads]
-    found: dict[int, Figures] = {}
     rows: list[list[str]] = []
     with transformers_process(weights, folder) as ask:
         best = 0 if ask is None else _best_batch(ask, plain[: scale.num_prompts], scale, folder)
@@ -190,7 +180,7 @@ def _measured(
             results, taken = _in_turn(runs, scale.many[size])
             num_tokens = sum(map(count_tokens, reads[:size]))
             own = _figures(results[OURS], results[OURS][0]["prompts"], num_tokens)
-            found[size] = own = own._replace(whole=statistics.median(taken[OURS]))
+            own = own._replace(whole=statistics.median(taken[OURS]))
             if TRANSFORMERS in results:
                 theirs = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
                 rows.append(own.cells(OURS, compare(own.seconds, theirs.seconds)))
@@ -199,7 +189,7 @@ def _measured(
             rows.append(own.cells(OURS, None))
             if is_compared:
                 rows.append([TRANSFORMERS, f"{size:,}", *["-"] * (len(HEAD) - 3), NOT_FOUND])
-    return found, rows
+    return rows
 
 
 def _best_batch(ask: Job, texts: Sequence[str], scale: Scale, folder: Path) -> int:

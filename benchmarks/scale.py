@@ -124,8 +124,6 @@ class Scale:
     """Prompts in a shard, the default of ``encode --batch``."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the text encoder that differ from CLIP-L's."""
-    side: int = 2048
-    """Side of the square matrices used to measure the speed of multiplication."""
     gpu_repetitions: int = 50
     image_batch: int = 8
     """Images for timing."""
@@ -179,7 +177,6 @@ QUICK = Scale(
     many_tries=1,
     shard_size=4,
     sizes=TINY,
-    side=64,
     gpu_repetitions=2,
     image_batch=3,
     num_images=6,

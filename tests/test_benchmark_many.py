@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,8 +24,6 @@ from weighted_clip.benchmarks.many import (
     read_prompts,
     tokens_shared,
 )
-from weighted_clip.benchmarks.many_growth import DISK, MEMORY, SECONDS, Line, fitted, growth_rows
-from weighted_clip.benchmarks.many_growth import HEAD as GROWTH_HEAD
 from weighted_clip.benchmarks.many_process import Watch, encode_shards
 from weighted_clip.benchmarks.many_runs import ours, transformers_process, write_prompts
 from weighted_clip.benchmarks.page import table_rows
@@ -106,44 +103,6 @@ def test_a_file_of_prompts_is_read_by_lines(tmp_path: Path) -> None:
         prompts_of(file)
     with pytest.raises(ValueError, match=r"--prompts .*nowhere\.txt"):
         prompts_of(tmp_path / "nowhere.txt")
-
-
-# ---- growth
-
-
-def test_the_line_is_that_of_numpy() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(20):
-        numbers = [100, 1000, 10_000]
-        figures = dict(
-            zip(numbers, (generator.uniform(0.1, 2) * n + generator.normal() * 9 for n in numbers), strict=True)
-        )
-        line = fitted(figures)
-        slope, start = np.polyfit(numbers, list(figures.values()), 1)
-        assert line.slope == pytest.approx(slope)
-        assert line.start == pytest.approx(start)
-        errors = [abs(start + slope * number - figure) / abs(figure) for number, figure in figures.items()]
-        assert line.error(figures) == pytest.approx(max(errors))
-
-
-def test_a_figure_that_falls_is_taken_as_level() -> None:
-    assert fitted({10: 5.0, 20: 3.0, 30: 4.0}) == Line(4.0, 0.0)
-
-
-def test_the_prediction_continues_the_lines() -> None:
-    rows = growth_rows(
-        {
-            SECONDS: {100: 12.0, 1000: 30.0, 10_000: 210.0},
-            MEMORY: {1000: 500.0, 10_000: 500.0},
-            DISK: {100: 25.6},
-        }
-    )
-    assert rows == [
-        [SECONDS, "10 + 0.02 N", "100, 1,000, 10,000", "0.0%", f"{20_010 / 3600:.3g} h"],
-        [MEMORY, "500 + 0 N", "1,000, 10,000", "-", "500 MiB"],
-    ]
-    ((*_, disk),) = growth_rows({DISK: {1: 0.25, 2: 0.5, 4: 1.0}})
-    assert disk == f"{250_000 / 1024:.3g} GiB"
 
 
 # ---- programs
@@ -248,7 +207,7 @@ def test_the_peak_is_that_since_the_watch_was_made() -> None:
 # ---- the section
 
 
-def test_the_section_has_rows_of_both_and_their_growth() -> None:
+def test_the_section_has_rows_of_both() -> None:
     library("transformers", "5")
     tokenizer = transformers_tokenizer()
     block = many_block(SIZES)
@@ -272,12 +231,7 @@ def test_the_section_has_rows_of_both_and_their_growth() -> None:
     )
     assert [row["Ours / peer"] for row in rows[1:]] == ["-", "-"]
     assert [float(rows[0]["Whole command, s"]) > 0, rows[1]["Whole command, s"]] == [True, "-"]
-    growth = [row for row in table_rows(block) if GROWTH_HEAD[0] in row]
-    is_linux = Path("/proc/self/clear_refs").exists()
-    assert [row["Figure"] for row in growth] == [SECONDS, *([MEMORY] if is_linux else []), DISK]
-    assert {row["Measured at"] for row in growth} == {"4, 9"}
     assert "made from word lists" in block
-    assert "is a prediction" in block
 
 
 def test_prompts_of_a_file_are_named_so_and_a_missing_peer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +244,6 @@ def test_prompts_of_a_file_are_named_so_and_a_missing_peer_too(tmp_path: Path, m
     ]
     assert (rows[0]["By"], rows[0]["Prompts"]) == (OURS, "4")
     assert "given with `--prompts`" in block
-    assert "prediction" not in block  # of one number of prompts
     write_prompts(ODD[:3], file)
     with pytest.raises(ValueError, match="at least 4 prompts are needed, found 3"):
         many_block(QUICK, file)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.benchmarks import add_options, gpu, page, run
-from weighted_clip.benchmarks.breakdown import breakdown
 from weighted_clip.benchmarks.command import MEASURES
 from weighted_clip.benchmarks.dalle import OWN
-from weighted_clip.benchmarks.dtypes import CASES, NATIVE
 from weighted_clip.benchmarks.encoding import PAIRS, encode_block
 from weighted_clip.benchmarks.goals import GOALS
 from weighted_clip.benchmarks.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
@@ -21,7 +19,6 @@ from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_o
 from weighted_clip.benchmarks.machine import processor
 from weighted_clip.benchmarks.page import NOT_FOUND, table_rows
 from weighted_clip.benchmarks.parsing import SYNTAXES
-from weighted_clip.benchmarks.peak import BY_KERNEL, BY_TORCH, chunk_flop, peak_block
 from weighted_clip.benchmarks.processors import HEAD, WEIGHTED, merged
 from weighted_clip.benchmarks.processors import WORKS as OF_PROCESSORS
 from weighted_clip.benchmarks.reranking import WORKS, memory_rows
@@ -33,7 +30,7 @@ from weighted_clip.benchmarks.texts import (
 )
 from weighted_clip.benchmarks.timing import times_in_turn
 from weighted_clip.benchmarks.tokenizing import token_block
-from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
@@ -51,8 +48,6 @@ SECTIONS = [
     "encode",
     "sharing",
     "many",
-    "types",
-    "peak",
     "images",
     "training",
     "dalle",
@@ -159,44 +154,6 @@ def test_positions_in_common_are_run_once(sections: dict[str, str]) -> None:
     assert by_name[FADED, "masked_blend, law nested"][0] == 5
 
 
-def test_types_are_near_float32(sections: dict[str, str]) -> None:
-    rows = cells(sections["types"])
-    assert [tuple(row[:3]) for row in rows] == [(*case, "float32") for case in CASES]
-    for row in rows:
-        assert 0 < float(row[-1]) <= float(row[-2]) < 0.2, row
-    assert float(rows[CASES.index((NATIVE, "float16"))][-1]) < float(rows[CASES.index((NATIVE, "bfloat16"))][-1])
-    assert "bf16 arithmetic" in sections["types"]
-
-
-def test_a_torch_that_cannot_tell_what_a_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.benchmarks import dtypes
-
-    monkeypatch.setattr(torch.ops, "mkldnn", object())
-    assert dtypes.arithmetic(torch.bfloat16) == ("This torch cannot tell whether this processor has bf16 arithmetic.")
-
-
-def test_every_encoder_stands_beside_all_ways_to_multiply(sections: dict[str, str]) -> None:
-    library("transformers", "5")
-    rows = cells(sections["peak"])
-    kernels = [BY_TORCH, *BY_KERNEL.values()]
-    assert [row[1] for row in rows] == [*kernels, "transformers", "ours, bit for bit", "native encoder"]
-    assert rows[0][5] == max(row[6] for row in rows[:3]) == "1.00"
-    assert float(rows[0][2]) == pytest.approx(2 * 64**3 / 1e9, rel=0.01)
-    assert all(float(row[4]) > 0 for row in rows if row[4] != "-")
-
-
-def test_the_time_of_a_chunk_is_divided_among_its_parts(sections: dict[str, str]) -> None:
-    library("transformers", "5")
-    rows = cells(sections["peak"].split("\n\n", 1)[1])
-    assert [row[0] for row in rows] == ["transformers", "ours, bit for bit", "native encoder"]
-    for row in rows:
-        products, attention, others, between, everything, speed = map(float, row[1:])
-        assert min(products, attention, others, everything, speed) > 0
-        assert between >= 0
-    found = breakdown({"one": lambda: torch.rand(300, 300) @ torch.rand(300, 300)}, 2)["one"]
-    assert found["Products"] > found["Attention"] == 0
-
-
 def test_each_processor_has_a_column(sections: dict[str, str]) -> None:
     library("transformers", "5")
     library("compel", "2.1")
@@ -214,12 +171,6 @@ def test_each_processor_has_a_column(sections: dict[str, str]) -> None:
     (first, *_) = table_rows(two)
     assert list(first) == [*HEAD, *others, own, "Another"]
     assert first["Another"] == "9.99"
-
-
-def test_counts_the_arithmetic_of_a_chunk() -> None:
-    # one position, one layer, width 1, inner width 1: four and two products with a sum each, a score and its value
-    one = TextConfig(hidden_dim=1, num_heads=1, num_layers=1, mlp_dim=1, context_length=2)
-    assert chunk_flop(one) == 2 * (6 * 2 + 2 * 2 * 2)
 
 
 def gpu_rows() -> list[list[str]]:
@@ -374,8 +325,6 @@ def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row[-1] for row in rows] == ["not found"] * len(PAIRS)
     rows = [row for row in cells(sharing_block(QUICK)) if row[2].startswith("transformers")]
     assert [row[-1] for row in rows] == ["not found"] * 2
-    rows = [row for row in cells(peak_block(QUICK)) if row[1] == "transformers"]
-    assert [row[-1] for row in rows] == ["not found"]
     rows = gpu_rows()
     assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * (len(ATTENTIONS) + len(gpu.PASSES))
     assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
