@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..parity.find_hosts import python_of
-from ..parity.host_python import HostFailed, run_job
+from ..parity.job import HostFailed, run_job
 from .dalle_process import FULL, OURS, SPARSE, WITHOUT_CACHE
 from .machine import load
 from .page import NOT_FOUND, table, times

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..parity.host_python import HostFailed, run_job
 from ..parity.hosts import HostReference, find_references
+from ..parity.job import HostFailed, run_job
 from ..parity.transformers_reference import sizes_of
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .scale import Scale

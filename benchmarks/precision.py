@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import Any
 
 from ..output.files import written_whole
-from ..parity.host_python import HostFailed, run_job
+from ..parity.job import HostFailed, run_job
 from .machine import measured
 from .page import milliseconds, table
 from .scale import Scale

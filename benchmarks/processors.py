@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..parity.host_python import HostFailed, run_job
+from ..parity.job import HostFailed, run_job
 from .encoding import COMPEL, peers
 from .hosts import SCRIPT, SECONDS, STOCK, WAYS, find_places, job_for
 from .machine import processor, with_torch

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..parity.host_python import HostFailed, run_job
+from ..parity.job import HostFailed, run_job
 from ..parity.transformers_reference import sizes_of
 from .hosts import SCRIPT, SECONDS, STOCK, find_places
 from .machine import load

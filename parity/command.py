@@ -17,7 +17,7 @@ from ..weighting.embeddings import Embeddings
 from . import hosts, libraries
 from .embeddings import write_embeddings
 from .figures import write_figures
-from .host_python import HostFailed
+from .job import HostFailed
 from .native import encode_natively, save_model, seeded_model
 from .page import write_page
 from .pipelines import compare_pipelines, find_checkout, largest_difference, version_of_checkout

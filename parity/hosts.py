@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .find_hosts import PEERS_VENV, Host, find_hosts, find_packs, python_of
-from .host_python import run_job
+from .job import run_job
 from .prompts import PROMPTS
 from .subjects import Subject
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.host_python import own_environment, run_in_host
+from weighted_clip.parity.job import own_environment, run_in_host
 from weighted_clip.weighting.timed.schedule import schedule
 
 from ..patience import SECONDS
