@@ -6,22 +6,20 @@ timed in its Python, in one process, in turn. Without it only ours is timed, in 
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..parity.find_hosts import python_of
 from ..parity.job import HostFailed, run_job
+from . import dalle_process
 from .dalle_process import FULL, OURS, SPARSE, WITHOUT_CACHE
 from .machine import load
 from .page import NOT_FOUND, table, times
 from .scale import Scale
 from .timing import compare
 
-SCRIPT = Path(__file__).with_name("dalle_process.py")
 ENVIRONMENT = "dalle-venv"
 SECONDS = 7200
 DRAWING, TRAINING = "drawing", "training"
@@ -42,14 +40,11 @@ def dalle_block(scale: Scale, folder: Path | None = None, say: Callable[[str], N
     python = None if folder is None else python_of(folder.resolve(), (ENVIRONMENT,))
     busy = load("the minute before")
     job = {**scale.dalle, "has_peer": python is not None}
-    with tempfile.TemporaryDirectory() as temporary:
-        result, place = Path(temporary, "result.json"), Path(temporary)
-        try:
-            run_job(job, result, python or Path(sys.executable), SCRIPT, folder=place, seconds=SECONDS)
-        except HostFailed as error:
-            say(f"dalle-pytorch did not run:\n{str(error)[-3000:]}" if python else f"failed:\n{str(error)[-3000:]}")
-            return table(HEAD, _rows(job, None, "failed"), num_left=3)
-        found = json.loads(result.read_text(encoding="utf-8"))
+    try:
+        found = run_job(dalle_process.run, job, python or Path(sys.executable), seconds=SECONDS)
+    except HostFailed as error:
+        say(f"dalle-pytorch did not run:\n{str(error)[-3000:]}" if python else f"failed:\n{str(error)[-3000:]}")
+        return table(HEAD, _rows(job, None, "failed"), num_left=3)
     names = {OURS: "ours", FULL: "dalle-pytorch", SPARSE: "dalle-pytorch with row and column attention"}
     sizes = ", ".join(f"{names[name]} {number / 1e6:.2f} million" for name, number in found["parameters"].items())
     lines = [

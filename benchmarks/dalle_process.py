@@ -1,12 +1,9 @@
 """Time drawing of image tokens and training steps of our prior, and of dalle-pytorch in the same process.
 
-Started by dalle.py as a program, in the Python of an environment that has dalle-pytorch, or in our own:
-
-    python dalle_process.py JOB.json RESULT.json
-
-A job is JSON: ``sizes`` (fields of `PriorConfig`), ``has_peer``, ``images`` (one or more numbers of images drawn at
-once), ``pairs`` (per training step), ``steps`` (per round), and rounds: ``repetitions`` of drawing with a cache,
-``uncached_repetitions`` without, ``training_repetitions``.
+Called by dalle.py in the Python of an environment that has dalle-pytorch, or in our own. A job is ``sizes`` (fields of
+`PriorConfig`), ``has_peer``, ``images`` (one or more numbers of images drawn at once), ``pairs`` (per training step),
+``steps`` (per round), and rounds: ``repetitions`` of drawing with a cache, ``uncached_repetitions`` without,
+``training_repetitions``.
 
 The result holds all times, parameters of both, the share of tokens that agree with and without a cache, and versions.
 """
@@ -17,12 +14,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import platform
-import runpy
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,18 +28,16 @@ TOP_SHARE = 0.1
 SEED = 0
 
 
-def main(job_file: str, result_file: str) -> None:
+def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run a job."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     import torch
 
-    runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
     torch.manual_seed(SEED)
     prior = our_prior(job["sizes"])
     about = {"Python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     peers: dict[str, Any] = {}
     if job["has_peer"]:
-        from weighted_clip.parity.torchvision_operators import declare_missing_operators
+        from ..parity.torchvision_operators import declare_missing_operators
 
         declare_missing_operators()
         about["dalle-pytorch"] = importlib.metadata.version("dalle-pytorch")
@@ -54,13 +45,12 @@ def main(job_file: str, result_file: str) -> None:
     drawing = {str(count): drawn(job, prior, peers, count) for count in job["images"]}
     if job["has_peer"]:
         peers = {name: peer_of(job["sizes"], name, for_drawing=False) for name in (FULL, SPARSE)}
-    result = {
+    return {
         "about": about,
         "parameters": {name: count(model) for name, model in {OURS: prior, **peers}.items()},
         "drawing": drawing,
         "training": trained(job, prior, peers),
     }
-    Path(result_file).write_text(json.dumps(result), encoding="utf-8")
 
 
 def count(model: nn.Module) -> int:
@@ -74,8 +64,9 @@ def count(model: nn.Module) -> int:
 def our_prior(sizes: dict[str, Any]) -> Any:
     """Our prior with random weights, as at the start of training except for the heads, which are not 0."""
     import torch
-    from weighted_clip.dalle.prior import Prior, initialise
-    from weighted_clip.dalle.prior_config import PriorConfig
+
+    from ..dalle.prior import Prior, initialise
+    from ..dalle.prior_config import PriorConfig
 
     prior = Prior(PriorConfig(**sizes))
     initialise(prior)
@@ -98,7 +89,7 @@ def peer_of(sizes: dict[str, Any], kind: str, *, for_drawing: bool) -> Any:
     vae.decode = lambda tokens: tokens
     types = None
     if kind == SPARSE:
-        from weighted_clip.encoder.sparse_masks import layer_schedule
+        from ..encoder.sparse_masks import layer_schedule
 
         names = {"row": "axial_row", "column": "axial_col", "convolutional": "conv_like"}
         if for_drawing:  # it has no cache for convolutional layers
@@ -143,8 +134,9 @@ def padded(prior: Any, text: Tensor) -> Tensor:
 def drawn(job: dict[str, Any], prior: Any, peers: dict[str, Any], images: int) -> dict[str, Any]:
     """Seconds for all tokens of some images, by each contestant."""
     import torch
-    from weighted_clip.benchmarks.timing import times_in_turn
-    from weighted_clip.dalle.sampling import SampleOptions, sample
+
+    from ..dalle.sampling import SampleOptions, sample
+    from .timing import times_in_turn
 
     text = caption(job["sizes"], 1)
     ours_text, several = padded(prior, text)[0], text.expand(images, -1)
@@ -167,7 +159,8 @@ def drawn(job: dict[str, Any], prior: Any, peers: dict[str, Any], images: int) -
 def without_cache(prior: Any, text: Tensor, seeds: range, options: Any) -> Tensor:
     """Draw by a full pass over everything so far for each token; ``[n, tokens]``."""
     import torch
-    from weighted_clip.dalle.sampling import draw, probabilities
+
+    from ..dalle.sampling import draw, probabilities
 
     length = prior.config.num_image_tokens
     numbers = torch.stack(
@@ -190,8 +183,9 @@ def trained(job: dict[str, Any], prior: Any, peers: dict[str, Any]) -> dict[str,
     """Seconds for some steps by each, with the same captions and image tokens, loss weights, clipping and AdamW."""
     import torch
     from torch.nn.functional import cross_entropy
-    from weighted_clip.benchmarks.timing import times_in_turn
-    from weighted_clip.training.optimizer import adamw
+
+    from ..training.optimizer import adamw
+    from .timing import times_in_turn
 
     sizes, pairs = job["sizes"], job["pairs"]
     text = caption(sizes, pairs)
@@ -222,7 +216,3 @@ def trained(job: dict[str, Any], prior: Any, peers: dict[str, Any]) -> dict[str,
         runs[name] = steps(peer, lambda peer=peer: peer(text, image, return_loss=True))
     taken = times_in_turn(runs, repetitions=job["training_repetitions"], warm_up=1)
     return {name: [one / job["steps"] for one in times] for name, times in taken.items()}
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

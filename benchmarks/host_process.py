@@ -1,11 +1,7 @@
 """Time ComfyUI's stock nodes, ADV_CLIP_emb and ours in one process of a ComfyUI's own Python.
 
-Started by hosts.py as a program, with the checkout as working directory:
-
-    python host_process.py JOB.json RESULT.json
-
-A job is JSON: ``weights`` (a safetensors file), ``sizes`` (of its text encoder), ``repetitions``, and one of these
-tasks:
+Called by hosts.py, with the checkout as working directory. A job is ``weights`` (a safetensors file), ``sizes`` (of its
+text encoder), ``repetitions``, and one of these tasks:
 
 - ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it) and ``ours`` (name to ``way``,
   which is ``host``, ``memory`` or ``native``, and ``options``), with ``adv`` (folder of ADV_CLIP_emb, or null). Every
@@ -23,9 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import runpy
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,11 +28,8 @@ MEBIBYTES = 64
 """Cache size of the caching CLIP and the native encoder: the latter's default."""
 
 
-def main(job_file: str, result_file: str) -> None:
+def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run a job."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    sys.argv = sys.argv[:1]  # the host reads the command line when imported
-    sys.path[0] = str(Path.cwd())
     from comfy.cli_args import args
 
     args.cpu = True
@@ -46,7 +37,6 @@ def main(job_file: str, result_file: str) -> None:
     import numpy
     import torch
 
-    runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
     with torch.inference_mode():
         result = {"sampling": sample(job)} if "sampling" in job else {"prompts": encode(job)}
     about = {
@@ -55,13 +45,13 @@ def main(job_file: str, result_file: str) -> None:
         "threads:": torch.get_num_threads(),
         "numpy": numpy.__version__,
     }
-    Path(result_file).write_text(json.dumps({"about": about, **result}), encoding="utf-8")
+    return {"about": about, **result}
 
 
 def encode(job: dict[str, Any]) -> dict[str, Any]:
     """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
-    from weighted_clip.benchmarks.texts import fresh
-    from weighted_clip.benchmarks.timing import times_in_turn
+    from .texts import fresh
+    from .timing import times_in_turn
 
     clips = {"host": open_clip(job), "native": open_native(job)}
     peer_of = adv_peer(job) if job["adv"] else stock_peer()
@@ -82,8 +72,9 @@ def encode(job: dict[str, Any]) -> dict[str, Any]:
 def sample(job: dict[str, Any]) -> dict[str, Any]:
     """Seconds of encoding and of a step of KSampler, and numbers of rows, for the stock node and each of ours."""
     import torch
-    from weighted_clip.benchmarks.timing import times_in_turn
-    from weighted_clip.nodes import NODE_CLASS_MAPPINGS
+
+    from ..nodes import NODE_CLASS_MAPPINGS
+    from .timing import times_in_turn
 
     host = importlib.import_module("nodes")
     clip, model = open_clip(job), open_unet(job["unet"])
@@ -141,15 +132,16 @@ def open_clip(job: dict[str, Any]) -> Any:
 def open_native(job: dict[str, Any]) -> Any:
     """Our own encoder on the same file, managed by the host."""
     import torch
-    from weighted_clip.hosts.comfy.native import load_native
+
+    from ..hosts.comfy.native import load_native
 
     return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and an empty cache."""
-    from weighted_clip.encoder.families import encoders_for
-    from weighted_clip.hosts.comfy.memory import with_memory
+    from ..encoder.families import encoders_for
+    from ..hosts.comfy.memory import with_memory
 
     if way == "host":
         return clips["host"]
@@ -161,8 +153,8 @@ def new_memory(clips: dict[str, Any], way: str) -> Any:
 
 def ours(clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
     """Function that our nodes call."""
-    from weighted_clip.hosts.comfy.clip import encode_text
-    from weighted_clip.weighting.encode import EncodeOptions
+    from ..hosts.comfy.clip import encode_text
+    from ..weighting.encode import EncodeOptions
 
     chosen = EncodeOptions(**options)
     return lambda: encode_text(clip, next(texts), chosen).conditioning[0][0]
@@ -178,7 +170,3 @@ def adv_peer(job: dict[str, Any]) -> Callable[[Any, Iterator[str], Any], Callabl
     """Function that ADV_CLIP_emb's node CLIP Text Encode (Advanced) calls; the setting is its weight interpretation."""
     advanced_encode = runpy.run_path(str(Path(job["adv"], "adv_encode.py")))["advanced_encode"]
     return lambda clip, texts, style: lambda: advanced_encode(clip, next(texts), "none", style)[0]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -8,7 +8,6 @@ in turn with ours: on ComfyUI's CLIP object, for some prompts on one with a cach
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..parity.hosts import HostReference, find_references
 from ..parity.job import HostFailed, run_job
 from ..parity.transformers_reference import sizes_of
+from . import host_process
 from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
 from .scale import Scale
 from .texts import PROMPTS
@@ -25,7 +25,6 @@ from .timing import compare
 if TYPE_CHECKING:
     from ..encoder.text_model import TextModel
 
-SCRIPT = Path(__file__).with_name("host_process.py")
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
 
@@ -82,7 +81,7 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
                     save_model(model, weights)
                 job = job_for(model, weights, places[peer], peer, scale.repetitions)
                 try:
-                    result = _run(places[peer], job, Path(temporary))
+                    result = run_in(places[peer], job)
                     about.append(
                         f"- {peer}: " + ", ".join(f"{name} {value}" for name, value in result["about"].items())
                     )
@@ -136,10 +135,9 @@ def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, re
     }
 
 
-def _run(place: HostReference, job: dict[str, Any], temporary: Path) -> dict[str, Any]:
-    result = temporary / "result.json"
-    run_job(job, result, place.python, SCRIPT, folder=place.host, seconds=SECONDS)
-    return json.loads(result.read_text(encoding="utf-8"))
+def run_in(place: HostReference, job: dict[str, Any]) -> dict[str, Any]:
+    """Have host_process.py run a job in a host."""
+    return run_job(host_process.run, job, place.python, folder=place.host, seconds=SECONDS)
 
 
 def _rows(

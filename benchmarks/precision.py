@@ -5,7 +5,6 @@ All runs start with the same weights and see the same pairs in the same order; r
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -15,11 +14,11 @@ from typing import Any
 
 from ..output.files import written_whole
 from ..parity.job import HostFailed, run_job
+from . import precision_process
 from .machine import measured
 from .page import milliseconds, table
 from .scale import Scale
 
-SCRIPT = Path(__file__).with_name("precision_process.py")
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "precision.png"
 SECONDS = 7200
 SHARE = 2.0**-12
@@ -71,7 +70,7 @@ def precision_block(scale: Scale, say: Callable[[str], None] = print, picture: P
             asked = [{**usual, **run, "name": name} for name, run in runs.items()]
             try:
                 shared = {**sizes, "batch": max(1, sizes["batch"] // count)}
-                found |= _run({**job, "sizes": shared, "folder": temporary, "runs": asked}, Path(temporary), count)
+                found |= _run({**job, "sizes": shared, "folder": temporary, "runs": asked}, count)
             except HostFailed as error:
                 say(f"failed:\n{str(error)[-3000:]}")
     if picture is not None and found:
@@ -80,21 +79,19 @@ def precision_block(scale: Scale, say: Callable[[str], None] = print, picture: P
     return f"{table(HEAD, rows, num_left=1)}\n\n{about}"
 
 
-def _run(job: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
+def _run(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Results of a job's runs, by name."""
-    result = folder / "result.json"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    run_job(
+    done = run_job(
+        precision_process.run,
         job,
-        result,
         Path(sys.executable),
-        SCRIPT,
-        folder=folder,
+        folder=Path(job["folder"]),
         seconds=SECONDS,
         launcher=torchrun if processes > 1 else [],
         **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
     )
-    return json.loads(result.read_text(encoding="utf-8"))["runs"]
+    return done["runs"]
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:

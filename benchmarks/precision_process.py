@@ -1,12 +1,8 @@
 """Train DALL·E's prior in several precisions, or with gradients compressed between processes, and log each update.
 
-Started by precision.py as a program; over several processes under torchrun:
-
-    python precision_process.py JOB.json RESULT.json
-
-A job is JSON: ``folder`` (with the data; created on first use), ``sizes`` (fields of `PriorOptions`), ``vae_steps``,
-``device`` and ``runs``: for each its ``name``, ``precision``, ``compress``, ``is_scaled``, and ``factor``, a factor of
-the loss.
+Called by precision.py in a process of its own; over several processes under torchrun. A job is ``folder`` (with the
+data; created on first use), ``sizes`` (fields of `PriorOptions`), ``vae_steps``, ``device`` and ``runs``: for each its
+``name``, ``precision``, ``compress``, ``is_scaled``, and ``factor``, a factor of the loss.
 
 The result holds for each run its losses, seconds and peak memory of an update, the share of gradients that are exactly
 0, the skipped updates, and the amount sent; and versions.
@@ -14,21 +10,17 @@ The result holds for each run its losses, seconds and peak memory of an update, 
 
 from __future__ import annotations
 
-import json
 import platform
-import runpy
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 
-def main(job_file: str, result_file: str) -> None:
-    """Run a job."""
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
+def run(job: dict[str, Any]) -> dict[str, Any] | None:
+    """Run a job; the first process returns the result."""
     import torch
-    from weighted_clip.training.data import read_data
+
+    from ..training.data import read_data
 
     folder = Path(job["folder"])
     dvae = dvae_of(folder, job)
@@ -37,21 +29,22 @@ def main(job_file: str, result_file: str) -> None:
     about = {"Python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if job["device"] != "cpu" and torch.cuda.is_available():
         about["GPU"] = torch.cuda.get_device_name()
-    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        Path(result_file).write_text(json.dumps({"about": about, "runs": found}), encoding="utf-8")
+    is_first = True
     if torch.distributed.is_initialized():
+        is_first = torch.distributed.get_rank() == 0
         torch.distributed.destroy_process_group()
+    return {"about": about, "runs": found} if is_first else None
 
 
 def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
     """A discrete VAE of coloured shapes: trained, with the pictures, by the first process that needs it alone."""
     from dataclasses import replace
 
-    from weighted_clip.dalle.files import load_dvae
-    from weighted_clip.dalle.shapes import write_shapes
-    from weighted_clip.training.data import read_data
-    from weighted_clip.training.dvae import NAME, DVAERun
-    from weighted_clip.training.dvae_options import small
+    from ..dalle.files import load_dvae
+    from ..dalle.shapes import write_shapes
+    from ..training.data import read_data
+    from ..training.dvae import NAME, DVAERun
+    from ..training.dvae_options import small
 
     place = folder / "dvae"
     if not (place / NAME).is_file():
@@ -66,7 +59,8 @@ def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
 def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
     """An accelerator without state from earlier ones."""
     from accelerate.state import AcceleratorState
-    from weighted_clip.training.step import make_accelerator
+
+    from ..training.step import make_accelerator
 
     AcceleratorState._reset_state(reset_partial_state=True)
     return make_accelerator(precision, is_cpu=job["device"] == "cpu", has_scales=True)  # pyright: ignore[reportArgumentType]
@@ -75,8 +69,9 @@ def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
 def trained(run: dict[str, Any], job: dict[str, Any], dvae: Any, data: Any, folder: Path) -> dict[str, Any]:
     """Train once, and return the measurements."""
     import torch
-    from weighted_clip.training.prior import PriorRun
-    from weighted_clip.training.prior_options import PriorOptions
+
+    from ..training.prior import PriorRun
+    from ..training.prior_options import PriorOptions
 
     noted: dict[str, Any] = {"loss": [], "seconds": [], "skipped": 0}
     options = PriorOptions(**job["sizes"], precision=run["precision"], compress=run["compress"])
@@ -149,7 +144,3 @@ def _multiply(training: Any, factor: float) -> None:
 
 def _quiet(line: str) -> None:
     """Discard the output of a training run."""
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -6,15 +6,14 @@ Columns of other machines stay as they are on the page; only this one's is repla
 from __future__ import annotations
 
 import datetime
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..parity.job import HostFailed, run_job
+from ..parity.job import HostFailed
 from .encoding import COMPEL, peers
-from .hosts import SCRIPT, SECONDS, STOCK, WAYS, find_places, job_for
+from .hosts import STOCK, WAYS, find_places, job_for, run_in
 from .machine import processor, with_torch
 from .page import NOT_FOUND, table, table_rows
 from .reranking import memory_rows, tower_times
@@ -136,18 +135,17 @@ def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[
     if place is None:
         return NOT_FOUND
     with tempfile.TemporaryDirectory() as temporary:
-        weights, result = Path(temporary, "model.safetensors"), Path(temporary, "result.json")
+        weights = Path(temporary, "model.safetensors")
         save_model(model, weights)
         job: dict[str, Any] = job_for(model, weights, place, STOCK, scale.repetitions)
         prompt = job["prompts"]["one word up"]
         prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
         job["prompts"] = {"one word up": prompt}
         try:
-            run_job(job, result, place.python, SCRIPT, folder=place.host, seconds=SECONDS)
+            times = run_in(place, job)["prompts"]["one word up"]["times"]
         except HostFailed as error:
             say(f"{STOCK} did not run:\n{str(error)[-3000:]}")
             return "failed"
-        times = json.loads(result.read_text(encoding="utf-8"))["prompts"]["one word up"]["times"]
         ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
         return _ratio({"ours": own, "peer": times["peer"]})
 

@@ -5,15 +5,14 @@ Stable Diffusion 1.5's U-Net and CLIP at full size, with seeded random weights. 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..parity.job import HostFailed, run_job
+from ..parity.job import HostFailed
 from ..parity.transformers_reference import sizes_of
-from .hosts import SCRIPT, SECONDS, STOCK, find_places
+from .hosts import STOCK, find_places, run_in
 from .machine import load
 from .page import NOT_FOUND, table, times
 from .scale import Scale
@@ -67,7 +66,7 @@ def sampling_block(scale: Scale, folder: Path | None = None, say: Callable[[str]
     busy = load("the minute before")
     model = scale.model()
     with tempfile.TemporaryDirectory() as temporary:
-        weights, result = Path(temporary, "model.safetensors"), Path(temporary, "result.json")
+        weights = Path(temporary, "model.safetensors")
         save_model(model, weights)
         job = {
             "weights": str(weights),
@@ -79,11 +78,10 @@ def sampling_block(scale: Scale, folder: Path | None = None, say: Callable[[str]
             "sampling": {", ".join(names): way for names, way in WAYS.items()},
         }
         try:
-            run_job(job, result, place.python, SCRIPT, folder=place.host, seconds=SECONDS)
+            found = run_in(place, job)
         except HostFailed as error:
             say(f"ComfyUI did not run:\n{str(error)[-3000:]}")
             return table(HEAD, _missing("failed"), num_left=4)
-        found = json.loads(result.read_text(encoding="utf-8"))
     about = f"{STOCK}: " + ", ".join(f"{name} {value}" for name, value in found["about"].items())
     pixels = f"a step of KSampler at {8 * scale.latent_side} x {8 * scale.latent_side} pixels, negative prompt empty"
     lines = [f"- {line}" for line in (about, pixels, *busy)]

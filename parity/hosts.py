@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import reference_scripts
 from .find_hosts import PEERS_VENV, Host, find_hosts, find_packs, python_of
 from .job import run_job
 from .prompts import PROMPTS
@@ -15,7 +16,6 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCRIPTS = Path(__file__).with_name("reference_scripts")
 WEIGHTS = "model.safetensors"
 """File name of the model."""
 EMBEDDINGS = "embeddings"
@@ -105,10 +105,10 @@ def run_reference(
             settings = {"way": "weighted_clip", "options": subject.options}
             jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
     paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder}
+    paths["tensors"] = work / "result.safetensors"
     job = {"reference": reference.module, "subjects": jobs, **{name: str(path) for name, path in paths.items()}}
-    result = work / "result.safetensors"
-    run_job(job, result, reference.python, SCRIPTS, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
-    with safe_open(result, framework="pt") as file:
-        about: dict[str, str] = dict(sorted(file.metadata().items()))
+    variables = {"OMP_NUM_THREADS": "1"}
+    about = run_job(reference_scripts.run, job, reference.python, folder=reference.host, seconds=SECONDS, **variables)
+    with safe_open(paths["tensors"], framework="pt") as file:
         # copies: the next reference overwrites the file that safetensors maps
         return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118

@@ -1,13 +1,69 @@
-"""Running a script in the Python of a host, with the host's checkout as working directory."""
+"""Functions of ours run in another Python, such as a host's: a job as JSON in, what the function returns as JSON out.
+
+Tensors travel in files that the job names. This file is also the program that the other Python runs; it needs nothing
+but the standard library, and loads the pack by path as ``weighted_clip``:
+
+    python job.py MODULE FUNCTION JOB.json RESULT.json
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import runpy
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+class HostFailed(RuntimeError):
+    """Raised if a program in a host's Python failed or took too long; the message is its output."""
+
+
+def run_job(
+    function: Callable[[dict[str, Any]], Any],
+    job: Mapping[str, Any],
+    python: Path,
+    *,
+    seconds: float,
+    folder: Path | None = None,
+    launcher: Sequence[str] = (),
+    **variables: str,
+) -> Any:
+    """Call one of our functions in another Python.
+
+    Args:
+        function: A function of a module of the pack that can be imported in both.
+        job: Its argument, as JSON.
+        python: The interpreter, such as that of a host's virtual environment.
+        seconds: Timeout.
+        folder: The working directory, from which modules are imported first; None for an empty one.
+        launcher: Arguments before the program, which launch it.
+        variables: Environment variables added to this process's own.
+
+    Returns:
+        The value that the function returned, from JSON. Of several processes one returns it, the others None.
+
+    Raises:
+        HostFailed: If it fails, takes too long, or returns nothing.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        job_file, result = Path(temporary, "job.json"), Path(temporary, "result.json")
+        job_file.write_text(json.dumps(job), encoding="utf-8")
+        environment = {**own_environment(), **variables}
+        arguments = ["-B", *launcher, __file__, function.__module__, function.__name__, job_file, result]
+        try:
+            place = folder or Path(temporary)
+            done = run_in_host(python, arguments, folder=place, environment=environment, seconds=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise HostFailed(f"stopped after {seconds:g} seconds") from error
+        if done.returncode or not result.is_file():
+            raise HostFailed(done.stdout)
+        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def run_in_host(
@@ -49,44 +105,15 @@ def own_environment() -> dict[str, str]:
     return {**kept, "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
 
 
-class HostFailed(RuntimeError):
-    """Raised if a program in a host's Python failed or took too long; the message is its output."""
+def main(module: str, name: str, job_file: str, result_file: str) -> None:
+    """Call a function with a job and write what it returns."""
+    sys.argv = sys.argv[:1]  # hosts read the command line when imported
+    sys.path[0] = str(Path.cwd())  # the host's checkout instead of this folder
+    runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
+    result = getattr(importlib.import_module(module), name)(json.loads(Path(job_file).read_text(encoding="utf-8")))
+    if result is not None:
+        Path(result_file).write_text(json.dumps(result), encoding="utf-8")
 
 
-def run_job(
-    job: Mapping[str, Any],
-    result: Path,
-    python: Path,
-    script: Path,
-    *,
-    folder: Path,
-    seconds: float,
-    launcher: Sequence[str] = (),
-    **variables: str,
-) -> None:
-    """Run one of our programs in a host's Python, with a job file and the path of its result.
-
-    Args:
-        job: The job, written as JSON.
-        result: Output file.
-        python: The interpreter of the host's virtual environment.
-        script: The program.
-        folder: The working directory.
-        seconds: Timeout.
-        launcher: Arguments before the script, which launch it.
-        variables: Environment variables added to this process's own.
-
-    Raises:
-        HostFailed: If there is no result.
-    """
-    job_file = result.with_name("job.json")
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    result.unlink(missing_ok=True)
-    environment = {**own_environment(), **variables}
-    arguments = ["-B", *launcher, script, job_file, result]
-    try:
-        done = run_in_host(python, arguments, folder=folder, environment=environment, seconds=seconds)
-    except subprocess.TimeoutExpired as error:
-        raise HostFailed(f"stopped after {seconds:g} seconds") from error
-    if done.returncode or not result.is_file():
-        raise HostFailed(done.stdout)
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -46,7 +46,7 @@ def test_without_dalle_pytorch_ours_is_measured_alone(tmp_path: Path) -> None:
 
 def test_what_fails_is_said_and_leaves_rows_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(dalle, "SCRIPT", Path(__file__))
+    monkeypatch.setattr(dalle.dalle_process, "run", rows_of)  # which the other process cannot import
     rows = rows_of(dalle_block(QUICK, say=said.append))
     assert [(row["Work"], row["Images"], row["Peer"]) for row in rows] == PEERS
     assert {row["Same tokens"] for row in rows} == {"failed"}

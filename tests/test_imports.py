@@ -20,7 +20,7 @@ FOLDERS = (
     "benchmarks",
 )
 RUN_IN_HOSTS = {"reference_scripts", "host_process.py"}
-"""Programs for a host's own Python, which nothing here imports."""
+"""Files whose functions run in a host's own Python."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
 ALLOWED = {
     # ComfyUI's, which `host` of hosts/comfy/contract.py gives

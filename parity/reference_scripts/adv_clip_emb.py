@@ -11,7 +11,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from comfyui import commit_of, open_clip, ours
+from .comfyui import commit_of, open_clip, ours
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:

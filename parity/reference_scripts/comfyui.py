@@ -11,8 +11,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from pack import load_pack
-
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     """Load the weights into ComfyUI's CLIP-L in float32 on the CPU."""
@@ -52,9 +50,8 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 
 def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our nodes for the prompt with this CLIP."""
-    load_pack()
-    from weighted_clip.hosts.comfy.clip import encode_text
-    from weighted_clip.weighting.encode import EncodeOptions
+    from ...hosts.comfy.clip import encode_text
+    from ...weighting.encode import EncodeOptions
 
     return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pack import load_pack
-
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     """Load the weights into Forge's text encoder and build the engine; the working directory is its checkout."""
@@ -59,10 +57,9 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
 def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our script for the prompt with this engine."""
-    load_pack()
-    from weighted_clip.hosts.webui.engines import engines_of
-    from weighted_clip.hosts.webui.swap import swapped
-    from weighted_clip.weighting.encode import EncodeOptions
+    from ...hosts.webui.engines import engines_of
+    from ...hosts.webui.swap import swapped
+    from ...weighting.encode import EncodeOptions
 
     model: Any = SimpleNamespace(text_processing_engine=engine)
     with swapped(engines_of(model), EncodeOptions(**options)):

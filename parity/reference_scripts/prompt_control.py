@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from comfyui import open_clip, ours
+from .comfyui import open_clip, ours
 
 
 def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
