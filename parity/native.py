@@ -15,6 +15,7 @@ from ..weighting.embeddings import Embeddings
 from ..weighting.encoders import Encoders
 from ..weighting.options import EncodeOptions
 from ..weighting.schemes.negpip import paired
+from ..weighting.schemes.table import SCHEMES
 from ..weighting.towers import native_readers
 
 SEED = 0
@@ -50,4 +51,6 @@ def encode_natively(
     encoders = Encoders(readers, {"clip_l": TextEncoder(model)}, max_chunks=1)
     reads = [encoders.read(prompt, EncodeOptions(**fields)) for fields in choices]
     prompts = [encoded.prompts["clip_l"] for encoded in encoders.plan(reads).run()]
-    return [paired(one.hidden, one.signs) if one.read.options.scheme == "negpip" else one.hidden for one in prompts]
+    return [
+        paired(one.hidden, one.signs) if SCHEMES[one.read.options.scheme].is_signed else one.hidden for one in prompts
+    ]

@@ -166,8 +166,8 @@ def hidden(text: str) -> Image.Image:
 
 def schemes(text: str) -> Image.Image:
     """Change of each row of a short prompt under each scheme."""
-    # repeat moves no row, and without weights below 0 the last two are comfy and a1111
-    moving = tuple(name for name in SCHEMES if name not in ("repeat", "negpip", "negpip_apart"))
+    # to repeat a row does not move it, and without weights below 0 negpip is comfy, and negpip_apart a1111
+    moving = tuple(name for name, scheme in SCHEMES.items() if not (scheme.is_repeating or scheme.is_signed))
     change, labels, weights = changes(text, moving)
     return heat_map(change, labels, weights)
 

@@ -21,11 +21,9 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .prompt import Issue, Span
 from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
-from .schemes.negpip import check_blends, signed, with_terms
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
-from .schemes.repeat import copies_of, repeated
 from .schemes.sections import plan_sections
-from .schemes.table import SCHEMES
+from .schemes.table import SCHEMES, SchemeFn
 
 T = TypeVar("T")
 
@@ -78,6 +76,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         ValueError: If the filler is not exactly one token.
     """
     options = read.options
+    scheme = SCHEMES[options.scheme]
     scheme_options = SchemeOptions(
         law=options.law,
         mask_method=options.mask_method,
@@ -89,7 +88,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     )
 
     def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
-        plan = SCHEMES[options.scheme].plan(chunks, scheme_options)
+        plan = scheme.plan(chunks, scheme_options)
         plan = plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, read.layout))
         if options.padding not in BEHIND_CONTENT:
             return plan
@@ -101,16 +100,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     plan = plan_sections(read.sections, plan_chunks, scheme_options)
     if options.pooled == "raw text":
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
-    plan = plan.then(lambda weighted: without_padding(weighted, read))
-    if options.scheme == "negpip":
-        check_blends(read.sections, options.strength)
-        plan = plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
-    if read.terms:
-        plans = gathered([plan, *(SCHEMES[options.scheme].plan(term.chunks, scheme_options) for term in read.terms)])
-        counts = [term.num_tokens for term in read.terms]
-        plan = plans.then(lambda every: with_terms(every[0], zip(every[1:], counts, strict=True)))
-    if options.scheme == "repeat":
-        plan = plan.then(lambda weighted: repeated(weighted, copies_of(read.sections, options.finest_step)))
+    plan = scheme.finish(plan.then(lambda weighted: without_padding(weighted, read)), read, scheme_options)
     plan = _as_chosen(plan, [read])
     return plan.then(lambda weighted: _encoded(weighted, read))
 
@@ -125,10 +115,6 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
     return plan if options.is_causal else uncausal(plan)
 
 
-CUTOFF_SCHEMES = ("comfy", "a1111_no_norm", "unweighted", "repeat")
-"""Schemes for which it makes no difference whether rows are mixed before them, as here, or after them, as in Cutoff."""
-
-
 def _check_bound(read: ReadPrompt) -> None:
     """Check that the phrases of a prompt can be bound.
 
@@ -141,9 +127,10 @@ def _check_bound(read: ReadPrompt) -> None:
     if message := refusal(read.issues, options):
         raise BindError(message)
     is_weighted = any(token.weight != 1.0 for chunk in read.chunks for token in chunk.tokens)
-    if options.bind_hide == "cutoff" and is_weighted and options.scheme not in CUTOFF_SCHEMES:
+    if options.bind_hide == "cutoff" and is_weighted and not SCHEMES[options.scheme].bound_as_cutoff:
+        allowed = ", ".join(name for name, scheme in SCHEMES.items() if scheme.bound_as_cutoff)
         raise BindError(
-            f"With weights, cutoff goes with the schemes {', '.join(CUTOFF_SCHEMES)}; under {options.scheme} it would "
+            f"With weights, cutoff goes with the schemes {allowed}; under {options.scheme} it would "
             "not give what Cutoff gives, which mixes rows after they are weighted."
         )
 
@@ -160,17 +147,13 @@ def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
     return EncodedPrompt(weighted.hidden, weighted.pooled, read, signs=weighted.signs)
 
 
-_OF_A_COLUMN = {"a1111": "a1111_global_norm", "a1111_no_norm": "a1111_no_norm", "unweighted": "unweighted"}
-"""The WebUI's schemes, with their equivalents for a column, i.e. the same chunk of every text: the mean over a column
-is the mean over all given chunks."""
-
-
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
     """Whether the WebUI encodes texts chunk by chunk: with one of its own schemes, and only options that it has."""
     options = reads[0].options
     is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
     is_plain = is_plain and all(read.sections[0].weight == 1.0 for read in reads)
-    return is_plain and options.scheme in _OF_A_COLUMN and options.eos_rows == "own" and options.pooled != "raw text"
+    is_plain = is_plain and SCHEMES[options.scheme].in_columns is not None
+    return is_plain and options.eos_rows == "own" and options.pooled != "raw text"
 
 
 def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
@@ -190,8 +173,10 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
     """
     options, layout = reads[0].options, reads[0].layout
     scheme_options = SchemeOptions(visible_in=visible_fn(options, layout), layout=layout)
+    plan_chunks = SCHEMES[options.scheme].in_columns
+    assert plan_chunks is not None
     columns = [
-        _plan_column(column, _OF_A_COLUMN[options.scheme], scheme_options)
+        _plan_column(column, plan_chunks, scheme_options)
         for column in zip(*(read.chunks for read in reads), strict=True)
     ]
     plan = gathered(columns).then(lambda results: [_of_text(results, index, read) for index, read in enumerate(reads)])
@@ -206,9 +191,9 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
     return _as_chosen(plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads))), reads)
 
 
-def _plan_column(column: Sequence[TokenChunk], scheme: str, options: SchemeOptions) -> Plan[Weighted]:
+def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: SchemeOptions) -> Plan[Weighted]:
     """Plan one chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
-    plan = SCHEMES[scheme].plan(column, options)  # a scheme that needs only the rows
+    plan = plan_chunks(column, options)
 
     def combine(results: Iterator[Encoding]) -> Weighted:
         rows = next(results)

@@ -23,9 +23,9 @@ from ..encoder.text_model import TextModel
 from .asking import Check, ask
 from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
-from .schemes.negpip import check_terms, check_without_signs
+from .schemes.negpip import check_without_signs
 from .schemes.plan import Plan, Variant, different_asks, gathered
-from .schemes.repeat import check_rows
+from .schemes.table import SCHEMES
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 32
@@ -192,7 +192,7 @@ class Encoders:
             ValueError: If an option is out of range.
         """
         reads = read_for_towers(text, options, self.readers)
-        _check_rows(reads)
+        _check(reads)
         return reads
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
@@ -219,7 +219,7 @@ class Encoders:
         """
         reads = read_together(texts, options, self.readers, kept)
         for one in zip(*reads.values(), strict=True):
-            _check_rows(dict(zip(reads, one, strict=True)))
+            _check(dict(zip(reads, one, strict=True)))
         return Prepared(self, reads, is_together=True)
 
 
@@ -317,13 +317,11 @@ class Prepared:
         return count
 
 
-def _check_rows(reads: Mapping[str, ReadPrompt]) -> None:
-    """Raise if the scheme ``repeat`` or ``negpip_apart`` cannot weight a prompt, as read by each tower."""
-    first = next(iter(reads.values()))
-    if first.options.scheme == "repeat":
-        sections = {name: read.sections for name, read in reads.items()}
-        check_rows(sections, first.options.finest_step, first.kept)
-    check_terms({name: [term.num_tokens for term in read.terms] for name, read in reads.items()})
+def _check(reads: Mapping[str, ReadPrompt]) -> None:
+    """Raise if its scheme cannot weight a prompt, as read by each tower."""
+    check = SCHEMES[next(iter(reads.values())).options.scheme].check
+    if check is not None:
+        check(reads)
 
 
 def _default_max_encodings() -> int:

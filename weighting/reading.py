@@ -15,28 +15,19 @@ from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk,
 from .embeddings import Embeddings
 from .extra_networks import read_loras
 from .hiding import hiding_issues, mark_hidden
-from .lpw import lpw_issues, lpw_left_out_issues
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
-from .schemes.repeat import repeat_issues
+from .schemes.api import ReadTerm
+from .schemes.table import SCHEMES
 from .syntax import parse, syntax_of
-from .terms import SYNTAXES_WITH_TERMS, CutTerm, cut_terms
+from .terms import CutTerm
 
 MAX_WEIGHT = 1e30
 """Larger weights are clamped to this, so that their product with a hidden state fits a float32."""
 MAX_ISSUES = 100
 """Maximum number of issues listed; the rest are only counted."""
-
-
-class ReadTerm(NamedTuple):
-    """A term that the scheme ``negpip_apart`` encodes separately."""
-
-    chunks: tuple[TokenChunk, ...]
-    """Its chunks with their final weights."""
-    num_tokens: int
-    """Number of its tokens, including the padding between chunks."""
 
 
 class ReadPrompt(NamedTuple):
@@ -61,6 +52,12 @@ class ReadPrompt(NamedTuple):
     def chunks(self) -> tuple[TokenChunk, ...]:
         """All chunks in reading order, at least one; those of terms come last."""
         return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether its scheme gives any row the sign -1."""
+        scheme = SCHEMES[self.options.scheme]
+        return scheme.has_signs is not None and scheme.has_signs(self)
 
 
 def read_prompt(
@@ -92,9 +89,9 @@ def read_prompt(
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
     has_tags = options.has_tags and syntax_of(options.syntax).has_tags
     found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
-    left, terms = found.fragment, ()
-    if options.scheme == "negpip_apart" and options.syntax in SYNTAXES_WITH_TERMS:
-        left, terms = cut_terms(found.fragment)
+    left, terms, cut = found.fragment, (), SCHEMES[options.scheme].cut
+    if cut is not None and syntax_of(options.syntax).has_groups:
+        left, terms = cut(found.fragment)
     read = placed(_read(left.text, options, context), text, left)
     if terms:
         read = _with_terms(read, terms, context)
@@ -115,6 +112,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     kept = rows_kept(sections) if options.drops_padding else None
+    read = ReadPrompt(prompt, sections, (), options, context.layout, kept)
     problems = [
         *prompt.issues,
         *(_uncleaned(prompt) if options.is_cleaned else ()),
@@ -122,11 +120,9 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *weight_issues,
         *mark_bound(chunks_of(sections), prompt.source, options, context.tokenize).issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
-        *lpw_issues(prompt, chunks_of(sections), options.scheme, context.layout),
-        *(repeat_issues(sections, options.finest_step, kept) if options.scheme == "repeat" else ()),
+        *SCHEMES[options.scheme].issues(read),
     ]
-    issues = _at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span))
-    return ReadPrompt(prompt, sections, issues, options, context.layout, kept)
+    return read._replace(issues=_at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
 
 
 def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
@@ -170,7 +166,7 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
     """Add the parts removed from the prompt as marks, LoRAs and issues."""
     marks = tuple(sorted([*read.prompt.marks, *found.spans]))
     loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(found.tags)[0])
-    told = [*found.issues(read.prompt.source), *lpw_left_out_issues(found.spans, read.options.scheme)]
+    told = [*found.issues(read.prompt.source), *SCHEMES[read.options.scheme].left_out_issues(found.spans)]
     issues = sorted([*read.issues, *told], key=lambda issue: issue.span)
     prompt = replace(read.prompt, marks=marks, loras=loras)
     return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))

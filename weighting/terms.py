@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 from .prompt import Fragment, Piece, Span, pieces_of
 
-SYNTAXES_WITH_TERMS = ("a1111", "comfy")
-"""Syntaxes that write a term as a weighted group."""
-
 _TERM = re.compile(r"\((?P<text>[^():]*):\s*-(?P<weight>\d+(?:\.\d+)?)\s*\)")
 
 

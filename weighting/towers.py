@@ -26,7 +26,7 @@ from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
 from .padding import rows_kept
 from .prompt import Issue, Span
 from .schemes.api import taken_weight
-from .schemes.negpip import NegPipError, has_signs
+from .schemes.negpip import NegPipError
 from .schemes.table import SCHEMES
 
 
@@ -240,7 +240,7 @@ def check_same_signs(reads: Reads) -> None:
 
 def _signs(read: ReadPrompt) -> list[bool]:
     """Rows of a prompt's result with the sign -1; empty if there are none."""
-    if not has_signs(read):
+    if not read.has_signs:
         return []
     if read.terms:
         count = _first_rows(read)[-1]

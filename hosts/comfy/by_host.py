@@ -17,13 +17,13 @@ from ...weighting.chunks import Token
 from ...weighting.embeddings import EmbeddingError
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.prompt import Issue, Span
+from ...weighting.schemes.table import SCHEMES
+from ...weighting.syntax import syntax_of
 from .contract import host
 from .pieces import NoSuchEmbedding, as_id, pieces
 from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
 from .types import Clip, Conditioning
 
-SCHEMES_OF_HOST = ("comfy", "unweighted")
-"""Schemes the host can apply to prompts with weights."""
 _DEFAULTS = EncodeOptions()
 _OF_CLIP = {
     "normalization": "normalization",
@@ -111,8 +111,8 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
     _check_options(clip, options)
     prompt, characters = stripped(text, options)
     has_weights = any(character.weight != 1.0 for character in characters)
-    is_weighing = reads_weights(clip)
-    if has_weights and options.scheme not in SCHEMES_OF_HOST:
+    is_weighing, scheme = reads_weights(clip), SCHEMES[options.scheme]
+    if has_weights and not scheme.by_host:
         what = "weighs rows" if is_weighing else "encodes without weights"
         raise ValueError(
             f"The scheme {options.scheme} takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none. In "
@@ -123,13 +123,13 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
         for character in characters
         if character.is_break
     ]
-    if has_weights and options.scheme == "comfy" and not is_weighing:
+    if has_weights and scheme.is_weighing and not is_weighing:
         issues.append(_left_out(clip, characters))
-    if not is_weighing or options.scheme != "comfy":
+    if not is_weighing or not scheme.is_weighing:
         characters = [character._replace(weight=1.0) for character in characters]
     if not is_weighing:
         written = _plain(characters)
-    elif (options.syntax, options.scheme) == ("comfy", "comfy"):
+    elif syntax_of(options.syntax).by_host and scheme.by_host and scheme.is_weighing:
         written = text
     else:
         written = _in_comfy_syntax(characters)

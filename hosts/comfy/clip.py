@@ -23,7 +23,7 @@ from ...encoder.encoding import EncodeFn
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encode import EncodedPrompt, EncodeOptions
 from ...weighting.encoders import Encoders, Prepared
-from ...weighting.schemes.negpip import SIGNED
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import Reader, Reads, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note
 from .contract import CLIP, PATCHER, checked_object, host
@@ -158,10 +158,9 @@ def encode_unsigned(
     plans = [encoders.prepare(some, options) for some in windows]
     for prepared in plans:
         check(prepared.reads)
-        if options.scheme == "repeat":
+        if SCHEMES[options.scheme].is_repeating:
             check_repeat(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
-        if options.scheme in SIGNED:
-            check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
+        check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     return [
         encoded
         for some, prepared in zip(windows, plans, strict=True)

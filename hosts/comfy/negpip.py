@@ -11,7 +11,7 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.encode import EncodedPrompt
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.negpip import NegPipError, has_signs, paired
+from ...weighting.schemes.negpip import NegPipError, paired
 from .attention import with_effects
 from .types import Clip, Conditioning
 
@@ -29,13 +29,13 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
 
     Args:
         clip: The CLIP.
-        reads: Prompts by tower, read for a scheme of `SIGNED`.
+        reads: Prompts by tower.
         is_stable_diffusion: Whether it has only CLIP text towers.
 
     Raises:
         NegPipError: If they cannot; the message names the model.
     """
-    if is_stable_diffusion or not any(has_signs(read) for some in reads.values() for read in some):
+    if is_stable_diffusion or not any(read.has_signs for some in reads.values() for read in some):
         return
     scheme = next(iter(reads.values()))[0].options.scheme
     raise NegPipError(

@@ -30,7 +30,7 @@ def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_st
     Raises:
         RepeatError: If they cannot; the message names the model.
     """
-    copies = [copies_of(read.sections, read.options.finest_step) for some in reads.values() for read in some]
+    copies = [copies_of(read) for some in reads.values() for read in some]
     if not any(one.is_repeating for one in copies):
         return
     if is_patched(clip):

@@ -106,9 +106,11 @@ def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | 
     found = [True, *values[1:], *defaults[max(1, len(values)) :]]
     for name, value in axes.items():
         found[names.index(name)] = value
-    unread = [MENUS[name][0] for name in ("law", "mask_method") if name in axes]
-    if unread and found[names.index("scheme")] != "masked_blend":
-        scheme = found[names.index("scheme")]
+    scheme = found[names.index("scheme")]
+    unread = [
+        MENUS[option][0] for name, one in SCHEMES.items() for option in one.options if option in axes and name != scheme
+    ]
+    if unread:
         return found, f"The axis {' and the axis '.join(unread)} changes nothing: the scheme {scheme} does not read it."
     return found, None
 

@@ -30,8 +30,9 @@ from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.prompt import shortened
-from ...weighting.schemes.negpip import SIGNED, has_signs, paired
+from ...weighting.schemes.negpip import paired
 from ...weighting.schemes.repeat import Copies, copies_of
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
@@ -92,7 +93,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         options = Settings.of(values).options()
-        pairing.is_on = options.scheme in SIGNED
+        pairing.is_on = SCHEMES[options.scheme].is_signed
         if pairing.is_on and is_theirs_active(p):
             pairing.is_on = False
             comments[THEIRS_ACT] = None
@@ -282,9 +283,9 @@ class Run:
             self._far.update(dict.fromkeys(line for text in texts for line in _far_weights(text, self._options.syntax)))
             with _told_by_the_host():
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
-            if self._options.scheme == "repeat":
+            if SCHEMES[self._options.scheme].is_repeating:
                 self._check_rows(next(iter(prepared.reads.values())))
-            if self._options.scheme in SIGNED:
+            if SCHEMES[self._options.scheme].is_signed:
                 self._check_signs(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
         return self._prepared[key]
@@ -297,7 +298,7 @@ class Run:
     def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
         """Raise if weights give the texts so far different numbers of rows."""
         for read in reads:
-            copies = copies_of(read.sections, self._options.finest_step)
+            copies = copies_of(read)
             self._copies[copies] = copies.count(read.kept)
         counts = sorted(set(self._copies.values()))
         if len(counts) > 1 and self.is_repeating:
@@ -311,7 +312,7 @@ class Run:
 
     def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
         """Raise if rows have signs that cannot be carried, or texts so far have different numbers of appended rows."""
-        if self.in_pairs is False and any(map(has_signs, reads)):
+        if self.in_pairs is False and any(read.has_signs for read in reads):
             raise WebUIError(
                 "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
                 "cannot take away beside it: switch one of the two off."

@@ -17,7 +17,6 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.parity.find_hosts import Host
-from weighted_clip.weighting.schemes.negpip import SIGNED
 from weighted_clip.weighting.schemes.table import SCHEMES
 
 from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIServer, pixels_of, running_webui
@@ -209,7 +208,7 @@ def test_every_scheme_is_that_of_our_own_encoder(webui: WebUIServer, native: Any
     negative = "(ugly:1.4), [blurry]"
     generation = webui.txt2img(TEXT, negative_prompt=negative, steps=1, script=(True, scheme), probe=True)
     assert generation.seen is not None
-    copies = 2 if scheme in SIGNED else 1  # pairs of key and value, alike without weights below 0
+    copies = 2 if SCHEMES[scheme].is_signed else 1  # pairs of key and value, alike without weights below 0
     for rows, text in ((generation.seen.cond, TEXT), (generation.seen.uncond, negative)):
         own = native(text, scheme=scheme).repeat_interleave(copies, dim=0)
         assert (rows - own).abs().max() <= CLOSE

@@ -14,7 +14,8 @@ from weighted_clip.weighting.encode import EncodedPrompt, EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.prompt import Fragment, Piece, Span
 from weighted_clip.weighting.schemes.api import SchemeOptions
-from weighted_clip.weighting.schemes.negpip import SIGNED, NegPipError, paired, signed
+from weighted_clip.weighting.schemes.negpip import NegPipError, paired, signed
+from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.terms import cut_terms
 from weighted_clip.weighting.towers import Reader, check_same_signs
 from weighted_clip.weighting.view import token_table, view
@@ -28,6 +29,7 @@ PAIR = Encoders(
     {"clip_l": Reader(default_tokenizer()), "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0))},
     {"clip_l": TINY, "clip_g": TINY},
 )
+SIGNED = [name for name, scheme in SCHEMES.items() if scheme.is_signed]
 LONG = "red castle, blue garden. near the river, " * 12
 
 

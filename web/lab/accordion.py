@@ -8,7 +8,6 @@ from typing import Any
 import gradio as gr
 from gradio.context import Context
 
-from ...weighting.encode import CUTOFF_SCHEMES
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import BIND_HIDES, BIND_RESTS
 from ...weighting.padding import PADDINGS
@@ -19,28 +18,8 @@ from ...weighting.syntax import SYNTAXES
 from . import markup
 from .components import live
 
-SCHEME_NAMES = {
-    "comfy": "weights as in ComfyUI",
-    "a1111": "as the WebUI itself, no change",
-    "compel": "weights as in compel",
-    "masked_blend": "fade or remove words",
-    "down_weight": "raise words by fading all others",
-    "adv_compel": "fade words towards +",
-    "comfy++": "add what a word changes",
-    "a1111_no_norm": "as Emphasis mode No norm",
-    "a1111_global_norm": "as a1111, one mean for all chunks",
-    "perp": "along the empty prompt",
-    "lerp_last": "weights as in diffusers, SDXL",
-    "lpw": "weights as in diffusers, SD 1",
-    "unweighted": "ignore all weights",
-    "repeat": "a word counts several times",
-    "negpip": "below 0 takes a word away",
-    "negpip_apart": "below 0 as the extension NegPiP",
-}
-"""Descriptions of schemes, shown after their names in the menu."""
-
 _NAMES: dict[str, Mapping[str, str]] = {
-    "scheme": SCHEME_NAMES,
+    "scheme": {name: scheme.short for name, scheme in SCHEMES.items()},
     "law": {"nested": "one after the other", "compel": "as compel shares it"},
     "mask_method": {
         "attention": "no word can see it",
@@ -48,11 +27,6 @@ _NAMES: dict[str, Mapping[str, str]] = {
         "remove": "the prompt without it",
     },
 }
-_ADVICE = {
-    "a1111": "The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
-    "masked_blend": "Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
-}
-"""Further notes on schemes."""
 _MENUS = {
     "scheme": ("Scheme", list(SCHEMES), "What a weight does"),
     "normalization": ("Normalization", list(NORMALIZATIONS), "Changes the weights first"),
@@ -66,7 +40,9 @@ _MENUS = {
 
 _DEFAULTS = {"syntax": "a1111"}
 """Defaults of menus that do not start with their first choice."""
-_ONLY_WITH = {"masked_blend": ("law", "mask_method"), "repeat": ("finest_step",)}
+_ONLY_WITH = {
+    name: menus for name, scheme in SCHEMES.items() if (menus := [menu for menu in scheme.options if menu in _MENUS])
+}
 """Menus used by only one scheme."""
 _ORDER = (
     *("scheme", "normalization", "law", "mask_method", "padding", "syntax", "finest_step"),
@@ -172,10 +148,12 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
 def _note(scheme: str, changed: Sequence[str] = (), *, cuts_off: bool = False) -> str:
     """Effect of a scheme, what it does not go with, and the folded controls that are not at their defaults."""
     about = SCHEMES.get(scheme)
-    lines = "" if about is None else markup.message(f"{about.summary} ({about.equals})", is_problem=False)
-    lines += markup.message(_ADVICE.get(scheme, ""), is_problem=False)
-    if cuts_off and scheme not in CUTOFF_SCHEMES:
-        *some, last = CUTOFF_SCHEMES
+    lines = ""
+    if about is not None:
+        told = (f"{about.summary} ({about.equals})", about.advice)
+        lines = "".join(markup.message(sentence, is_problem=False) for sentence in told)
+    if cuts_off and (about is None or not about.bound_as_cutoff):
+        *some, last = (name for name, one in SCHEMES.items() if one.bound_as_cutoff)
         lines += markup.message(
             f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(some)} or {last}, or "
             "another choice than cutoff."

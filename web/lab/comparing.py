@@ -58,7 +58,8 @@ def compare(
     known = {*plain.read.issues}  # the user asked for no weights, so unweighted need not report them
     for scheme in schemes:
         try:
-            encoded = plain if scheme == "unweighted" else _encoded(model, text, replace(options, scheme=scheme), check)
+            chosen = replace(options, scheme=scheme)
+            encoded = plain if scheme == plain.read.options.scheme else _encoded(model, text, chosen, check)
         except EncoderError as error:
             yield Comparison(scheme, (), str(error), (), 0)
             continue
@@ -71,7 +72,7 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     """Changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
     read = plain.read
     length = read.layout.length
-    if weighted.read.options.scheme == "repeat":
+    if SCHEMES[weighted.read.options.scheme].is_repeating:
         return _repeated_changes(plain, weighted)
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
     is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
@@ -97,7 +98,7 @@ def _repeated_changes(
 ) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
     """Same as `row_changes`, for the scheme ``repeat``: the first copy of each row is measured."""
     read = weighted.read
-    counts = [count for row in copies_of(read.sections, read.options.finest_step).rows for count in row]
+    counts = [count for row in copies_of(read).rows for count in row]
     kept = [row for row, count in enumerate(counts) if count]
     firsts = [first for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count]
     by_row = dict(zip(kept, measured(plain.hidden[0, kept], weighted.hidden[0, firsts]), strict=True))

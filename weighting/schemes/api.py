@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 from ...encoder.encoding import Encoding
+from ..chunking import ChunkedSection
 from ..chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
-from ..prompt import Issue
+from ..prompt import Issue, Prompt
 from .plan import Plan, Variant, Visible, VisibleFn
 
 if TYPE_CHECKING:
@@ -64,6 +65,73 @@ class SchemeOptions:
 
 
 DEFAULT_OPTIONS = SchemeOptions()
+
+
+class ReadTerm(NamedTuple):
+    """A term that the scheme ``negpip_apart`` encodes separately."""
+
+    chunks: tuple[TokenChunk, ...]
+    """Its chunks with their final weights."""
+    num_tokens: int
+    """Number of its tokens, including the padding between chunks."""
+
+
+class ReadOptions(Protocol):
+    """Fields of `EncodeOptions` that act before or after the chunks are weighted."""
+
+    @property
+    def finest_step(self) -> str:
+        """repeat: maximum number of steps from weight 0 to 1."""
+        ...
+
+    @property
+    def strength(self) -> float:
+        """negpip: scale of weights."""
+        ...
+
+
+class Read(Protocol):
+    """The parts of a `ReadPrompt` that schemes use; its own module needs the table of schemes."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """Fragments, breaks and marks."""
+        ...
+
+    @property
+    def sections(self) -> tuple[ChunkedSection, ...]:
+        """Chunks with their final weights."""
+        ...
+
+    @property
+    def chunks(self) -> tuple[TokenChunk, ...]:
+        """All chunks, those of terms last."""
+        ...
+
+    @property
+    def options(self) -> ReadOptions:
+        """Options it was read with."""
+        ...
+
+    @property
+    def layout(self) -> ChunkLayout:
+        """Fixed parts of its chunks."""
+        ...
+
+    @property
+    def kept(self) -> tuple[int, ...] | None:
+        """Number of rows kept of each chunk; None: all."""
+        ...
+
+    @property
+    def terms(self) -> tuple[ReadTerm, ...]:
+        """Terms cut out of the prompt."""
+        ...
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether any row has the sign -1."""
+        ...
 
 
 class Place(NamedTuple):

@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING
 
 from ..chunking import ChunkedSection, chunks_of
 from ..chunks import TokenChunk
-from .api import DEFAULT_OPTIONS, Place, SchemeOptions, Weighted, plan_with_empty, taken_weight
-from .plan import Plan
+from .api import DEFAULT_OPTIONS, Place, Read, SchemeOptions, Weighted, plan_with_empty, taken_weight
+from .plan import Plan, gathered
 from .rows import a1111
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..reading import ReadPrompt
-
-SIGNED = ("negpip", "negpip_apart")
-"""Schemes whose rows can have signs."""
 
 
 class NegPipError(ValueError):
@@ -52,6 +47,25 @@ def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     The terms' rows are appended by `with_terms`.
     """
     return a1111(chunks, options)
+
+
+def finish_signed(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+    """Give rows signs by their weights, for the scheme ``negpip``.
+
+    Raises:
+        NegPipError: If blended prompts have rows with the sign -1.
+    """
+    check_blends(read.sections, options.strength)
+    return plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
+
+
+def finish_with_terms(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+    """Append the rows of the terms cut out of a prompt, for the scheme ``negpip_apart``."""
+    if not read.terms:
+        return plan
+    plans = gathered([plan, *(negpip_apart(term.chunks, options) for term in read.terms)])
+    counts = [term.num_tokens for term in read.terms]
+    return plans.then(lambda every: with_terms(every[0], zip(every[1:], counts, strict=True)))
 
 
 def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: float) -> Weighted:
@@ -84,11 +98,14 @@ def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
         )
 
 
-def has_signs(read: ReadPrompt) -> bool:
-    """Whether any row of a prompt has the sign -1, which takes a scheme of `SIGNED`."""
-    if read.options.scheme == "negpip":
-        weights = (weight for chunk in read.chunks for weight in chunk.weights)
-        return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
+def has_weights_below_zero(read: Read) -> bool:
+    """Whether the scheme ``negpip`` gives any row of a prompt the sign -1."""
+    weights = (weight for chunk in read.chunks for weight in chunk.weights)
+    return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
+
+
+def has_terms(read: Read) -> bool:
+    """Whether the scheme ``negpip_apart`` gives any row of a prompt the sign -1."""
     return bool(read.terms)
 
 
@@ -118,18 +135,18 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
     return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=tuple(issues), signs=signs)
 
 
-def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
+def check_terms(towers: Mapping[str, Read]) -> None:
     """Check that the rows of terms can be joined.
 
     Args:
-        towers: Number of tokens of each term as read by each tower, by name.
+        towers: The prompt as read by each tower, by name.
 
     Raises:
-        NegPipError: If the numbers differ between towers.
+        NegPipError: If the numbers of tokens of terms differ between towers.
     """
-    (first, counts), *others = towers.items()
+    (first, counts), *others = ((name, [term.num_tokens for term in read.terms]) for name, read in towers.items())
     for name, other in others:
-        if list(other) != list(counts):
+        if other != counts:
             raise NegPipError(
                 f"The scheme negpip_apart appends rows of {first} and {name} side by side, so both must have the same "
                 "terms with as many tokens: give both the same text, and no embedding in a term that has more vectors "
@@ -137,7 +154,7 @@ def check_terms(towers: Mapping[str, Sequence[int]]) -> None:
             )
 
 
-def check_without_signs(reads: Iterable[ReadPrompt], where: str) -> None:
+def check_without_signs(reads: Iterable[Read], where: str) -> None:
     """Refuse rows with signs where nothing can carry them.
 
     Args:
@@ -147,7 +164,7 @@ def check_without_signs(reads: Iterable[ReadPrompt], where: str) -> None:
     Raises:
         NegPipError: If a row has the sign -1.
     """
-    if any(map(has_signs, reads)):
+    if any(read.has_signs for read in reads):
         raise NegPipError(
             f"{where[0].upper()}{where[1:]} cannot hold that a word of a weight below 0 is taken away, as NegPip does "
             "it in the model's attention: use these schemes in ComfyUI or the WebUI, or weights of 0 and above."

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..chunking import ChunkedSection, chunks_of
 from ..chunks import Token, TokenChunk
 from ..prompt import Issue, Span
-from .api import DEFAULT_OPTIONS, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
+from .api import DEFAULT_OPTIONS, Read, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
 from .plan import Plan
 
 STEPS = (1, 2, 4, 8, 10)
@@ -63,6 +63,12 @@ def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
 
+def finish_repeated(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+    """Repeat the rows of a prompt by their weights."""
+    del options
+    return plan.then(lambda weighted: repeated(weighted, copies_of(read)))
+
+
 def repeated(weighted: Weighted, copies: Copies) -> Weighted:
     """Repeat rows next to each other, and leave out rows of weight 0.
 
@@ -80,47 +86,38 @@ def repeated(weighted: Weighted, copies: Copies) -> Weighted:
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def copies_of(sections: Sequence[ChunkedSection], finest_step: str) -> Copies:
+def copies_of(read: Read) -> Copies:
     """Number of repetitions of each row of a prompt.
 
     With q steps, a row of weight w > 0 occurs ``floor(q w + 1/2)`` times, at least once; of weight 0, never; of w < 0,
     as often as one of weight 1. All numbers are divided by their greatest common divisor. q and the divisor apply to
     the whole prompt.
 
-    Args:
-        sections: The prompt.
-        finest_step: One of `FINEST_STEPS`.
-
-    Returns:
-        The repetitions.
-
     Raises:
         RepeatError: If blended prompts have different weights in the same row.
     """
-    weights = _row_weights(sections)
+    weights = _row_weights(read.sections)
     different = {weight for row in weights for weight in row}
-    steps = _steps_for(different, finest_step)
+    steps = _steps_for(different, read.options.finest_step)
     counts = {weight: _count(weight, steps) for weight in different}
     divisor = math.gcd(steps, *counts.values())
     return Copies(tuple(tuple(counts[weight] // divisor for weight in row) for row in weights), steps)
 
 
-def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str, kept: Sequence[int] | None) -> None:
+def check_rows(towers: Mapping[str, Read]) -> None:
     """Check that a prompt can be weighted by repetition.
 
     Args:
         towers: The prompt as read by each tower, by name.
-        finest_step: One of `FINEST_STEPS`.
-        kept: Number of rows kept of each chunk; None for all.
 
     Raises:
         RepeatError: If rows joined across towers have different weights, or there would be too many rows; or as in
             `copies_of`.
     """
-    (first, sections), *others = towers.items()
-    weights = list(chain.from_iterable(_row_weights(sections)))
-    for name, its_sections in others:
-        its_weights = list(chain.from_iterable(_row_weights(its_sections)))
+    (first, read), *others = towers.items()
+    weights = list(chain.from_iterable(_row_weights(read.sections)))
+    for name, other in others:
+        its_weights = list(chain.from_iterable(_row_weights(other.sections)))
         if its_weights == weights or {*weights, *its_weights} == {1.0}:
             continue
         if len(weights) != len(its_weights):
@@ -133,20 +130,20 @@ def check_rows(towers: Mapping[str, Sequence[ChunkedSection]], finest_step: str,
             f"side. {difference}: give both the same text, and no embedding that has more vectors for one than for the "
             "other."
         )
-    if problem := _too_many(copies_of(sections, finest_step), kept):
+    if problem := _too_many(copies_of(read), read.kept):
         raise RepeatError(problem)
 
 
-def repeat_issues(sections: Sequence[ChunkedSection], finest_step: str, kept: Sequence[int] | None) -> list[Issue]:
+def repeat_issues(read: Read) -> list[Issue]:
     """Issues about a prompt's weights for its author; otherwise as `check_rows`, for one tower."""
     try:
-        copies = copies_of(sections, finest_step)
+        copies = copies_of(read)
     except RepeatError as error:
         return [Issue("unlike-rows", str(error), Span(0, 0))]
     issues: list[Issue] = []
-    if problem := _too_many(copies, kept):
+    if problem := _too_many(copies, read.kept):
         issues.append(Issue("too-many-rows", problem, Span(0, 0)))
-    chunks = chunks_of(sections)
+    chunks = chunks_of(read.sections)
     issues += negative_weight_issues(chunks, "1 here: repeated rows cannot subtract a word")
     found: dict[tuple[int, float], Token] = {}
     for token in (token for chunk in chunks for token in chunk.content):

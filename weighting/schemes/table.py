@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..chunks import TokenChunk
-from .api import SchemeOptions, Weighted
+from ..lpw import left_out_issues, lpw_issues
+from ..prompt import Fragment, Issue, Span
+from ..terms import CutTerm, cut_terms
+from .api import Read, SchemeOptions, Weighted
 from .blend import compel, masked_blend
-from .negpip import negpip, negpip_apart
+from .negpip import (
+    check_terms,
+    finish_signed,
+    finish_with_terms,
+    has_terms,
+    has_weights_below_zero,
+    negpip,
+    negpip_apart,
+)
 from .plan import Plan
-from .repeat import repeat
+from .repeat import check_rows, finish_repeated, repeat, repeat_issues
 from .replace import adv_compel, comfy_plus_plus, down_weight
 from .rows import a1111, a1111_global_norm, a1111_no_norm, comfy, lerp_last, lpw, perp, unweighted
 
 SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[Weighted]]
+FinishFn = Callable[[Plan[Weighted], Read, SchemeOptions], Plan[Weighted]]
+
+
+def unchanged(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+    """`FinishFn` of schemes whose plan is complete."""
+    del read, options
+    return plan
+
+
+def no_issues(read: object) -> Iterable[Issue]:
+    """No issues."""
+    del read
+    return ()
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A row of the table: a weighting scheme as users choose it."""
+    """A row of the table: a weighting scheme as users choose it, and everything that is true of it alone."""
 
     plan: SchemeFn
     """Function from ``(chunks, options)`` to the plan of a `Weighted`."""
@@ -27,41 +52,170 @@ class Scheme:
     """Effect of a weight, in one sentence for menus."""
     equals: str
     """Program whose numbers it reproduces."""
+    short: str
+    """Effect in a few words, shown after its name in the WebUI's menu."""
+    advice: str = ""
+    """A sentence more, shown in the WebUI when it is chosen."""
+    options: tuple[str, ...] = ()
+    """Fields of `EncodeOptions` that count with it alone."""
     is_padded: bool = True
     """Whether its chunks are filled with padding. If not, the result has no rows after the EOS that closes a chunk."""
+    is_weighing: bool = True
+    """Whether it applies weights."""
+    is_repeating: bool = False
+    """Whether weights change the number of rows."""
+    by_host: bool = False
+    """Whether ComfyUI can apply it by itself, to prompts for encoders without a CLIP text tower."""
+    bound_as_cutoff: bool = False
+    """Whether it makes no difference to mix rows before it, as bound phrases do, or after it, as Cutoff does."""
+    in_columns: SchemeFn | None = None
+    """Equivalent for a column, i.e. the same chunk of several texts, if the WebUI has the scheme; it needs only the
+    rows."""
+    cut: Callable[[Fragment], tuple[Fragment, Sequence[CutTerm]]] | None = None
+    """Function that cuts out the terms to encode separately, before a text is read."""
+    issues: Callable[[Read], Iterable[Issue]] = no_issues
+    """Issues about a prompt, before tags and comments are added to it."""
+    left_out_issues: Callable[[Sequence[Span]], Iterable[Issue]] = no_issues
+    """Issues about the tags and comments removed from a prompt."""
+    check: Callable[[Mapping[str, Read]], None] | None = None
+    """Function that raises a ValueError if it cannot weight a prompt as read by each tower, by name."""
+    finish: FinishFn = unchanged
+    """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
+    has_signs: Callable[[Read], bool] | None = None
+    """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether rows can have signs, which hosts must carry to the attention."""
+        return self.has_signs is not None
 
 
 SCHEMES: dict[str, Scheme] = {
-    "comfy": Scheme(comfy, "Moves a word's rows away from, or towards, the empty prompt.", "ComfyUI"),
-    "a1111": Scheme(a1111, "Scales a word's rows, then restores each chunk's mean.", "A1111, Forge: Original"),
-    "compel": Scheme(compel, "As comfy; below 1 also blends in encodings that cannot see the word.", "compel"),
-    "masked_blend": Scheme(masked_blend, "Above 1 as comfy; below, blends in encodings without the word.", "ours"),
+    "comfy": Scheme(
+        comfy,
+        "Moves a word's rows away from, or towards, the empty prompt.",
+        "ComfyUI",
+        "weights as in ComfyUI",
+        by_host=True,
+        bound_as_cutoff=True,
+    ),
+    "a1111": Scheme(
+        a1111,
+        "Scales a word's rows, then restores each chunk's mean.",
+        "A1111, Forge: Original",
+        "as the WebUI itself, no change",
+        advice="The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
+        in_columns=a1111_global_norm,  # the mean over a column is the mean over all given chunks
+    ),
+    "compel": Scheme(
+        compel,
+        "As comfy; below 1 also blends in encodings that cannot see the word.",
+        "compel",
+        "weights as in compel",
+    ),
+    "masked_blend": Scheme(
+        masked_blend,
+        "Above 1 as comfy; below, blends in encodings without the word.",
+        "ours",
+        "fade or remove words",
+        advice="Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
+        options=("law", "mask_method"),
+    ),
     "down_weight": Scheme(
-        down_weight, "Raises a word by fading all others, never beyond the plain prompt.", "ADV_CLIP_emb"
+        down_weight,
+        "Raises a word by fading all others, never beyond the plain prompt.",
+        "ADV_CLIP_emb",
+        "raise words by fading all others",
     ),
     "adv_compel": Scheme(
-        adv_compel, "As comfy; below 1 blends in encodings with + for the word.", "ADV_CLIP_emb: compel"
+        adv_compel,
+        "As comfy; below 1 blends in encodings with + for the word.",
+        "ADV_CLIP_emb: compel",
+        "fade words towards +",
     ),
-    "comfy++": Scheme(comfy_plus_plus, "Adds what a word changes; below 1 as adv_compel.", "ADV_CLIP_emb"),
-    "a1111_no_norm": Scheme(a1111_no_norm, "Scales a word's rows and nothing else.", "A1111, Forge: No norm"),
-    "a1111_global_norm": Scheme(a1111_global_norm, "As a1111, with one mean over all chunks.", "ADV_CLIP_emb: A1111"),
-    "perp": Scheme(perp, "Moves a row by what it shares with the empty prompt.", "prompt-control"),
+    "comfy++": Scheme(
+        comfy_plus_plus,
+        "Adds what a word changes; below 1 as adv_compel.",
+        "ADV_CLIP_emb",
+        "add what a word changes",
+    ),
+    "a1111_no_norm": Scheme(
+        a1111_no_norm,
+        "Scales a word's rows and nothing else.",
+        "A1111, Forge: No norm",
+        "as Emphasis mode No norm",
+        bound_as_cutoff=True,
+        in_columns=a1111_no_norm,
+    ),
+    "a1111_global_norm": Scheme(
+        a1111_global_norm,
+        "As a1111, with one mean over all chunks.",
+        "ADV_CLIP_emb: A1111",
+        "as a1111, one mean for all chunks",
+    ),
+    "perp": Scheme(
+        perp,
+        "Moves a row by what it shares with the empty prompt.",
+        "prompt-control",
+        "along the empty prompt",
+    ),
     "lerp_last": Scheme(
         lerp_last,
         "Moves a word's rows away from its chunk's end token; no padding.",
         "diffusers lpw, SDXL",
+        "weights as in diffusers, SDXL",
         is_padded=False,
+        issues=partial(lpw_issues, is_xl=True),
+        left_out_issues=left_out_issues,
     ),
-    "lpw": Scheme(lpw, "As a1111_global_norm, without the rows between chunks.", "diffusers lpw, SD 1.x"),
-    "unweighted": Scheme(unweighted, "Reads the weights and applies none.", "A1111, Forge: Ignore"),
-    "repeat": Scheme(repeat, "Repeats a word's rows, so that the image attends them by the word's weight.", "ours"),
+    "lpw": Scheme(
+        lpw,
+        "As a1111_global_norm, without the rows between chunks.",
+        "diffusers lpw, SD 1.x",
+        "weights as in diffusers, SD 1",
+        issues=lpw_issues,
+        left_out_issues=left_out_issues,
+    ),
+    "unweighted": Scheme(
+        unweighted,
+        "Reads the weights and applies none.",
+        "A1111, Forge: Ignore",
+        "ignore all weights",
+        is_weighing=False,
+        by_host=True,
+        bound_as_cutoff=True,
+        in_columns=unweighted,
+    ),
+    "repeat": Scheme(
+        repeat,
+        "Repeats a word's rows, so that the image attends them by the word's weight.",
+        "ours",
+        "a word counts several times",
+        options=("finest_step",),
+        is_repeating=True,
+        bound_as_cutoff=True,
+        issues=repeat_issues,
+        check=check_rows,
+        finish=finish_repeated,
+    ),
     "negpip": Scheme(
-        negpip, "As comfy; below 0 the image sees the word, and what it reads is taken away.", "ComfyUI-ppm: NegPip"
+        negpip,
+        "As comfy; below 0 the image sees the word, and what it reads is taken away.",
+        "ComfyUI-ppm: NegPip",
+        "below 0 takes a word away",
+        options=("strength",),
+        finish=finish_signed,
+        has_signs=has_weights_below_zero,
     ),
     "negpip_apart": Scheme(
         negpip_apart,
         "As a1111; each (text:-number) is encoded on its own, and what is read of it taken away.",
         "sd-webui-negpip",
+        "below 0 as the extension NegPiP",
+        cut=cut_terms,
+        check=check_terms,
+        finish=finish_with_terms,
+        has_signs=has_terms,
     ),
 }
 """Schemes by their permanent names, in the order of menus. A name never changes its meaning."""

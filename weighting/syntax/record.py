@@ -45,6 +45,10 @@ class Syntax:
     """Word that ends a chunk, or None."""
     write_lora: Callable[[Lora], str] | None = None
     """Writer of a LoRA, or None if the syntax has no form for it."""
+    by_host: bool = False
+    """Whether it is what ComfyUI's own nodes read."""
+    has_groups: bool = False
+    """Whether ``(text:-1.2)`` is a weighted group, which the scheme ``negpip_apart`` can cut out."""
     has_tags: bool = False
     """Whether tags of extra networks, ``<lora:name:0.8>``, are removed before reading."""
     foreign: tuple[Foreign, ...] = ()
