@@ -8,7 +8,7 @@ from ..hosts.comfy.clip import EitherClip
 from ..hosts.comfy.live import as_weighed
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
-from ..weighting.attention import HOWS, How
+from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.encode import EncodeOptions
 from . import common
@@ -41,7 +41,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
                     common.with_first("comfy", TARGETS), common.INPUTS["syntax"][1]["tooltip"], counts=True
                 ),
                 "how": common.menu(
-                    HOWS,
+                    WAYS,
                     "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
                     "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
                     "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
@@ -77,14 +77,14 @@ class WeightedCLIPWeighAttention(EncodeNode):
         self,
         clip: EitherClip,
         text: str,
-        how: How,
+        how: str,
         strength: float,
         model: ModelPatcher | None = None,
         unique_id: str | None = None,
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
-        options, how = self.options(**choices), common.checked("how", how, HOWS)
+        options, how = self.options(**choices), common.checked("how", how, WAYS)
         weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]

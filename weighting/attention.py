@@ -9,11 +9,8 @@ ComfyUI-KJNodes, revision 3f20054.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
-
-How = Literal["bias", "value", "negpip", "krea2"]
-HOWS: tuple[How, ...] = get_args(How)
-"""Ways of weighing a row, default first."""
+from collections.abc import Callable
+from typing import NamedTuple
 
 
 class RowEffect(NamedTuple):
@@ -29,7 +26,46 @@ PLAIN = RowEffect()
 """Effect on a row that is left unchanged."""
 
 
-def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEffect:
+class Way(NamedTuple):
+    """A way of weighing a row."""
+
+    effect: Callable[[float, float], RowEffect]
+    """Effect of a weight other than 1 at a strength."""
+    scheme: str = "unweighted"
+    """Scheme by which the rows are encoded first."""
+
+
+def _taken(weight: float, strength: float) -> float:
+    return 1.0 + strength * (weight - 1.0)
+
+
+def _bias(weight: float, strength: float) -> RowEffect:
+    taken = _taken(weight, strength)
+    return RowEffect(math.log(abs(taken)) if taken else -math.inf, -1.0 if taken < 0 else 1.0)
+
+
+def _value(weight: float, strength: float) -> RowEffect:
+    return RowEffect(0.0, _taken(weight, strength))
+
+
+def _negpip(weight: float, strength: float) -> RowEffect:
+    return RowEffect(0.0, -1.0 if _taken(weight, strength) < 0 else 1.0)
+
+
+def _krea2(weight: float, strength: float) -> RowEffect:
+    return RowEffect(2.0 * strength * (weight - 1.0)) if weight > 1.0 else _value(weight, strength)
+
+
+WAYS: dict[str, Way] = {
+    "bias": Way(_bias),
+    "value": Way(_value),
+    "negpip": Way(_negpip, scheme="negpip"),
+    "krea2": Way(_krea2),
+}
+"""Ways of weighing a row by name, default first."""
+
+
+def effect_of(weight: float, how: str = "bias", strength: float = 1.0) -> RowEffect:
     """Effect of a weight on a row.
 
     ``bias``: every query attends to the row ``weight`` times as much, before normalisation; below zero, by the absolute
@@ -39,7 +75,7 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
 
     Args:
         weight: 1.0 is neutral.
-        how: One of `HOWS`.
+        how: One of `WAYS`.
         strength: Scale of the weight, which becomes ``1 + strength * (weight - 1)``.
 
     Returns:
@@ -53,17 +89,20 @@ def effect_of(weight: float, how: How = "bias", strength: float = 1.0) -> RowEff
     >>> effect_of(-1.0), effect_of(1.5, "value", 0.5)
     (RowEffect(bias=0.0, factor=-1.0), RowEffect(bias=0.0, factor=1.25))
     """
-    if how not in HOWS:
-        raise ValueError(f"how must be one of: {', '.join(HOWS)}; got {how!r}")
+    way = way_of(how)
     if not (math.isfinite(weight) and math.isfinite(strength)):
         raise ValueError(f"weight and strength must be finite numbers, got {weight} and {strength}")
     if weight == 1.0:
         return PLAIN
-    taken = 1.0 + strength * (weight - 1.0)
-    if how == "negpip":
-        return RowEffect(0.0, -1.0 if taken < 0 else 1.0)
-    if how == "krea2" and weight > 1.0:
-        return RowEffect(2.0 * strength * (weight - 1.0), 1.0)
-    if how in ("value", "krea2"):
-        return RowEffect(0.0, taken)
-    return RowEffect(math.log(abs(taken)) if taken else -math.inf, -1.0 if taken < 0 else 1.0)
+    return way.effect(weight, strength)
+
+
+def way_of(how: str) -> Way:
+    """Record of a way of weighing.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    if how not in WAYS:
+        raise ValueError(f"how must be one of: {', '.join(WAYS)}; got {how!r}")
+    return WAYS[how]

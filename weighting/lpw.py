@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from .chunking import chunks_of
 from .prompt import Break, Issue, Span
 from .schemes.api import Read
+from .syntax import syntax_of
 
 CODE = "lpw-reads-otherwise"
 
@@ -30,7 +31,7 @@ def lpw_issues(read: Read, *, is_xl: bool = False) -> Iterator[Issue]:
         None if the prompt was read in another syntax than A1111's.
     """
     prompt = read.prompt
-    if prompt.syntax != "a1111":
+    if not syntax_of(prompt.syntax).by_webui:
         return
     breaks = [part.span for part in prompt.parts if isinstance(part, Break)]
     weight = " at weight -1" if is_xl else ""

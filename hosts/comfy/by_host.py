@@ -129,7 +129,7 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
         characters = [character._replace(weight=1.0) for character in characters]
     if not is_weighing:
         written = _plain(characters)
-    elif syntax_of(options.syntax).by_host and scheme.by_host and scheme.is_weighing:
+    elif syntax_of(options.syntax).by_comfyui and scheme.by_host and scheme.is_weighing:
         written = text
     else:
         written = _in_comfy_syntax(characters)

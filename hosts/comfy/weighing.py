@@ -12,9 +12,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from ...weighting.attention import PLAIN, How, effect_of
+from ...weighting.attention import PLAIN, effect_of, way_of
 from ...weighting.chunks import Token
 from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects
@@ -57,7 +58,7 @@ def weigh_text(
     clip: EitherClip,
     text: str,
     options: EncodeOptions,
-    how: How,
+    how: str,
     strength: float = 1.0,
     model: ModelPatcher | None = None,
     node_id: str | None = None,
@@ -68,7 +69,7 @@ def weigh_text(
         clip: ComfyUI's CLIP, or a `NativeClip`.
         text: The prompt.
         options: Options; the scheme is ignored.
-        how: Effect of a weight, one of `HOWS`.
+        how: Effect of a weight, one of `WAYS`.
         strength: Scale of weights, as in `effect_of`.
         model: Model for the weights to act in; None for any model that samples with the conditioning.
         node_id: Node to notify after sampling where they acted.
@@ -79,11 +80,11 @@ def weigh_text(
     Raises:
         ValueError: If the rows of a word cannot be determined for this CLIP.
     """
-    is_negpip = how == "negpip"
-    options = replace(options, scheme="negpip" if is_negpip else "unweighted", strength=strength)
+    options = replace(options, scheme=way_of(how).scheme, strength=strength)
+    moves_rows = _moves_rows(how)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):
-        encode = _encode_as_negpip if is_negpip else _encode_by_host
+        encode = _encode_as_negpip if moves_rows else _encode_by_host
         encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
@@ -91,17 +92,17 @@ def weigh_text(
         tokens = _rows_of({name: [prompt.read] for name, prompt in encoded.prompts.items()})
     effects = [effect_of(token.weight, how, strength) for token in tokens]
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
-    is_weighed = [token.weight != 1.0 for token in tokens] if is_negpip else [effect != PLAIN for effect in effects]
+    is_weighed = [token.weight != 1.0 for token in tokens] if moves_rows else [effect != PLAIN for effect in effects]
     words = _words(text, tokens, is_weighed)
     return Weighed(encoded._replace(conditioning=conditioning), words, model)
 
 
-def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
+def report_of(weighed: Weighed, how: str, strength: float) -> list[str]:
     """Lines about the weighted words with their rows, and about those not weighted."""
     if not weighed.words:
         return ["no word is weighed: the conditioning is that of CLIP Text Encode"]
     lines = [f"weighed in the attention by {how}, strength {strength:g}:"]
-    if how == "negpip":
+    if _moves_rows(how):
         lines = [f"weighed by {how}, strength {strength:g}: rows as ComfyUI does, below 0 taken away in the attention:"]
     for text, weight, rows in weighed.words:
         lines.append(f"  {text!r} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
@@ -110,6 +111,11 @@ def report_of(weighed: Weighed, how: How, strength: float) -> list[str]:
     lines.append("not weighed: the pooled vector, and what a ControlNet reads")
     is_said = any(prompt.signs for prompt in weighed.encoded.prompts.values())  # by the report on the encoding
     return lines if is_said else [*lines, NOT_ACTING]
+
+
+def _moves_rows(how: str) -> bool:
+    """Whether weights move the rows as well, before the image reads them."""
+    return SCHEMES[way_of(how).scheme].is_weighing
 
 
 def _check_is_known(clip: EitherClip) -> None:

@@ -58,6 +58,8 @@ _GROUPS = {
     "compel": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*\)(?:\++|-+(?!\d)|{_NUMBER})?",
 }
 """Pattern of the word alone in a group with a weight, by syntax."""
+_SIGNS = {"compel": r"(?:\++|-+(?!\w))?"}
+"""Pattern of signs that weight the word before them, by syntax."""
 
 
 def add_axes() -> None:
@@ -289,5 +291,4 @@ def form_of(word: str, syntax: str) -> re.Pattern[str]:
     """Pattern of a word, alone in a weighted group or bare; it also matches tags, without a group of the pattern."""
     spaced = r"\s+".join(map(re.escape, word.split()))
     group = _GROUPS[syntax].replace("{word}", spaced)
-    signs = r"(?:\++|-+(?!\w))?" if syntax == "compel" else ""
-    return re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{signs}", re.IGNORECASE)
+    return re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{_SIGNS.get(syntax, '')}", re.IGNORECASE)

@@ -27,6 +27,7 @@ from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ...weighting.encode import EncodeOptions
+from ...weighting.syntax import syntax_of
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Model, TextEngine
@@ -319,7 +320,7 @@ def text_engine_class() -> type | None:
 
 def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     """Apply the host's setting *Emphasis mode* to options: under ``None`` A1111's brackets are text."""
-    if options.syntax == "a1111" and host_option("emphasis", default="Original") == "None":
+    if syntax_of(options.syntax).by_webui and host_option("emphasis", default="Original") == "None":
         return replace(options, syntax="none", chunking="a1111")
     return options
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from weighted_clip.weighting.attention import HOWS, PLAIN, RowEffect, effect_of
+from weighted_clip.weighting.attention import PLAIN, WAYS, RowEffect, effect_of
 
 QUERIES, ROWS, DIM = 5, 7, 4
 
@@ -65,7 +65,7 @@ def test_a_bias_is_the_same_as_a_row_that_stands_several_times() -> None:
     torch.testing.assert_close(read([effect_of(float(weight)) for weight in times.tolist()]), expected)
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("strength", [0.0, 0.3, 1.0, 2.0])
 def test_weight_one_is_exactly_plain(how: str, strength: float) -> None:
     assert effect_of(1.0, how, strength) == PLAIN  # type: ignore[arg-type]

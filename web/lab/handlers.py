@@ -21,6 +21,7 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from ...weighting.schemes.table import SCHEMES
+from ...weighting.syntax import syntax_of
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
 from ...weighting.timed.view import read_standing, standing_texts, timed_view
 from ...weighting.timed.webui import MAX_TEXTS
@@ -288,7 +289,7 @@ class Handlers:
 
     def _can_choose(self, options: EncodeOptions) -> bool:
         """Whether AND and prompt editing are read: in a WebUI in every syntax."""
-        return self._is_in_webui or options.syntax == "a1111"
+        return self._is_in_webui or syntax_of(options.syntax).by_webui
 
     def _text_choice(self, text: str, values: Sequence[Any]) -> Any:
         """Information for choosing a text of a prompt."""

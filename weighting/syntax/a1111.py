@@ -258,6 +258,7 @@ SYNTAX = Syntax(
     finish=_finish,
     break_word=BREAK_WORD,
     write_lora=lambda lora: f"<lora:{lora.name}:{decimal(lora.weight)}>",
+    by_webui=True,
     has_groups=True,
     has_tags=True,
     foreign=(DECIMAL_COMMA, *OF_COMPEL),

@@ -177,7 +177,7 @@ SYNTAX = Syntax(
     "(word:1.2) sets, (word) is 1.1.",
     chunking="comfy segment",
     write=write,
-    by_host=True,
+    by_comfyui=True,
     has_groups=True,
     foreign=(DECIMAL_COMMA, *OF_A1111, *OF_COMPEL),
 )

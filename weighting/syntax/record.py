@@ -45,8 +45,10 @@ class Syntax:
     """Word that ends a chunk, or None."""
     write_lora: Callable[[Lora], str] | None = None
     """Writer of a LoRA, or None if the syntax has no form for it."""
-    by_host: bool = False
+    by_comfyui: bool = False
     """Whether it is what ComfyUI's own nodes read."""
+    by_webui: bool = False
+    """Whether it is what the WebUI reads, with its AND and its prompt editing."""
     has_groups: bool = False
     """Whether ``(text:-1.2)`` is a weighted group, which the scheme ``negpip_apart`` can cut out."""
     has_tags: bool = False
