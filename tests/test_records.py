@@ -11,6 +11,7 @@ from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = sorted({"scripts", "tools", *(path.parent.name for path in ROOT.glob("*/__init__.py"))} - {"tests"})
 NAMES = {*SCHEMES, *SYNTAXES}
 OTHER_THINGS = {"compel", "none"}
 """Names that are also those of a law, a normalization and the like: they count only beside the words below."""
@@ -69,9 +70,10 @@ def found_in(source: str, lists: dict[str, set[str]] | None = None) -> list[str]
 def test_no_name_is_compared_outside_its_record() -> None:
     sources = {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-        for path in ROOT.rglob("*.py")
-        if not {".venv", "tests"} & set(path.relative_to(ROOT).parts)
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
     }
+    assert {"weighting", "hosts", "nodes", "web", "commands", "tools"} <= set(FOLDERS)
     trees = {path: ast.parse(source) for path, source in sources.items()}
     tables = {"SCHEMES", "SYNTAXES", "CHUNKINGS", "WAYS"}  # to ask whether they have a name is no comparison with one
     lists = {name: names for tree in trees.values() for name, names in lists_in(tree).items() if name not in tables}
