@@ -15,6 +15,7 @@ from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import normalize
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.prompt import PromptError
+from weighted_clip.weighting.schemes.repeat import copies_of
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
@@ -152,7 +153,8 @@ def test_table_shows_every_token_with_its_weight_and_every_problem() -> None:
 @given(text=st.text(), scheme=st.sampled_from(list(SCHEMES)))
 def test_any_text_gives_finite_conditioning_and_a_view(syntax: str, text: str, scheme: str) -> None:
     result = encode(text, syntax=syntax, scheme=scheme)
-    assert result.hidden.shape == (1, num_rows(result.read), 32)
+    rows = copies_of(result.read).count(None) if SCHEMES[scheme].is_repeating else num_rows(result.read)
+    assert result.hidden.shape == (1, rows, 32)
     assert result.pooled.shape == (1, 32)
     assert torch.isfinite(result.hidden).all()
     json.dumps(view(result.read))
