@@ -83,7 +83,8 @@ def sample(job: dict[str, Any]) -> dict[str, Any]:
 
     def encoding(node: str, inputs: dict[str, Any], wired: bool) -> Callable[[], Any]:
         given = {**inputs, "model": model} if wired else inputs
-        return lambda: NODE_CLASS_MAPPINGS[node]().encode(clip=clip, **given)["result"]
+        ours: Any = NODE_CLASS_MAPPINGS[node]()
+        return lambda: ours.encode(clip=clip, **given)["result"]
 
     def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
         settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
