@@ -62,7 +62,7 @@ def test_files_of_texts_are_looked_at(tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = ["similarity", str(picture), "--weights", "none.safetensors", "--texts", str(file)]
     assert main(arguments) == 1
     told = capsys.readouterr().err
-    assert f"{file}: line 2 has the byte 0xff" in told
+    assert f"{file}:2: byte 1 of this line, 0xff, is not UTF-8" in told
 
 
 def test_names_of_files_need_not_be_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
