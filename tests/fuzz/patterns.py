@@ -41,20 +41,22 @@ class Use(NamedTuple):
     """A pattern and a method it is used with."""
 
     where: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[Any]
     method: str
 
     def __str__(self) -> str:
         return f"{self.where}: {self.pattern.pattern!r}.{self.method}"
 
     def __call__(self, text: str) -> None:
+        is_of_bytes = isinstance(self.pattern.pattern, bytes)
+        given, nothing = (text.encode("utf-8", "surrogatepass"), b"") if is_of_bytes else (text, "")
         if self.method == "finditer":
-            for _ in self.pattern.finditer(text):
+            for _ in self.pattern.finditer(given):
                 pass
         elif self.method in ("sub", "subn"):
-            getattr(self.pattern, self.method)("", text)
+            getattr(self.pattern, self.method)(nothing, given)
         else:
-            getattr(self.pattern, self.method)(text)
+            getattr(self.pattern, self.method)(given)
 
 
 def uses() -> list[Use]:

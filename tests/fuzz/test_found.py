@@ -103,7 +103,7 @@ def test_only_the_texts_that_are_shown_are_read(monkeypatch: pytest.MonkeyPatch)
     views = inspect({"text": f"[{options}]", "syntax": "a1111", "steps": 300, "counter": "as written"})["views"]
     assert len(views) == len(texts) == MAX_VIEWS
     assert views[-1]["num_more"] == 300 - MAX_VIEWS
-    text = "[" + "|".join("abcdefghi") + "]" + " a" * 20_000
+    text = "[" + "|".join("abcdefghi") + "]" + " " + "ha" * 20_000
     views = inspect({"text": text, "syntax": "a1111", "steps": 9, "counter": "as written"})["views"]
     assert len(views) == 3  # of 40,000 characters each
     assert views[-1]["num_more"] == 9 - 3

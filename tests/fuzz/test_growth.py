@@ -3,13 +3,14 @@
 import sys
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.inspection import MAX_BYTES, inspect
+from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
@@ -116,9 +117,9 @@ def test_problems_of_many_texts_are_compared_in_one_pass() -> None:
 @pytest.mark.parametrize("syntax", SYNTAXES)
 def test_the_longest_request_of_the_ruler_does_not_hang(syntax: str, text: str) -> None:
     assert len(text) <= MAX_BYTES
-    assert inspect({"text": text, "syntax": syntax})["views"]
-    if syntax == "a1111":
-        assert inspect({"text": text, "syntax": syntax, "steps": 20})["views"]
+    for steps in ({}, {"steps": 20}) if syntax == "a1111" else ({},):
+        with suppress(RequestError):  # of more tokens than an answer holds
+            assert inspect({"text": text, "syntax": syntax, **steps})["views"]
 
 
 def test_messages_do_not_grow_with_what_they_quote() -> None:
