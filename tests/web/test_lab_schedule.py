@@ -155,7 +155,7 @@ def test_the_user_chooses_which_text_is_taken_apart(lab: LabPage) -> None:
     counted = "document.querySelector('#weighted_clip_comparison').innerText.split('No row changes').length"
     lab.tab.wait(f"return {counted} === {len(COMPARED) + 1}")
     lab.open_part("Two prompts")
-    lab.fill("other", "a cat")
+    lab.fill_new("other", "a cat")
     lab.wait_for_text("panes", "this is number 1")
     lab.wait_for_text("panes", "2 tokens in both")
     lab.fill("prompt", "a cat")
