@@ -61,6 +61,10 @@ class Input:
         return [self.text[: len(self.text) * part // 4] for part in (1, 2, 3, 4)]
 
 
+THE_WHOLE = (0, 20)
+"""Number of the text to take of a prompt, which is none, and sampling steps."""
+
+
 def draw_inputs(count: int) -> list[Input]:
     draw = random.Random(SEED)
     inputs: list[Input] = []
@@ -72,7 +76,8 @@ def draw_inputs(count: int) -> list[Input]:
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))
         schemes = ("masked_blend", "comfy") if number % 2 else ("a1111", "compel")
         target = draw.choice(("comfy", "a1111", "compel"))
-        inputs.append(Input(text, tuple(options[name] for name in OPTIONS), target, schemes))
+        values = (*(options[name] for name in OPTIONS), *THE_WHOLE)
+        inputs.append(Input(text, values, target, schemes))
     return inputs
 
 
