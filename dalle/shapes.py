@@ -6,14 +6,13 @@ A caption names size, colour, kind and place of the one shape in its picture. 64
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..output.files import TEMPORARY_SUFFIX
+from ..output.files import folder_written_whole
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -137,20 +136,13 @@ def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
     rng, counts = random.Random(seed), dict[str, int]()
-    temporary = folder.with_name(folder.name + TEMPORARY_SUFFIX)  # so that all are there or none
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
+    with folder_written_whole(folder) as whole:
         for name, shapes, count in zip(("train", "held_out"), split(), copies, strict=True):
-            place = temporary / name
-            place.mkdir(parents=True)
+            place = whole / name
+            place.mkdir()
             for number, shape in enumerate(shapes * count):
                 picture = draw(shape, rng, Style()).resize((size, size), Image.Resampling.BOX)
                 picture.save(place / f"{number:05}.png")
                 (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
             counts[name] = len(shapes) * count
-        if folder.exists():
-            folder.rmdir()
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return counts

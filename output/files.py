@@ -80,6 +80,26 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
+def folder_written_whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill; when the block ends without an error, it is moved to its destination.
+
+    Args:
+        folder: The folder, empty or not existing yet; its parents are created.
+
+    Raises:
+        OSError: If it cannot be created, or others have put something there meanwhile.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as own:
+        whole = own / "whole"
+        whole.mkdir()
+        yield whole
+        with suppress(FileNotFoundError):
+            folder.rmdir()
+        whole.rename(folder)
+
+
+@contextmanager
 def alone_in(folder: Path, *, is_first: bool = True) -> Iterator[None]:
     """Create a folder, and keep other runs out of it while the context lasts; all of this program must ask for it.
 

@@ -337,6 +337,24 @@ def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch:
     assert write_shapes(tmp_path / "shapes", copies=(1, 1)) == {"train": 476, "held_out": 64}
 
 
+def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, count, folder = draw, iter(range(10_000)), tmp_path / "parent" / "shapes"
+
+    def beside_another(*given: Any) -> Image.Image:
+        if next(count) == 10:
+            write_shapes(folder, copies=(1, 1), seed=1)
+        return real(*given)
+
+    monkeypatch.setattr("weighted_clip.dalle.shapes.draw", beside_another)
+    with pytest.raises(OSError, match="not empty") as caught:
+        write_shapes(folder, copies=(1, 1))
+    assert caught.value.filename == str(folder)
+    assert len(list(folder.rglob("*.png"))) == len(list(folder.rglob("*.txt"))) == 476 + 64
+    assert [path.name for path in folder.parent.iterdir()] == ["shapes"]
+
+
 def drawn(shapes: list[Shape], seed: int) -> torch.Tensor:
     rng = random.Random(seed)
     some = [draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
