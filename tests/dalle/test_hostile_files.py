@@ -35,13 +35,7 @@ def limited() -> Iterator[Limited]:
 
 def outcome(file: ModelFile, limited: Limited, folder: Path) -> Outcome:
     folder.mkdir()
-    path = folder / ("model.bin" if file.command[0].startswith("convert") else "model.safetensors")
-    file.write(path)
-    places = {"{file}": str(path), "{out}": str(folder / "out")}
-    command = file.command
-    for place, name in places.items():
-        command = [part.replace(place, name) for part in command]
-    return limited.run(command)
+    return limited.run(file.written(folder))
 
 
 @pytest.mark.parametrize("command", ["convert-dvae", "convert-rudalle", "dalle sample"])

@@ -37,10 +37,7 @@ def models(folder: Path) -> Iterator[tuple[str, str]]:
         for number, one in enumerate(hostile_files()):
             place = folder / str(number)
             place.mkdir()
-            file = place / ("model.bin" if one.command[0].startswith("convert") else "model.safetensors")
-            one.write(file)
-            words = [word.replace("{file}", str(file)).replace("{out}", str(place / "out")) for word in one.command]
-            yield one.name, _wrong(*process.run(words))
+            yield one.name, _wrong(*process.run(one.written(place)))
             shutil.rmtree(place)
 
 

@@ -42,6 +42,12 @@ class ModelFile(NamedTuple):
     write: Write
     command: list[str]
 
+    def written(self, folder: Path) -> list[str]:
+        """Write it into a folder of its own, and return the command line that reads it there."""
+        path = folder / ("model.bin" if self.command[0].startswith("convert") else "model.safetensors")
+        self.write(path)
+        return [part.replace("{file}", str(path)).replace("{out}", str(folder / "out")) for part in self.command]
+
 
 # ---- pickles, made of their opcodes
 
