@@ -35,7 +35,7 @@ def run() -> int:
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
         load_package()
         __package__ = NAME
-    from .commands import PROGRAM, main
+    from .commands.program import PROGRAM, main
 
     return main(program="python run.py" if is_file else PROGRAM)
 

@@ -19,7 +19,8 @@ OUR_PROGRAM = """
 import runpy, sys
 runpy.run_path(sys.argv[1])["load_package"]()
 from weighted_clip.benchmarks.many_process import watched
-from weighted_clip.commands import bulk, main
+from weighted_clip.commands import bulk
+from weighted_clip.commands.program import main
 bulk.Report = watched(bulk.Report, sys.argv[2])
 sys.exit(main(sys.argv[3:]))
 """

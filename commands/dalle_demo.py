@@ -125,7 +125,7 @@ def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
     from ..training.checkpoint import NAME
     from ..training.log import LOG_NAME
-    from . import _parser
+    from .program import _parser
 
     options = _parser().parse_args(command)
     if hasattr(options, "resume"):

@@ -86,7 +86,7 @@ def write_files(folder: Path) -> list[Path]:
 def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     """Everything that takes a prompt, by name."""
     import ftfy  # noqa: F401  # else the first prompt that is cleaned would import it
-    from weighted_clip.commands import main
+    from weighted_clip.commands.program import main
     from weighted_clip.encoder.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
     from weighted_clip.hosts.webui.engines import WebUIError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer

@@ -17,9 +17,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weighted_clip.commands import bulk_encoder, bulk_report, main
+from weighted_clip.commands import bulk_encoder, bulk_report
 from weighted_clip.commands.bulk_encoder import WINDOW_CHUNKS, BulkEncoder
 from weighted_clip.commands.processes import Place, device_for, place_of
+from weighted_clip.commands.program import main
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines, shards
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
@@ -834,7 +835,7 @@ def test_the_others_texts_are_not_held() -> None:
 def test_memory_does_not_grow_with_the_file(weights: Path, tmp_path: Path) -> None:
     """The program's own peak, which counts all that Python and torch hold."""
     script = (
-        "import pathlib, sys; from weighted_clip.commands import main; assert main(sys.argv[1:]) == 0;"
+        "import pathlib, sys; from weighted_clip.commands.program import main; assert main(sys.argv[1:]) == 0;"
         "print(pathlib.Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
     )
     environ = {**environ_with_package(tmp_path), "WEIGHTED_CLIP_MEMORY_MB": "0"}  # what encoders keep is bounded too

@@ -15,8 +15,9 @@ from types import ModuleType
 
 import pytest
 import weighted_clip
-from weighted_clip.commands import _parser, console, main
+from weighted_clip.commands import console
 from weighted_clip.commands.examples import EXAMPLES
+from weighted_clip.commands.program import _parser, main
 
 from .test_run import run  # noqa: F401
 from .test_starting import MISTYPED, commands_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 
 from .compatibility import MARKERS, ROWS, Record, last_error, outcome_of, python_of, table, with_table
 from .libraries import COMPARED, library, numbers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.attention_weights import attention_weights
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.commands.rerank import image_files
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import similarity

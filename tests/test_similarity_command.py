@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 from . import test_rerank_command as rerank

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.shapes import KINDS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import weighted_clip
-from weighted_clip.commands import _parser
+from weighted_clip.commands.program import _parser
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.weighting.encoders import Encoders
 

@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.commands import main, reading
+from weighted_clip.commands import reading
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.files import tensor_file
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.stretching import stretched

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 

@@ -23,8 +23,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands import main
 from weighted_clip.commands.bulk import check_name
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model

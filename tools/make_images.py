@@ -35,7 +35,7 @@ from PIL import Image as PillowImage
 from PIL import ImageDraw
 from safetensors.torch import save_file
 from sparse_pictures import draw_sparse_masks
-from weighted_clip import commands
+from weighted_clip.commands import program
 from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.pieces import clip_pieces
@@ -488,7 +488,7 @@ def sorted_shapes() -> dict[str, Image.Image]:
                 shapes.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
         given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
         options = [part for option, value in given.items() for part in (option, str(folder / value))]
-        commands.main(["sort", str(folder / "images"), *options])
+        program.main(["sort", str(folder / "images"), *options])
         return {f"sort-{part}": open_image(folder / "out" / f"{part}.png") for part in ("confusion", "unsure")}
 
 

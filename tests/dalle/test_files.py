@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import DVAEFileError, load_dvae, save_dvae
 from weighted_clip.dalle.pickled import read_published
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.commands import convert_rudalle, main
+from weighted_clip.commands import convert_rudalle
+from weighted_clip.commands.program import main
 from weighted_clip.dalle import rudalle as module
 from weighted_clip.dalle.files import DVAEFileError
 from weighted_clip.dalle.prior_file import load_prior, save_prior

@@ -12,10 +12,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.commands import dalle_demo, main
+from weighted_clip.commands import dalle_demo
 from weighted_clip.commands.console import Progress
 from weighted_clip.commands.dalle_demo import _curve
 from weighted_clip.commands.dalle_sample import clip_scores
+from weighted_clip.commands.program import main
 from weighted_clip.dalle import sampling, shapes
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.sampling import SampleOptions

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.nn import functional
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise

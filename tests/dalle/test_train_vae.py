@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import distributed, nn
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.config import SMALL, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae

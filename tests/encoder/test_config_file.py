@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import VISION_TOWERS, TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.config_file import MAX_BYTES

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.benchmarks import page as benchmarks_page
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.output.files import written_whole
 
@@ -50,7 +50,7 @@ PACK = """
 import sys
 sys.dont_write_bytecode = False
 import weighted_clip
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 assert weighted_clip.NODE_CLASS_MAPPINGS
 sys.exit(main(sys.argv[1:]))
 """

@@ -12,7 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from weighted_clip import NODE_CLASS_MAPPINGS, commands
+from weighted_clip import NODE_CLASS_MAPPINGS
+from weighted_clip.commands import program
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
@@ -146,7 +147,7 @@ def command(data: bytes) -> None:
     }[name]
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors), patch.object(sys, "stdin", io.StringIO(draw.rest())):
-        status = commands.main([name, "-", *arguments])
+        status = program.main([name, "-", *arguments])
     assert status == 0 or errors.getvalue().startswith("weighted-clip: ")
 
 

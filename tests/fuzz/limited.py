@@ -117,7 +117,7 @@ def _answers(memory: int, root: Path) -> None:
         import_module(f"weighted_clip.{name}")
     with torch.no_grad():  # what PyTorch allocates at first use
         torch.nn.Linear(64, 64)(torch.zeros(64, 64))
-    from weighted_clip.commands import main
+    from weighted_clip.commands.program import main
 
     idle = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (idle + memory, idle + memory))

@@ -34,8 +34,7 @@ def spoil_gradients(run) -> None:
 def main() -> int:
     root = Path(__file__).resolve().parents[2]
     runpy.run_path(str(root / "__main__.py"))["load_package"]()
-    from weighted_clip import commands
-    from weighted_clip.commands import processes
+    from weighted_clip.commands import processes, program
     from weighted_clip.training import loop, run
 
     fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
@@ -44,7 +43,7 @@ def main() -> int:
     if fault == "freeze":
         processes.SECONDS_BETWEEN_BEATS = 0.25
     if int(os.environ["RANK"]) != rank:
-        return commands.main(arguments)
+        return program.main(arguments)
     for kind in (run.Run, loop.Loop):
         real = kind._train_on
 
@@ -63,7 +62,7 @@ def main() -> int:
             return real(self, *given)
 
         kind._train_on = train_on
-    return commands.main(arguments)
+    return program.main(arguments)
 
 
 if __name__ == "__main__":

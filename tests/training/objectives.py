@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors

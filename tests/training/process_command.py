@@ -23,7 +23,7 @@ def main() -> None:
 
     import torch
     from accelerate.state import AcceleratorState
-    from weighted_clip import commands
+    from weighted_clip.commands import program
     from weighted_clip.training.loop import Loop
     from weighted_clip.training.run import Run
 
@@ -37,7 +37,7 @@ def main() -> None:
         kind._train_on = train_on
     for status, given["stop at"], words in json.loads(sys.argv[1]):
         AcceleratorState._reset_state(reset_partial_state=True)
-        assert commands.main(words) == status, words
+        assert program.main(words) == status, words
     torch.distributed.destroy_process_group()
 
 

@@ -16,13 +16,13 @@ STOPPED = 3
 def main() -> None:
     runpy.run_path(str(Path(__file__).resolve().parents[2] / "__main__.py"))["load_package"]()
     from torch import distributed
-    from weighted_clip import commands
+    from weighted_clip.commands import program
     from weighted_clip.training.run import Run
 
     folder, arguments = Path(sys.argv[1]), sys.argv[2:]
 
     def done(name: str, *more: str) -> int:
-        status = commands.main([*arguments, "--out", str(folder / name), *more])
+        status = program.main([*arguments, "--out", str(folder / name), *more])
         distributed.barrier()
         return status
 

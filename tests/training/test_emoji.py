@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from weighted_clip.benchmarks.page import table
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.encoder.full_clip import load_full_clip

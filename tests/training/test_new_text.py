@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip

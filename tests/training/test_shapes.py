@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.vision_model import VisionModel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.weighting.encoders import Encoders

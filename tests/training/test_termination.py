@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands import main, stopping
+from weighted_clip.commands import stopping
+from weighted_clip.commands.program import main
 from weighted_clip.dalle import shapes
 from weighted_clip.training.loop import Loop
 from weighted_clip.training.run import Run

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, distributed
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.dalle.dalle import DALLE, save_dalle
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.dalle.pieces import Pieces, clip_pieces

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model

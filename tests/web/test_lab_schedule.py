@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.commands import main
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.inspection import MAX_VIEWS
 from weighted_clip.web.lab.native import Settings, random_model

@@ -1,0 +1,160 @@
+"""The program: its parser and the way a command is run, with its problems in one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .console import check_texts, drop_unwritable, show, visible, write_anything
+from .examples import examples
+from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of
+from .stopping import terminable
+
+DEFAULT_COMMAND = ["lab"]
+PROGRAM = "weighted-clip"
+_MISTYPED = "argument COMMAND: invalid choice: '"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run a command; without one, start the lab.
+
+    Args:
+        arguments: Arguments after the program's name; the process's own by default.
+        program: Name it was started by, for the help.
+
+    Returns:
+        The exit status: 0, 1 after a problem explained on the error stream, 130 after Ctrl-C, or 143 after SIGTERM.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    write_anything()
+    options = _parser(program).parse_args(given or DEFAULT_COMMAND)
+    with terminable() as termination:
+        status = _status_of(options)
+    return TERMINATED if status == INTERRUPTED and termination.came is not None else status
+
+
+def _status_of(options: argparse.Namespace) -> int:
+    """Run a command, and report its problem."""
+    try:
+        check_texts(options)
+        status = options.run(options)
+        sys.stdout.flush()  # here, so that a full disk is still reported
+        return status
+    except (ValueError, OSError) as error:
+        drop_unwritable()
+        show(f"weighted-clip: {error}", sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            if isinstance(error, RuntimeError) and is_of_another(error):
+                leave(place_of(os.environ), "another process has ended")
+            raise
+        advice = ", or choose ".join(_less_memory(options))
+        show(f"weighted-clip: there is not enough memory ({str(error) or 'none left'}): {advice}", sys.stderr)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 1
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Whether an error is one of those by which Python and PyTorch report a lack of memory."""
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
+
+
+def _less_memory(options: argparse.Namespace) -> list[str]:
+    """Advice on using less memory, by the options that the command has."""
+    advice = {
+        "close other programs": True,
+        "--dtype fp16": hasattr(options, "dtype"),
+        "a smaller --batch": hasattr(options, "accumulate"),  # in training; elsewhere it is a file of prompts
+        "--device cpu": hasattr(options, "device"),
+    }
+    return [line for line, is_possible in advice.items() if is_possible]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that shows examples below the help, and reports errors in one line."""
+
+    refusal = ""
+    """Reason why the command is not available, reported whatever its arguments are."""
+
+    def format_help(self) -> str:
+        """The help, with examples below."""
+        return f"{super().format_help()}\n{examples(self.prog)}\n"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Parse as argparse does, but let a command's own parser refuse unknown arguments, as it knows similar ones."""
+        if self.refusal:
+            self.exit(1, f"{self.refusal}\n")
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            options = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
+            near = [difflib.get_close_matches(option, self._option_string_actions, 1) for option in options]
+            advice = "".join(f"; did you mean {found[0]}?" for found in near if found)
+            if not options and hasattr(known, "text"):
+                advice = "; a text of several words needs quotes around it"
+            self.error(f"unrecognized arguments: {' '.join(rest)}{advice}")
+        return known, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2, with the nearest command for one that does not exist."""
+        typed, is_choice, commands = message.removeprefix(_MISTYPED).partition("' (choose from ")
+        if message.startswith(_MISTYPED) and is_choice:
+            near = difflib.get_close_matches(typed, [name.strip("' )") for name in commands.split(",")], 1)
+            message = f"there is no command '{typed}'" + "".join(f"; did you mean {name}?" for name in near)
+        line = " ".join(f"{self.prog}: {message} ({self.prog} --help)".splitlines())
+        self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
+
+
+def _is_left_out(parser: _Parser, package: str) -> bool:
+    """Whether a command's package is missing, as in the archive of the Comfy Registry; its parser then says so."""
+    if (Path(__file__).resolve().parents[1] / package / "command.py").is_file():
+        return False
+    from .. import REPOSITORY
+
+    name = parser.prog.split()[-1]
+    parser.refusal = (
+        f"weighted-clip: {name} is not in the archive of the Comfy Registry; it is in the repository: {REPOSITORY}"
+    )
+    return True
+
+
+def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    from .. import __version__
+    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, similarity, sort, stretch, train
+
+    parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
+    parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    reading.add_commands(commands)
+
+    compare = commands.add_parser("parity", help="compare every scheme with every reference program that is there")
+    if not _is_left_out(compare, "parity"):
+        from .. import parity
+
+        parity.add_arguments(compare)
+        compare.set_defaults(run=parity.run)
+
+    bench = commands.add_parser("bench", help="measure speed beside other programs")
+    if not _is_left_out(bench, "benchmarks"):
+        from .. import benchmarks
+
+        benchmarks.add_options(bench)
+        bench.set_defaults(run=benchmarks.run)
+
+    encode.add_command(commands)
+    rerank.add_command(commands)
+    similarity.add_command(commands)
+    sort.add_command(commands)
+    train.add_command(commands)
+    stretch.add_command(commands)
+    dalle.add_command(commands)
+    convert_dvae.add_command(commands)
+    convert_rudalle.add_command(commands)
+    lab.add_command(commands)
+    return parser
