@@ -1,8 +1,9 @@
-"""Collects what the host tests measured and writes docs/evidence/parity.md, the part of one host at a time."""
+"""Collects what the host tests measured and writes docs/evidence/parity.md, the column of one host at a time."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,8 +58,8 @@ again, with a folder that holds the hosts, each with its virtual environment, an
 
     python run.py test --hosts DIR -m host
 
-With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes the parts of the hosts that
-it had.
+With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes the columns of the hosts
+that it had.
 
 [parity-schemes.md](parity-schemes.md) compares every scheme with the programs it is named after.
 
@@ -74,6 +75,7 @@ it had.
   text encoding that every call of it was given.
 - A difference is the largest absolute one between two tensors: hidden states, whose standard deviation is about 1, and
   pooled vectors. For pictures it is in steps of 255.
+- A cell has the number of comparisons, and the largest difference of any of them.
 - "Equal, bit for bit" means that `torch.equal` holds for every tensor and that all else in the conditioning is the
   same.
 - "Stock" is ComfyUI's own CLIP Text Encode. "Everything on comfy" means that syntax, scheme and chunking of CLIP Text
@@ -90,24 +92,57 @@ def revision_of(checkout: Path) -> str:
     return found.stdout.strip() if found.returncode == 0 and (checkout / ".git").exists() else "of unknown revision"
 
 
+@dataclass
+class Program:
+    """Measurements in all versions of a host."""
+
+    about: dict[str, str] = field(default_factory=dict)
+    """In words, by version."""
+    rows: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """Number of comparisons and the difference by version; by what is compared and what is required."""
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> Program:
+        """Read its part of the page, as `lines` writes it."""
+        program = cls()
+        for line in lines:
+            if line.startswith("- "):
+                version, _, about = line.removeprefix("- ").partition(": ")
+                program.about[version] = about
+            elif line.startswith("| ") and not line.startswith(("| Compared ", "| --- ")):
+                subject, required, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+                measured = zip(program.about, cells, strict=True)
+                program.rows[subject, required] = {version: cell for version, cell in measured if cell != "-"}
+        return program
+
+    def put(self, version: str, measured: Figures) -> None:
+        """Replace what is known of a version."""
+        self.about[version] = ", ".join(f"{name} {value}" for name, value in measured.about.items())
+        for cells in self.rows.values():
+            cells.pop(version, None)
+        for subject, row in measured.rows.items():
+            self.rows.setdefault((subject, row.required), {})[version] = f"{row.cases}: {_number(row)}"
+
+    def lines(self) -> Iterator[str]:
+        """Its part of the page: versions, and a table with a column for each."""
+        yield from (f"- {version}: {about}" for version, about in self.about.items())
+        yield from ("", f"| Compared | Required | {' | '.join(self.about)} |")
+        yield f"| --- | --- | {' | '.join('---:' for _ in self.about)} |"
+        for (subject, required), cells in self.rows.items():
+            if cells:
+                yield f"| {subject} | {required} | {' | '.join(cells.get(one, '-') for one in self.about)} |"
+
+
 def write_parity(figures: Figures) -> None:
     """Put the measurements into the page, replacing those of these hosts."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    written = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
-    written.pop("What is run", None)  # of the head
+    parts = [part.splitlines() for part in text.split("\n## ")[1:]]
+    programs = {title: Program.read(lines) for title, *lines in parts if title != "What is run"}
     for host, measured in figures.hosts.items():
-        about = ", ".join(f"{name} {value}" for name, value in measured.about.items())
-        lines = [
-            f"## {host}\n",
-            f"{about}.\n",
-            "| Compared | Comparisons | Required | Largest difference |",
-            "| --- | ---: | --- | ---: |",
-        ]
-        lines += [
-            f"| {subject} | {row.cases} | {row.required} | {_number(row)} |" for subject, row in measured.rows.items()
-        ]
-        written[host] = "\n".join(lines) + "\n"
-    PAGE.write_text("\n".join([HEAD, *(written[host] for host in sorted(written))]), encoding="utf-8")
+        name, _, version = host.rpartition(" ")
+        programs.setdefault(name, Program()).put(version, measured)
+    shown = ("\n".join([f"## {name}\n", *programs[name].lines()]) + "\n" for name in sorted(programs))
+    PAGE.write_text("\n".join([HEAD, *shown]), encoding="utf-8")
 
 
 def _number(row: Row) -> str:
