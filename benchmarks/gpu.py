@@ -146,7 +146,8 @@ def weighted(theirs: Transformers) -> Callable[[], Tensor]:
     import torch
 
     from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import EncodeOptions, read_prompt
+    from ..weighting.options import EncodeOptions
+    from ..weighting.reading import read_prompt
 
     texts = fresh(ONE_UP, "none")
     read = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())

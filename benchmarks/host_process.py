@@ -155,7 +155,7 @@ def new_memory(clips: dict[str, Any], way: str) -> Any:
 def ours(clip: Any, texts: Iterator[str], options: dict[str, Any]) -> Callable[[], Any]:
     """Function that our nodes call."""
     from ..hosts.comfy.clip import encode_text
-    from ..weighting.encode import EncodeOptions
+    from ..weighting.options import EncodeOptions
 
     chosen = EncodeOptions(**options)
     return lambda: encode_text(clip, next(texts), chosen).conditioning[0][0]

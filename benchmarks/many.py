@@ -104,7 +104,8 @@ def prompts_of(file: Path) -> list[str]:
 def read_prompts(texts: Sequence[str]) -> list[ReadPrompt]:
     """Read prompts as ``encode --batch`` does by default."""
     from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import EncodeOptions, read_prompt
+    from ..weighting.options import EncodeOptions
+    from ..weighting.reading import read_prompt
 
     return [read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()) for text in texts]
 

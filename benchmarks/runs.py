@@ -44,7 +44,7 @@ def ours_together(
     """
     import torch
 
-    from ..weighting.encode import EncodeOptions
+    from ..weighting.options import EncodeOptions
 
     encoders, options = _door(encode), EncodeOptions(**choices)  # pyright: ignore[reportArgumentType]
 

@@ -20,7 +20,8 @@ PEER = "transformers CLIPTokenizer"
 def token_block(scale: Scale) -> str:
     """Section in Markdown: times of ids with their positions in the text, and of reading from text to chunks."""
     from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.encode import EncodeOptions, read_prompt
+    from ..weighting.options import EncodeOptions
+    from ..weighting.reading import read_prompt
 
     text, weighted = text_of("normal", "none", 300), text_of("normal", "comfy", 300)
     tokenize = default_tokenizer()

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     import torch
 
     from ..encoder.encoding import Encoding
-    from ..weighting.encode import EncodeOptions, ReadPrompt
     from ..weighting.encoders import EncodedTowers, Encoders
+    from ..weighting.options import EncodeOptions
+    from ..weighting.reading import ReadPrompt
 
 WINDOW_CHUNKS = 64
 """Number of chunks at which prompts are encoded together."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ..encoder.text_model import TextEncoder
-    from ..weighting.encode import ReadPrompt
+    from ..weighting.reading import ReadPrompt
     from ..weighting.schemes.plan import Variant
 
 NAME = "prompt"

@@ -11,8 +11,7 @@ from ..hosts.comfy.live import as_by_host
 from ..hosts.comfy.timed import encode_timed
 from ..hosts.comfy.timing import timing_of, uniform_timing
 from ..hosts.comfy.types import ModelPatcher
-from ..weighting.encode import EncodeOptions
-from ..weighting.options import CLEANINGS
+from ..weighting.options import CLEANINGS, EncodeOptions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
 from .common import EncodeNode

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
-from ..weighting.encode import EncodeOptions
-from ..weighting.options import BIND_HIDES, BIND_RESTS
+from ..weighting.options import BIND_HIDES, BIND_RESTS, EncodeOptions
 from . import common
 from .common import EncodeNode, Out
 from .results import masked_result

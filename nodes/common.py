@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..hosts.comfy.encoded_texts import note_texts
-from ..weighting.encode import CHUNKING_CHOICES
 from ..weighting.normalize import NORMALIZATIONS
-from ..weighting.options import CLEANINGS
+from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
 from ..weighting.schemes.repeat import FINEST_STEPS

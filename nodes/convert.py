@@ -6,7 +6,8 @@ from typing import Any
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.convert import TARGETS, convert
-from ..weighting.encode import EncodeOptions, read_prompt
+from ..weighting.options import EncodeOptions
+from ..weighting.reading import read_prompt
 from ..weighting.syntax import SYNTAXES
 from . import common
 from .common import Node, Out

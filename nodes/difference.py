@@ -6,7 +6,7 @@ from typing import Any
 
 from ..hosts.comfy.clip import EitherClip
 from ..hosts.comfy.difference import encode_by_both
-from ..weighting.encode import EncodeOptions
+from ..weighting.options import EncodeOptions
 from . import common
 from .common import Node, Out
 from .results import merged_reads, node_result, to_image, with_preview

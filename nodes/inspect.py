@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, readers_of
-from ..weighting.encode import EncodeOptions, read_prompt
+from ..weighting.options import EncodeOptions
+from ..weighting.reading import read_prompt
 from ..weighting.view import token_table, view
 from . import common
 from .common import Node, Out

@@ -7,8 +7,7 @@ from typing import Any
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live import as_by_host
 from ..weighting.convert import TARGETS
-from ..weighting.encode import EncodeOptions
-from ..weighting.options import HIDDEN_FROM, HiddenFrom
+from ..weighting.options import HIDDEN_FROM, EncodeOptions, HiddenFrom
 from . import common
 from .common import EncodeNode, Out
 from .results import encoded_result, masked_result

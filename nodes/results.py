@@ -17,8 +17,8 @@ from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.timed import TimedEncoded
 from ..hosts.comfy.timing import Timing
-from ..weighting.encode import ReadPrompt
 from ..weighting.prompt import Issue
+from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import TimedRead, read_standing, standing_texts, timed_view
 from ..weighting.view import bound_text, counted, encoded_text, encodings_text, token_table, view

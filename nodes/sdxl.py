@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
-from ..weighting.encode import EncodeOptions
+from ..weighting.options import EncodeOptions
 from ..weighting.prompt import Issue, Span
 from . import common
 from .common import EncodeNode

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text
 from ..hosts.comfy.live import as_by_host
-from ..weighting.encode import EncodeOptions
+from ..weighting.options import EncodeOptions
 from . import common
 from .common import EncodeNode
 from .results import encoded_result

@@ -10,7 +10,7 @@ from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
 from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
-from ..weighting.encode import EncodeOptions
+from ..weighting.options import EncodeOptions
 from . import common
 from .common import EncodeNode, Out
 from .results import encoded_result

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.encode import EncodeOptions, read_prompt
+from ..weighting.options import EncodeOptions
+from ..weighting.reading import read_prompt
 from .torchvision_operators import declare_missing_operators
 from .transformers_reference import transformers_text_model, transformers_tokenizer
 

@@ -97,8 +97,9 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.web.lab.native import random_model
     from weighted_clip.weighting.convert import TARGETS, convert
     from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-    from weighted_clip.weighting.encode import EncodeOptions, read_prompt
     from weighted_clip.weighting.extra_networks import read_loras, take_tags
+    from weighted_clip.weighting.options import EncodeOptions
+    from weighted_clip.weighting.reading import read_prompt
     from weighted_clip.weighting.schemes.repeat import RepeatError
     from weighted_clip.weighting.schemes.table import SCHEMES
     from weighted_clip.weighting.syntax import SYNTAXES

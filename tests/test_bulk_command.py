@@ -29,8 +29,8 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.output import shards as shard_files
 from weighted_clip.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
 from weighted_clip.output.shards import ShardError, read_head, read_shards
-from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.towers import Reader, joined, layout_of, read_for_towers
 
 from .door import encode_prompt

@@ -126,19 +126,19 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
 
     torch.set_num_threads(threads)
     load_package(root)
-    encoding = part("weighting.encode")
+    new_options, read_prompt = part("weighting.options").EncodeOptions, part("weighting.reading").read_prompt
     encode = _encoder(is_batched=is_batched)
     tokenize = part("encoder.tokenizer").default_tokenizer()
     run = _door()
     results: list[Any] = []
     for job in json.loads(jobs.read_text(encoding="utf-8")):
         try:
-            options = encoding.EncodeOptions(**job["options"])
+            options = new_options(**job["options"])
         except ValueError:
             results.append(None)  # this state does not have the choice
             continue
         try:
-            reads = [encoding.read_prompt(text, options, tokenize) for text in job["texts"]]
+            reads = [read_prompt(text, options, tokenize) for text in job["texts"]]
             encoded = run(reads, encode, tokenize, job["way"])
             results.append([(one.hidden, one.pooled, [issue.line for issue in one.read.issues]) for one in encoded])
         except ValueError as error:

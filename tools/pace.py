@@ -33,7 +33,7 @@ def rows() -> dict[str, Callable[[], Any]]:
     runs = part("benchmarks.runs")
     texts = part("benchmarks.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
-    encoding = part("weighting.encode")
+    new_options, read_prompt = part("weighting.options").EncodeOptions, part("weighting.reading").read_prompt
     view, strip_items = part("weighting.view").view, part("web.pictures.tokens").strip_items
     tokenize = part("encoder.tokenizer").default_tokenizer()
 
@@ -43,12 +43,10 @@ def rows() -> dict[str, Callable[[], Any]]:
 
     def read(syntax: str) -> Callable[[], Any]:
         options, sequence = (
-            encoding.EncodeOptions(syntax=syntax),
+            new_options(syntax=syntax),
             cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000)),
         )
-        return lambda: [
-            strip_items(view(encoding.read_prompt(next(sequence), options, tokenize))) for _ in range(TEXTS_READ)
-        ]
+        return lambda: [strip_items(view(read_prompt(next(sequence), options, tokenize))) for _ in range(TEXTS_READ)]
 
     one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
     pairs = zip(one, other, strict=True)

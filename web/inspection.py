@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.chunks import CLIP_L_LAYOUT
-from ..weighting.encode import EncodeOptions, ReadPrompt, plan_prompt, read_prompt
+from ..weighting.encode import plan_prompt
+from ..weighting.options import EncodeOptions
+from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.schemes.plan import different_asks
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view

@@ -16,31 +16,16 @@ from .binding import bound
 from .bound import BindError, refusal
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
-from .options import CHUNKING_CHOICES, EOS_ROWS, EncodeOptions, EosRows
+from .options import EncodeOptions, EosRows
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .prompt import Issue, Span
-from .reading import MAX_ISSUES, MAX_WEIGHT, ReadPrompt, read_prompt
+from .reading import ReadPrompt
 from .schemes.api import Place, SchemeOptions, Weighted, all_places, empty_prompt_aside
 from .schemes.plan import Plan, Variant, Visible, VisibleFn, both, gathered, uncausal
 from .schemes.sections import plan_sections
 from .schemes.table import SCHEMES, SchemeFn
 
 T = TypeVar("T")
-
-__all__ = [
-    "CHUNKING_CHOICES",
-    "EOS_ROWS",
-    "MAX_ISSUES",
-    "MAX_WEIGHT",
-    "EncodeOptions",
-    "EncodedPrompt",
-    "ReadPrompt",
-    "is_in_columns",
-    "plan_columns",
-    "plan_prompt",
-    "read_prompt",
-    "visible_fn",
-]
 
 
 class EncodedPrompt(NamedTuple):

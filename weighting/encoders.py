@@ -21,8 +21,10 @@ from ..encoder.families import encoders_for
 from ..encoder.files.checkpoint import load_text_models
 from ..encoder.text_model import TextModel
 from .asking import Check, ask
-from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, is_in_columns, plan_columns, plan_prompt
+from .encode import EncodedPrompt, is_in_columns, plan_columns, plan_prompt
 from .masks import variant_mask
+from .options import EncodeOptions
+from .reading import ReadPrompt
 from .schemes.negpip import check_without_signs
 from .schemes.plan import Plan, Variant, different_asks, gathered
 from .schemes.table import SCHEMES

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from .chunks import ChunkLayout, Tokenize
-from .encode import EncodeOptions, ReadPrompt, read_prompt
+from .options import EncodeOptions
 from .prompt import Issue, Span
+from .reading import ReadPrompt, read_prompt
 
 EncodeTexts = Callable[[Sequence[Sequence[int]]], Tensor]
 """From chunks of token ids to vectors, ``[chunks, p]``, of unit length."""

@@ -22,9 +22,11 @@ from .chunking import ChunkedSection, rule_of
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
-from .encode import EncodedPrompt, EncodeOptions, ReadPrompt, read_prompt
+from .encode import EncodedPrompt
+from .options import EncodeOptions
 from .padding import rows_kept
 from .prompt import Issue, Span
+from .reading import ReadPrompt, read_prompt
 from .schemes.api import taken_weight
 from .schemes.negpip import NegPipError
 from .schemes.table import SCHEMES

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from ...weighting.chunks import Token
 from ...weighting.embeddings import EmbeddingError
-from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encode import EncodedPrompt
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import syntax_of
 from .contract import host

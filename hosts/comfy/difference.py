@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encode import EncodedPrompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from ...weighting.towers import read_for_towers
 from ...weighting.view import id_of
 from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of

@@ -17,7 +17,8 @@ from threading import Lock
 from typing import Any
 
 from ...encoder.config import TOWERS
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from .by_host import read_for_host, stock_note
 from .text_rows import TEXT_FAMILIES, class_of, read_rows
 from .types import Clip

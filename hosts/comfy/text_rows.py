@@ -20,8 +20,9 @@ from ...weighting.bare import bare
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import ChunkLayout, Token, TokenChunk
 from ...weighting.embeddings import TokenId
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Break, Issue, Prompt, Span
+from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from .pieces import Piece, as_id, pieces
 from .types import Clip

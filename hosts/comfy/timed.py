@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...weighting.encode import EncodeOptions
+from ...weighting.options import EncodeOptions
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from .clip import EitherClip, Encoded, encode_texts
 from .timing import Timing

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from ...weighting.attention import PLAIN, effect_of, way_of
 from ...weighting.chunks import Token
-from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encode import EncodedPrompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import Reads
 from ...weighting.view import counted

@@ -26,7 +26,7 @@ from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
-from ...weighting.encode import EncodeOptions
+from ...weighting.options import EncodeOptions
 from ...weighting.syntax import syntax_of
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize

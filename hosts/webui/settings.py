@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...weighting.encode import EncodeOptions
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import shortened
 from .engines import WebUIError
 

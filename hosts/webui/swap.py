@@ -27,9 +27,11 @@ from torch import Tensor
 from ...weighting.asking import Check
 from ...weighting.bound import ABSENT, bound_passes
 from ...weighting.embeddings import EmbeddingVector
-from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
+from ...weighting.encode import EncodedPrompt
 from ...weighting.encoders import Encoders, Prepared
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import shortened
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import paired
 from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.schemes.table import SCHEMES

@@ -51,7 +51,7 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
 def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our nodes for the prompt with this CLIP."""
     from ...hosts.comfy.clip import encode_text
-    from ...weighting.encode import EncodeOptions
+    from ...weighting.options import EncodeOptions
 
     return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]
 

@@ -59,7 +59,7 @@ def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our script for the prompt with this engine."""
     from ...hosts.webui.engines import engines_of
     from ...hosts.webui.swap import swapped
-    from ...weighting.encode import EncodeOptions
+    from ...weighting.options import EncodeOptions
 
     model: Any = SimpleNamespace(text_processing_engine=engine)
     with swapped(engines_of(model), EncodeOptions(**options)):

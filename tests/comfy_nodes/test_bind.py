@@ -8,7 +8,7 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy.clip import encode_texts
 from weighted_clip.hosts.comfy.weighing import weigh_text
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes.table import SCHEMES
 
 from .fake_comfy import Transformer

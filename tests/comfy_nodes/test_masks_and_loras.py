@@ -6,7 +6,8 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.loras import LoadedLoras
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from ..door import encode_prompt
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node

@@ -13,8 +13,9 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.packing import ONEDNN
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt

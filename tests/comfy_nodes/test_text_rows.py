@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy.text_rows import TextFamily, num_rows_read, read_rows
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 BOS, EOS, PAD = 99, 1, 0
 FAMILY = TextFamily("Toy", "toy")

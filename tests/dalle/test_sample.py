@@ -23,7 +23,8 @@ from weighted_clip.dalle.sampling import SampleOptions
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 from ..libraries import library

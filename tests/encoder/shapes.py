@@ -25,7 +25,8 @@ from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.weighting.chunks import TokenChunk
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 STYLE = Style(radii=(8, 13), spread=1.0, background=(20, 50))

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import CheckpointError, seeded_text_model
-from weighted_clip.encoder.files.tensor_file import MAX_HEADER_BYTES
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.files.tensor_file import MAX_HEADER_BYTES, CheckpointError
 
 from ..libraries import library
 from .conftest import random_ids

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_models, seeded_text_model
+from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
+from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
 from weighted_clip.encoder.masks import causal_mask
 from weighted_clip.encoder.prefix import PrefixTextEncoder

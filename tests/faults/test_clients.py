@@ -29,7 +29,8 @@ from weighted_clip.nodes import routes
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from ..patience import SECONDS
 from .disks import ROOT, environment

@@ -8,7 +8,7 @@ import torch
 from weighted_clip.encoder.remember import num_bytes
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.memory import memory_of
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 from ..comfy_nodes import fake_comfy
 from .injection import ERRORS, FailingAt, failure, num_operations

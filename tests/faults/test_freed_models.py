@@ -16,7 +16,8 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.memory import memory_of
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt

@@ -29,7 +29,7 @@ from weighted_clip.parity import page as parity_page
 from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
 

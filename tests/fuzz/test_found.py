@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from weighted_clip.encoder.files import safetensors_file, tensor_file
-from weighted_clip.encoder.files.checkpoint import CheckpointError, load_text_models
+from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -22,7 +23,8 @@ from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.embedding_folder import MAX_DEPTH, EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.timed.schedule import read_timed
 
 from .drawing import Draw

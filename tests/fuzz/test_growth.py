@@ -12,7 +12,8 @@ import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.timed.view import read_standing, standing_texts

@@ -12,8 +12,9 @@ from itertools import permutations
 
 import pytest
 from weighted_clip.weighting.chunks import TokenChunk
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.hiding import hiding_issues, mark_hidden
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from .patterns import CHARACTERS, Pumped, Use, pumped, uses
 from .processor_time import KIB, SIZES, may_grow_too_fast, too_fast_growth

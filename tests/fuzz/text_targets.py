@@ -14,12 +14,12 @@ from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
-from weighted_clip.weighting.encode import CHUNKING_CHOICES, MAX_ISSUES, MAX_WEIGHT, EncodeOptions, read_prompt
 from weighted_clip.weighting.extra_networks import read_loras, take_tags
 from weighted_clip.weighting.normalize import NORMALIZATIONS
-from weighted_clip.weighting.options import CLEANINGS, EOS_ROWS, HIDDEN_FROM
+from weighted_clip.weighting.options import CHUNKING_CHOICES, CLEANINGS, EOS_ROWS, HIDDEN_FROM, EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
+from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at

@@ -210,11 +210,11 @@ def with_cutoff(
 
 def with_ours(engine: Any, text: str, words: list[str], *, strong: bool, strength: float, scheme: str) -> torch.Tensor:
     """Our result in the WebUI."""
-    names = ("hosts.webui.engines", "hosts.webui.swap", "weighting.encode")
-    engines, swap, encode = (importlib.import_module(f"{PACKAGE}.{name}") for name in names)
+    names = ("hosts.webui.engines", "hosts.webui.swap", "weighting.options")
+    engines, swap, all_options = (importlib.import_module(f"{PACKAGE}.{name}") for name in names)
     model = SimpleNamespace(text_processing_engine=engine)
     choices = {"bind_hide": "cutoff", "bind_words": "\n".join(words), "bind_rest": "alone" if strong else "full"}
-    options = encode.EncodeOptions(
+    options = all_options.EncodeOptions(
         syntax="a1111", scheme=scheme, quirks=True, cleaning="none", bind_strength=strength, **choices
     )
     with swap.swapped(engines.engines_of(model), options):

@@ -85,7 +85,7 @@ def serve(port: int) -> None:
 def call_handlers() -> dict[str, Any]:
     """Result of each handler of the page, by name."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-    from weighted_clip.weighting.encode import EncodeOptions
+    from weighted_clip.weighting.options import EncodeOptions
 
     base = EncodeOptions(syntax="a1111", scheme="masked_blend")
     model = small_model()

@@ -10,7 +10,8 @@ import torch
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from ..door import encode_prompt
 

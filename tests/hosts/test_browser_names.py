@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.prompt import Lora
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 
 from .comfy_server import ComfyServer

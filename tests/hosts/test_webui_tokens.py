@@ -13,7 +13,8 @@ import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.find_hosts import Host
 from weighted_clip.parity.job import own_environment, run_in_host
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from ..patience import SECONDS
 

@@ -197,7 +197,7 @@ def stock(model: Any, texts: tuple[str, ...]) -> dict[str, torch.Tensor]:
 def weighted(model: Any, texts: tuple[str, ...], **choices: Any) -> dict[str, torch.Tensor]:
     """Our result for texts."""
     engines = ours("hosts.webui.engines").engines_of(model)
-    options = ours("weighting.encode").EncodeOptions(**{"syntax": "a1111", "quirks": True, **choices})
+    options = ours("weighting.options").EncodeOptions(**{"syntax": "a1111", "quirks": True, **choices})
     with ours("hosts.webui.swap").swapped(engines, options):
         return stock(model, texts)
 

@@ -60,8 +60,8 @@ from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.towers import Reader, layout_of
 

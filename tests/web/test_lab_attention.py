@@ -17,7 +17,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 
 from ..libraries import library

@@ -13,7 +13,8 @@ from weighted_clip.web.lab.comparing import Comparison, compare
 from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.web.lab.study import read
 from weighted_clip.web.pictures.changes import RowChange
-from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import ReadPrompt
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 A1111 = EncodeOptions(syntax="a1111")

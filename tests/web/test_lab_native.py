@@ -18,7 +18,8 @@ from weighted_clip.web.lab import native, places, ports, server
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, file_model, random_model
 from weighted_clip.web.lab.shelf import Shelf
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 from ..door import encode_prompt

@@ -16,7 +16,7 @@ from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import Settings, file_model, random_model
 from weighted_clip.web.lab.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
 from weighted_clip.web.lab.shelf import Shelf
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 from ..transformers_clip import Reference
 from .chromium import running_chromium

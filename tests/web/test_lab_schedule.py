@@ -13,7 +13,7 @@ from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.inspection import MAX_VIEWS
 from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from .chromium import running_chromium

@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 

@@ -16,8 +16,9 @@ from weighted_clip.nodes import routes
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import MAX_FILES, RequestError, files_of, inspect, request_of
 from weighted_clip.weighting.chunks import ChunkLayout
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import view
 

@@ -43,7 +43,8 @@ from weighted_clip.web.pictures.tokens import (
     place,
     strip_items,
 )
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view, weight_text
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"

@@ -25,7 +25,8 @@ from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text
 

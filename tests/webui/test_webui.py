@@ -17,7 +17,8 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
 from weighted_clip.hosts.webui.swap import arm
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 
 from ..door import encode_prompt

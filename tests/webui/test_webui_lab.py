@@ -13,7 +13,7 @@ from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.hosts.webui.swap import swapped
-from weighted_clip.weighting.encode import EncodeOptions
+from weighted_clip.weighting.options import EncodeOptions
 
 from . import fake_webui as fake
 from .test_webui import PROMPT, expected, native

@@ -14,7 +14,8 @@ from weighted_clip.hosts.webui import ruler
 from weighted_clip.hosts.webui.engines import engines_of
 from weighted_clip.hosts.webui.ruler import FIELDS, IGNORED, NO_CLIP, inspected
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from . import fake_webui as fake
 

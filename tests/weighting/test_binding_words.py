@@ -8,7 +8,8 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 
 from .test_binding import CAT, DOG, MODEL, PHRASES, TEXT, encoded, theirs
 

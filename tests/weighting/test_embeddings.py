@@ -18,9 +18,10 @@ from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
 from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector, plain_id
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases import phrases_of
 from weighted_clip.weighting.prompt import Issue
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 
 from ..door import encode_prompt

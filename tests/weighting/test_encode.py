@@ -11,10 +11,11 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import normalize
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.prompt import PromptError
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.repeat import copies_of
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES

@@ -10,8 +10,9 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
-from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_prompt
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import ReadPrompt, read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader
 

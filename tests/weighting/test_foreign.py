@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.view import view
 

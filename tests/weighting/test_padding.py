@@ -8,8 +8,9 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.chunks import ChunkLayout
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader, read_for_towers
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import encoders as door
-from weighted_clip.weighting.encode import EncodeOptions, plan_prompt, read_prompt
+from weighted_clip.weighting.encode import plan_prompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.masks import mask_tensor
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.plan import Variant, both
 from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.towers import Reader

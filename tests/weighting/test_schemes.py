@@ -12,8 +12,9 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
-from weighted_clip.weighting.encode import EncodeOptions, read_prompt
 from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.api import LAWS, MASK_METHODS, SchemeOptions
 from weighted_clip.weighting.schemes.table import SCHEMES
 

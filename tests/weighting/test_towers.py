@@ -16,8 +16,8 @@ from weighted_clip.parity.transformers_reference import (
     transformers_tokenizer,
 )
 from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
-from weighted_clip.weighting.encode import EncodeOptions
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
 
 from .. import libraries

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.prompt import Break
-from weighted_clip.weighting.reading import placed
+from weighted_clip.weighting.reading import ReadPrompt, placed, read_prompt
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import least_size, view
 

@@ -12,8 +12,10 @@ from ...encoder.attention_weights import allowed_keys
 from ...encoder.config import TextConfig
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import TokenChunk
-from ...weighting.encode import EncodeOptions, ReadPrompt, plan_prompt
+from ...weighting.encode import plan_prompt
 from ...weighting.masks import mask_tensor
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, read_for_towers
 from ...weighting.view import counted

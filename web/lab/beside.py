@@ -15,8 +15,8 @@ import gradio as gr
 
 from ...encoder.contrastive import similarity
 from ...weighting.chunks import Token
-from ...weighting.encode import ReadPrompt
 from ...weighting.encoders import Encoders
+from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .components import element_id, html, live

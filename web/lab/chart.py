@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
 
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, weight_text
 from ..pictures.changes import (
     HEADING,

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ...encoder.encoding import EncoderError
-from ...weighting.encode import EncodedPrompt, EncodeOptions, ReadPrompt
-from ...weighting.encoders import Check
+from ...weighting.asking import Check
+from ...weighting.encode import EncodedPrompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.repeat import copies_of
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks

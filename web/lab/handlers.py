@@ -19,7 +19,8 @@ import gradio as gr
 
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
-from ...weighting.encode import EncodeOptions, ReadPrompt, read_prompt
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt, read_prompt
 from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed

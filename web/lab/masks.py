@@ -16,10 +16,11 @@ from torch import Tensor
 from ...encoder.masks import causal_mask, combine
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import Token, TokenChunk
-from ...weighting.encode import ReadPrompt, plan_prompt
+from ...weighting.encode import plan_prompt
 from ...weighting.hiding import phrases_visible
 from ...weighting.masks import mask_tensor
 from ...weighting.padding import padding_visible
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.plan import VisibleFn
 from ..pictures.figures import SHOWN_PADDING, mask_labels
 from ..pictures.masks import draw_masks

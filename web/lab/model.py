@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ...encoder.encoding import EncoderError
-from ...weighting.encode import EncodedPrompt, EncodeOptions
-from ...weighting.encoders import Check
+from ...weighting.asking import Check
+from ...weighting.encode import EncodedPrompt
+from ...weighting.options import EncodeOptions
 from ...weighting.towers import Reader
 
 

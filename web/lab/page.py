@@ -8,9 +8,8 @@ from typing import Any
 import gradio as gr
 
 from ...weighting.convert import TARGETS
-from ...weighting.encode import CHUNKING_CHOICES, EncodeOptions
 from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.options import BIND_HIDES, BIND_RESTS, CLEANINGS, HIDDEN_FROM
+from ...weighting.options import BIND_HIDES, BIND_RESTS, CHUNKING_CHOICES, CLEANINGS, HIDDEN_FROM, EncodeOptions
 from ...weighting.padding import PADDINGS
 from ...weighting.schemes.api import LAWS, MASK_METHODS
 from ...weighting.schemes.repeat import FINEST_STEPS

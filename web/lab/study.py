@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
-from ...weighting.encode import EncodeOptions, ReadPrompt
-from ...weighting.reading import told_here
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt, told_here
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.token_bytes import token_bytes
 from ...weighting.towers import read_for_towers

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...weighting.encode import EncodeOptions, ReadPrompt
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import shortened
+from ...weighting.reading import ReadPrompt
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from ...weighting.timed.view import TimedRead, standing_texts

@@ -16,8 +16,8 @@ from ...encoder.config import CLIP_L
 from ...encoder.masks import PadConvention, causal_mask, combine, length_normalization, padding_mask
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
-from ...weighting.encode import ReadPrompt
 from ...weighting.masks import variant_mask
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.plan import Variant, versions_of_first
 from .masks import draw_mask_rows
 from .style import ThemeName
