@@ -133,11 +133,10 @@ def commands() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "commands").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "commands.add_parser":
-                found[ast.literal_eval(node.args[0])] = next(
-                    ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg == "help"
-                )
-    return dict(sorted(found.items()))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Command":
+                name, told = map(ast.literal_eval, node.args[:2])
+                found[name] = told
+    return {name: found[name] for name in sorted(found) if " " not in name}  # not the parts of dalle
 
 
 def help_text() -> str:

@@ -4,6 +4,6 @@ Speed is a ratio to a peer timed in turn with ours, on the same weights and the 
 fails by the clock. It may import every other part of the pack, and none imports it.
 """
 
-from .command import add_options, run
+from .command import add_arguments, run
 
-__all__ = ["add_options", "run"]
+__all__ = ["add_arguments", "run"]

@@ -52,7 +52,7 @@ OF_GOALS = ("machine", "processors")
 """Sections measured by ``--only goals``."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument(
         "--quick", action="store_true", help="a tiny model and few repetitions: the figures mean nothing"
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """Measure everything and print it.
 
     Args:
-        options: ``quick``, ``hosts``, ``only``, ``images``, ``prompts`` and ``write``, see `add_options`.
+        options: ``quick``, ``hosts``, ``only``, ``images``, ``prompts`` and ``write``, see `add_arguments`.
         say: Function that prints.
 
     Returns:

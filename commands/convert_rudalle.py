@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from . import Command
 from .console import show
 from .loading import check_new_file
 
 VARIANTS = ("rudalle-v2", "rudalle-v3")
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    convert = commands.add_parser(
-        "convert-rudalle",
-        help="make a safetensors file of ru-DALL-E's transformer",
-        description="Make a .safetensors file of ru-DALL-E's transformer, to draw image tokens from. Only tensors are "
-        "read of the pickled file. Its tokenizer and what makes pictures of tokens are not part of it. See "
-        "docs/rudalle.md.",
-    )
+def _add_arguments(convert: argparse.ArgumentParser) -> None:
     convert.add_argument("weights", type=Path, metavar="IN", help="ru-DALL-E's pytorch_model*.bin")
     convert.add_argument("out", type=Path, metavar="OUT", help="the .safetensors file to write; never overwrites")
     convert.add_argument(
@@ -32,7 +24,6 @@ def add_command(commands: Any) -> None:
     convert.add_argument(
         "--heads", type=int, metavar="N", help="attention heads in each layer; needed if it is none of these models"
     )
-    convert.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -50,3 +41,15 @@ def _run(arguments: argparse.Namespace) -> int:
         f"{config.text_length} positions of text, {config.rows} x {config.columns} image tokens"
     )
     return 0
+
+
+CONVERT_RUDALLE = Command(
+    "convert-rudalle",
+    "make a safetensors file of ru-DALL-E's transformer",
+    _add_arguments,
+    _run,
+    ("pytorch_model.bin rudalle.safetensors",),
+    description="Make a .safetensors file of ru-DALL-E's transformer, to draw image tokens from. Only tensors are "
+    "read of the pickled file. Its tokenizer and what makes pictures of tokens are not part of it. See "
+    "docs/rudalle.md.",
+)

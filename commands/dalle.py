@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import dalle_demo, dalle_sample, dalle_train
+from . import Command
 from .console import show
 from .loading import DTYPES
 from .processes import alone
@@ -20,37 +20,11 @@ NUM_SHOWN = 48
 """Number of held-out pictures in the montage."""
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    dalle = commands.add_parser(
-        "dalle",
-        help="train DALL·E's two halves, and draw with them",
-        description="Train DALL·E's discrete VAE and prior, and draw images of captions. See docs/dalle.md.",
-    )
-    parts = dalle.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    shapes = parts.add_parser(
-        "shapes",
-        help="draw captioned pictures of coloured shapes, for the small recipe",
-        description="Draw captioned pictures of coloured shapes, 48 pixels wide: DIR/train, 9,520 of 476 combinations, "
-        "and DIR/held_out, 256 of 64 others.",
-    )
+def _add_shapes_arguments(shapes: argparse.ArgumentParser) -> None:
     shapes.add_argument("out", type=Path, metavar="DIR", help="folder for them, empty or not there")
-    shapes.set_defaults(run=_shapes)
-    _add_train(parts)
-    dalle_train.add_part(parts)
-    dalle_sample.add_part(parts)
-    dalle_demo.add_part(parts)
 
 
-def _add_train(parts: Any) -> None:
-    train = parts.add_parser(
-        "train-vae",
-        help="train a discrete VAE, by which images become tokens",
-        description="Train a discrete VAE on images; captions are not needed. Writes dvae.safetensors and a page with "
-        "curves and pictures.",
-        epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
-        "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train-vae ...",
-    )
+def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
@@ -79,7 +53,6 @@ def _add_train(parts: Any) -> None:
     train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and noise (%(default)s)")
     train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
     train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
-    train.set_defaults(run=_train)
 
 
 def _shapes(arguments: argparse.Namespace) -> int:
@@ -177,3 +150,33 @@ def options_of(arguments: argparse.Namespace) -> DVAEOptions:
             held_out=arguments.held_out,
         ),
     )
+
+
+DALLE = Command(
+    "dalle",
+    "train DALL·E's two halves, and draw with them",
+    None,
+    None,
+    ("demo out", 'sample dalle.safetensors "a small red ring" --out images'),
+    description="Train DALL·E's discrete VAE and prior, and draw images of captions. See docs/dalle.md.",
+)
+DALLE_SHAPES = Command(
+    "dalle shapes",
+    "draw captioned pictures of coloured shapes, for the small recipe",
+    _add_shapes_arguments,
+    _shapes,
+    ("shapes",),
+    description="Draw captioned pictures of coloured shapes, 48 pixels wide: DIR/train, 9,520 of 476 combinations, "
+    "and DIR/held_out, 256 of 64 others.",
+)
+DALLE_TRAIN_VAE = Command(
+    "dalle train-vae",
+    "train a discrete VAE, by which images become tokens",
+    _add_train_arguments,
+    _train,
+    ("shapes/train --recipe small --out vae",),
+    description="Train a discrete VAE on images; captions are not needed. Writes dvae.safetensors and a page with "
+    "curves and pictures.",
+    epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
+    "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train-vae ...",
+)

@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import Command
 from .console import show
 from .processes import alone
 
@@ -50,16 +51,7 @@ NUM_RESAMPLED = 10_000
 RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png", "best_of.png", "index.html"
 
 
-def add_part(parts: Any) -> None:
-    """Add the command to the parser."""
-    demo = parts.add_parser(
-        "demo",
-        help="all of it on coloured shapes, from nothing to a page with images",
-        description="Draw pictures of coloured shapes, train a discrete VAE, a small CLIP and a prior on them, draw "
-        "images of 64 captions that none of them has seen, and judge them. Everything is written into DIR; the page is "
-        "DIR/index.html.",
-        epilog="Ctrl-C ends it; the same command goes on where it was.",
-    )
+def _add_arguments(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
     demo.add_argument("--clip-steps", type=int, default=1_000, metavar="N", help="steps of the CLIP (%(default)s)")
@@ -67,7 +59,6 @@ def add_part(parts: Any) -> None:
     demo.add_argument(
         "--captions", type=int, default=64, metavar="N", help="captions that are judged, up to 64 (%(default)s)"
     )
-    demo.set_defaults(run=_run)
 
 
 @alone
@@ -125,9 +116,9 @@ def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
     from ..training.checkpoint import NAME
     from ..training.log import LOG_NAME
-    from .program import _parser
+    from .program import make_parser
 
-    options = _parser().parse_args(command)
+    options = make_parser().parse_args(command)
     if hasattr(options, "resume"):
         options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
     options.run(options)
@@ -315,3 +306,16 @@ def _minutes(seconds: float) -> str:
     from ..training.log import duration
 
     return duration(seconds)
+
+
+DALLE_DEMO = Command(
+    "dalle demo",
+    "all of it on coloured shapes, from nothing to a page with images",
+    _add_arguments,
+    _run,
+    ("demo",),
+    description="Draw pictures of coloured shapes, train a discrete VAE, a small CLIP and a prior on them, draw "
+    "images of 64 captions that none of them has seen, and judge them. Everything is written into DIR; the page is "
+    "DIR/index.html.",
+    epilog="Ctrl-C ends it; the same command goes on where it was.",
+)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import Command
 from .console import Progress, show
 from .loading import DTYPES, device_of, dtype_named
 from .processes import alone
@@ -22,15 +23,7 @@ if TYPE_CHECKING:
 MONTAGE_NAME = "montage.png"
 
 
-def add_part(parts: Any) -> None:
-    """Add the command to the parser."""
-    sample = parts.add_parser(
-        "sample",
-        help="draw images of a caption",
-        description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
-        "them into montage.png.",
-        epilog="Ctrl-C ends it within a token; images that are finished are written.",
-    )
+def _add_arguments(sample: argparse.ArgumentParser) -> None:
     sample.add_argument("model", type=Path, metavar="MODEL", help="dalle.safetensors, from dalle train")
     sample.add_argument("caption", metavar="CAPTION", help="what to draw")
     sample.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the images")
@@ -47,7 +40,6 @@ def add_part(parts: Any) -> None:
     sample.add_argument("--keep", type=int, metavar="N", help="write only the best N; needs --clip")
     sample.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
     sample.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
-    sample.set_defaults(run=_run)
 
 
 @alone
@@ -183,3 +175,15 @@ def _picture(image: Tensor) -> Any:
     from PIL import Image
 
     return Image.fromarray((image * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
+
+
+DALLE_SAMPLE = Command(
+    "dalle sample",
+    "draw images of a caption",
+    _add_arguments,
+    _run,
+    ('prior/dalle.safetensors "a small red ring at the top" --out images --count 16',),
+    description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
+    "them into montage.png.",
+    epilog="Ctrl-C ends it within a token; images that are finished are written.",
+)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import Command
 from .loading import DTYPES
 from .processes import alone
 from .stopping import stopping, voice
@@ -21,16 +22,7 @@ NUM_SAMPLES = 8
 TITLE = "Training of DALL·E's prior"
 
 
-def add_part(parts: Any) -> None:
-    """Add the command to the parser."""
-    train = parts.add_parser(
-        "train",
-        help="train the prior, which writes images as tokens",
-        description="Train DALL·E's prior on images with captions, given a discrete VAE. Writes dalle.safetensors, the "
-        "whole model, and a page with curves and pictures.",
-        epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
-        "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train ...",
-    )
+def _add_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "data",
         type=Path,
@@ -81,7 +73,6 @@ def add_part(parts: Any) -> None:
         metavar="RANK",
         help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
     )
-    train.set_defaults(run=_train)
 
 
 @alone
@@ -181,3 +172,16 @@ def options_of(arguments: argparse.Namespace) -> PriorOptions:
         precision=arguments.precision,
         **{name: value for name, value in changes.items() if value is not None},
     )
+
+
+DALLE_TRAIN = Command(
+    "dalle train",
+    "train the prior, which writes images as tokens",
+    _add_arguments,
+    _train,
+    ("shapes/train --dvae vae/dvae.safetensors --recipe small --out prior",),
+    description="Train DALL·E's prior on images with captions, given a discrete VAE. Writes dalle.safetensors, the "
+    "whole model, and a page with curves and pictures.",
+    epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
+    "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train ...",
+)

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import bulk
+from . import Command, bulk
 from .console import show
 from .loading import add_loading_options, encoders_of, readers_of
 from .reading import add_reading_options, options_of, text_of
@@ -24,15 +24,13 @@ NAME = "prompt"
 """Default beginning of the files' names."""
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
+def _add_arguments(encode: argparse.ArgumentParser) -> None:
     from ..weighting.options import BIND_HIDES, BIND_RESTS, EOS_ROWS
     from ..weighting.padding import PADDINGS
     from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
     from ..weighting.schemes.repeat import FINEST_STEPS
     from ..weighting.schemes.table import SCHEMES
 
-    encode = commands.add_parser("encode", help="encode into a safetensors file, with pictures; or a file of prompts")
     add_reading_options(encode, is_text_needed=False)
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
     encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what becomes of padding")
@@ -68,7 +66,6 @@ def add_command(commands: Any) -> None:
         "--figures", action="store_true", help="also draw the encoder, and the masks of “a red cat” as in the lecture"
     )
     bulk.add_options(encode)
-    encode.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -140,3 +137,16 @@ def _figures(encoder: TextEncoder) -> dict[str, Image.Image]:
         "figure-masks": pictures.draw_figure_masks(),
         "architecture": pictures.draw_architecture(encoder.config),
     }
+
+
+ENCODE = Command(
+    "encode",
+    "encode into a safetensors file, with pictures; or a file of prompts",
+    _add_arguments,
+    _run,
+    (
+        '"a (red:1.4) cat" --scheme masked_blend --weights sd15.safetensors',
+        '"a red cat and a blue dog" --bind "red cat" --bind "blue dog" --weights sd15.safetensors',
+        "--batch prompts.txt --weights sdxl.safetensors --save-dtype fp16 --out encoded",
+    ),
+)

@@ -6,8 +6,9 @@ import argparse
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from . import Command
 from .console import show
 from .loading import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from ..web.lab.shelf import Shelf
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    lab = commands.add_parser("lab", help="study a prompt in the browser; what runs without a command")
+def _add_arguments(lab: argparse.ArgumentParser) -> None:
     weights = lab.add_mutually_exclusive_group()
     weights.add_argument(
         "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
@@ -42,7 +41,6 @@ def add_command(commands: Any) -> None:
     lab.add_argument(
         "--private", action="store_true", help="store nothing of the prompt in the browser, and forget what it stored"
     )
-    lab.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -118,3 +116,16 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
         return Shelf(random_model(settings), "random weights", settings, files)
     name = next((name for name, file in files.items() if file == path), path.name)
     return Shelf(file_model(path, settings), name, settings, files)
+
+
+LAB = Command(
+    "lab",
+    "study a prompt in the browser; what runs without a command",
+    _add_arguments,
+    _run,
+    (
+        "--weights sd15.safetensors",
+        "--models ComfyUI/models --model sdxl.safetensors --embeddings ComfyUI/models/embeddings",
+        "--no-browser --port 8000",
+    ),
+)

@@ -6,14 +6,29 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import Command
 from .console import check_texts, drop_unwritable, show, visible, write_anything
-from .examples import examples
+from .convert_dvae import CONVERT_DVAE
+from .convert_rudalle import CONVERT_RUDALLE
+from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN_VAE
+from .dalle_demo import DALLE_DEMO
+from .dalle_sample import DALLE_SAMPLE
+from .dalle_train import DALLE_TRAIN
+from .encode import ENCODE
+from .lab import LAB
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of
+from .reading import CONVERT, INSPECT, SCHEDULE
+from .rerank import RERANK
+from .similarity import SIMILARITY
+from .sort import SORT
 from .stopping import terminable
+from .stretch import STRETCH
+from .train import TRAIN
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -32,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     write_anything()
-    options = _parser(program).parse_args(given or DEFAULT_COMMAND)
+    options = make_parser(program).parse_args(given or DEFAULT_COMMAND)
     with terminable() as termination:
         status = _status_of(options)
     return TERMINATED if status == INTERRUPTED and termination.came is not None else status
@@ -80,12 +95,16 @@ def _less_memory(options: argparse.Namespace) -> list[str]:
 class _Parser(argparse.ArgumentParser):
     """Parser that shows examples below the help, and reports errors in one line."""
 
+    examples: tuple[str, ...] = ()
+    """Arguments to type behind its name."""
     refusal = ""
     """Reason why the command is not available, reported whatever its arguments are."""
 
     def format_help(self) -> str:
         """The help, with examples below."""
-        return f"{super().format_help()}\n{examples(self.prog)}\n"
+        return "\n".join(
+            [super().format_help(), "examples:", *(f"  {self.prog} {one}".rstrip() for one in self.examples), ""]
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Parse as argparse does, but let a command's own parser refuse unknown arguments, as it knows similar ones."""
@@ -111,50 +130,76 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{visible(line) if sys.stderr.isatty() else line}\n")
 
 
-def _is_left_out(parser: _Parser, package: str) -> bool:
-    """Whether a command's package is missing, as in the archive of the Comfy Registry; its parser then says so."""
-    if (Path(__file__).resolve().parents[1] / package / "command.py").is_file():
-        return False
-    from .. import REPOSITORY
+def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
-    name = parser.prog.split()[-1]
-    parser.refusal = (
-        f"weighted-clip: {name} is not in the archive of the Comfy Registry; it is in the repository: {REPOSITORY}"
-    )
-    return True
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        if (Path(__file__).resolve().parents[1] / package / "command.py").is_file():
+            import_module(f"...{package}", __name__).add_arguments(parser)
+            return
+        from .. import REPOSITORY
+
+        assert isinstance(parser, _Parser)
+        parser.refusal = (
+            f"weighted-clip: {parser.prog.split()[-1]} is not in the archive of the Comfy Registry; it is in the "
+            f"repository: {REPOSITORY}"
+        )
+
+    def run(arguments: argparse.Namespace) -> int:
+        return import_module(f"...{package}", __name__).run(arguments)
+
+    return add_arguments, run
 
 
-def _parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+PARITY = Command(
+    "parity",
+    "compare every scheme with every reference program that is there",
+    *_outside("parity"),
+    ("--hosts hosts", "--quick"),
+)
+BENCH = Command("bench", "measure speed beside other programs", *_outside("benchmarks"), ("", "--quick"))
+COMMANDS = (
+    INSPECT,
+    SCHEDULE,
+    CONVERT,
+    PARITY,
+    BENCH,
+    ENCODE,
+    RERANK,
+    SIMILARITY,
+    SORT,
+    TRAIN,
+    STRETCH,
+    DALLE,
+    DALLE_SHAPES,
+    DALLE_TRAIN_VAE,
+    DALLE_TRAIN,
+    DALLE_SAMPLE,
+    DALLE_DEMO,
+    CONVERT_DVAE,
+    CONVERT_RUDALLE,
+    LAB,
+)
+"""All commands, in the order of the help; a group comes before its parts."""
+EXAMPLES = ("", 'inspect "a (red:1.4) cat"', "lab --weights sd15.safetensors")
+"""Examples of the program itself."""
+
+
+def make_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """Parser of the program's arguments, which stores a command's function as ``run``."""
     from .. import __version__
-    from . import convert_dvae, convert_rudalle, dalle, encode, lab, reading, rerank, similarity, sort, stretch, train
 
     parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
+    parser.examples = EXAMPLES
     parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    reading.add_commands(commands)
-
-    compare = commands.add_parser("parity", help="compare every scheme with every reference program that is there")
-    if not _is_left_out(compare, "parity"):
-        from .. import parity
-
-        parity.add_arguments(compare)
-        compare.set_defaults(run=parity.run)
-
-    bench = commands.add_parser("bench", help="measure speed beside other programs")
-    if not _is_left_out(bench, "benchmarks"):
-        from .. import benchmarks
-
-        benchmarks.add_options(bench)
-        bench.set_defaults(run=benchmarks.run)
-
-    encode.add_command(commands)
-    rerank.add_command(commands)
-    similarity.add_command(commands)
-    sort.add_command(commands)
-    train.add_command(commands)
-    stretch.add_command(commands)
-    dalle.add_command(commands)
-    convert_dvae.add_command(commands)
-    convert_rudalle.add_command(commands)
-    lab.add_command(commands)
+    groups = {"": parser.add_subparsers(title="commands", metavar="COMMAND", required=True)}
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(" ")
+        own = groups[group].add_parser(name, help=command.help, description=command.description, epilog=command.epilog)
+        own.examples = command.examples
+        if command.add_arguments is None:
+            groups[name] = own.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        else:
+            command.add_arguments(own)
+            own.set_defaults(run=command.run)
     return parser

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import Command
 from .console import json_text, show, standard_input
 from .loading import add_embeddings_option, embedding_folders, embeddings_of
 
@@ -19,14 +19,7 @@ MAX_POSITIONS = 16384
 """Maximum positions of a chunk, as in files of text encoders; importing that constant would take torch."""
 
 
-def add_commands(commands: Any) -> None:
-    """Add the commands to the parser."""
-    from ..weighting.convert import TARGETS
-    from ..weighting.options import CLEANINGS
-    from ..weighting.syntax import SYNTAXES
-    from ..weighting.timed.schedule import COUNTERS
-
-    inspect = commands.add_parser("inspect", help="show tokens, weights, chunks and problems")
+def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     add_reading_options(inspect)
     inspect.add_argument(
         "--positions",
@@ -46,27 +39,31 @@ def add_commands(commands: Any) -> None:
     inspect.add_argument(
         "--weights", type=Path, metavar="FILE", help="--attention: .safetensors file with the text encoders (random)"
     )
-    inspect.set_defaults(run=_inspect)
 
-    timed = commands.add_parser("schedule", help="show which text of an A1111 prompt stands at which step")
+
+def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
+    from ..weighting.timed.schedule import COUNTERS
+
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
     timed.add_argument("--steps", type=int, default=20, metavar="N", help="sampling steps (20)")
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
-    add_cleaning_option(timed, CLEANINGS)
-    timed.set_defaults(run=_schedule)
+    add_cleaning_option(timed)
 
-    rewrite = commands.add_parser("convert", help="rewrite a prompt in another syntax")
+
+def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
+    from ..weighting.convert import TARGETS
+    from ..weighting.syntax import SYNTAXES
+
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
-    add_cleaning_option(rewrite, CLEANINGS)
-    rewrite.set_defaults(run=_convert)
+    add_cleaning_option(rewrite)
 
 
 def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
     """Add the prompt, which some commands do not require, and the options for reading it."""
     from ..weighting.normalize import NORMALIZATIONS
-    from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
+    from ..weighting.options import CHUNKING_CHOICES
     from ..weighting.syntax import SYNTAXES
 
     count = None if is_text_needed else "?"
@@ -77,16 +74,21 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
         "--comma-backtrack", type=int, default=20, metavar="N", help="for chunking a1111, in tokens (20)"
     )
     parser.add_argument("--normalization", choices=NORMALIZATIONS, default="none", help="changes the weights first")
-    add_cleaning_option(parser, CLEANINGS)
+    add_cleaning_option(parser)
     parser.add_argument("--strict", action="store_true", help="refuse what the program of that syntax refuses")
     parser.add_argument("--quirks", action="store_true", help="chunking a1111: reproduce the WebUI where it is wrong")
     add_embeddings_option(parser)
 
 
-def add_cleaning_option(parser: argparse.ArgumentParser, choices: Sequence[str]) -> None:
+def add_cleaning_option(parser: argparse.ArgumentParser) -> None:
     """Add the option for cleaning text in the A1111 syntax."""
+    from ..weighting.options import CLEANINGS
+
     parser.add_argument(
-        "--cleaning", choices=choices, default=choices[0], help="syntax a1111: comments and curly quotes (%(default)s)"
+        "--cleaning",
+        choices=CLEANINGS,
+        default=CLEANINGS[0],
+        help="syntax a1111: comments and curly quotes (%(default)s)",
     )
 
 
@@ -207,3 +209,31 @@ def _convert(arguments: argparse.Namespace) -> int:
     for issue in result.issues:
         show(f"  {issue.line}", sys.stderr)
     return 0
+
+
+INSPECT = Command(
+    "inspect",
+    "show tokens, weights, chunks and problems",
+    _add_inspect_arguments,
+    _inspect,
+    (
+        '"a (red:1.4) cat, [blurry]"',
+        '"a (red)1.4 cat" --syntax compel',
+        "- --json < prompt.txt > tokens.json",
+        '"a red cat" --attention cat --layer 6 --weights sd15.safetensors',
+    ),
+)
+SCHEDULE = Command(
+    "schedule",
+    "show which text of an A1111 prompt stands at which step",
+    _add_schedule_arguments,
+    _schedule,
+    ('"a [cat:dog:0.5] in a [red|blue] hat" --steps 20', '"a cat AND a dog:0.5" --counter "as written"'),
+)
+CONVERT = Command(
+    "convert",
+    "rewrite a prompt in another syntax",
+    _add_convert_arguments,
+    _convert,
+    ('"a ((red)) [cat]" --to compel', '"(cat:0.8)" --from comfy --to a1111'),
+)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
+from . import Command
 from .console import Progress, json_text, show
 from .loading import DTYPES, device_of, dtype_named
 from .reading import text_of
@@ -31,14 +32,7 @@ MEANING = (
 )
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    rerank = commands.add_parser(
-        "rerank",
-        help="sort images by how well they fit a text",
-        description=f"Sort images by how well CLIP says they fit a text. {MEANING}",
-        epilog="The exit status is 1 if an image could not be read; the others are ranked all the same.",
-    )
+def _add_arguments(rerank: argparse.ArgumentParser) -> None:
     rerank.add_argument("text", help="the text; - reads it from standard input")
     add_paths(rerank)
     add_clip_options(rerank)
@@ -47,7 +41,6 @@ def add_command(commands: Any) -> None:
         "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
     )
     add_result_options(rerank, "ranking")
-    rerank.set_defaults(run=_run)
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -320,3 +313,14 @@ def _chart(
     picture = draw_ranking(Files(paths), scores, order, keep, text, names=names)
     with written_whole(file) as place:
         picture.save(place)
+
+
+RERANK = Command(
+    "rerank",
+    "sort images by how well they fit a text",
+    _add_arguments,
+    _run,
+    ('"a red cat" images --weights clip.safetensors --keep 4 --chart best.png',),
+    description=f"Sort images by how well CLIP says they fit a text. {MEANING}",
+    epilog="The exit status is 1 if an image could not be read; the others are ranked all the same.",
+)

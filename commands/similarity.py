@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import Command
 from .console import json_text, show, standard_input
 from .processes import Place
 from .prompt_lines import PromptLines
@@ -30,14 +31,7 @@ SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
 """Choices of the option, as in the node CLIP Similarity Matrix, and the dimension over which probabilities sum to 1."""
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "similarity",
-        help="compare images with texts, all with all",
-        description=f"Compare every image with every text by CLIP. {MEANING} With --softmax they are probabilities.",
-        epilog="The exit status is 1 if an image could not be read; the others are compared all the same.",
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a text; give it once for each")
     parser.add_argument(
@@ -54,7 +48,6 @@ def add_command(commands: Any) -> None:
         "--temperature", type=float, metavar="T", help="with --softmax: the smaller, the sharper (as it was trained)"
     )
     add_result_options(parser, "matrix")
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -124,3 +117,17 @@ def _chart(
     picture = draw_similarity(values, texts, Files(paths), over=over)
     with written_whole(file) as place:
         picture.save(place)
+
+
+SIMILARITY = Command(
+    "similarity",
+    "compare images with texts, all with all",
+    _add_arguments,
+    _run,
+    (
+        'images --text "a red cat" --text "a blue dog" --weights clip.safetensors --chart matrix.png',
+        'photo.jpg --texts captions.txt --weights clip.safetensors --softmax "over texts" --json',
+    ),
+    description=f"Compare every image with every text by CLIP. {MEANING} With --softmax they are probabilities.",
+    epilog="The exit status is 1 if an image could not be read; the others are compared all the same.",
+)

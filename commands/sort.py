@@ -7,9 +7,10 @@ import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..encoder.image_file import SUFFIXES
+from . import Command
 from .console import Progress, show
 from .loading import DTYPES
 from .rerank import clip_of, image_files
@@ -31,21 +32,10 @@ MAX_LABEL_BYTES = 120
 """Maximum length of a label used as a folder name."""
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
+def _add_arguments(sort: argparse.ArgumentParser) -> None:
     from ..encoder.config import CROPS
 
-    sort = commands.add_parser(
-        "sort",
-        help="sort images by labels that you name, or as labelled examples show",
-        description="Say which of several labels each image of a folder has, by CLIP. With --labels, zero-shot: the "
-        "label whose prompt an image fits best. With --examples, by a linear probe, learned from images of which you "
-        "know the label. Nothing is moved or copied unless asked. See docs/sorting.md.",
-        epilog="Writes into DIR: table.csv with a row for each image, unsure.png with those that were almost given "
-        "another label, and with --examples confusion.csv and confusion.png. A run that was stopped by Ctrl-C goes on "
-        "where it was. The exit status is 1 if an image could not be read; the others are sorted all the same.",
-        allow_abbrev=False,  # run.py looks for --examples, to install its requirements
-    )
+    sort.allow_abbrev = False  # run.py looks for --examples, to install its requirements
     sort.add_argument(
         "folder",
         type=Path,
@@ -92,7 +82,6 @@ def add_command(commands: Any) -> None:
         choices=["quick_gelu", "gelu"],
         help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
-    sort.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -307,3 +296,21 @@ def _put(arguments: argparse.Namespace, folder: Path, guesses: Sequence[Guess]) 
     if len(sure) < len(guesses):
         show(f"{len(guesses) - len(sure):,} of {len(guesses):,} stay where they are: below --sure {arguments.sure:g}")
     put_files(folder, into, sure, is_move=arguments.move is not None)
+
+
+SORT = Command(
+    "sort",
+    "sort images by labels that you name, or as labelled examples show",
+    _add_arguments,
+    _run,
+    (
+        'photos --labels "cat,dog,no animal" --weights clip.safetensors --out sorted',
+        "photos --examples known --weights clip.safetensors --out sorted --move animals",
+    ),
+    description="Say which of several labels each image of a folder has, by CLIP. With --labels, zero-shot: the "
+    "label whose prompt an image fits best. With --examples, by a linear probe, learned from images of which you "
+    "know the label. Nothing is moved or copied unless asked. See docs/sorting.md.",
+    epilog="Writes into DIR: table.csv with a row for each image, unsure.png with those that were almost given "
+    "another label, and with --examples confusion.csv and confusion.png. A run that was stopped by Ctrl-C goes on "
+    "where it was. The exit status is 1 if an image could not be read; the others are sorted all the same.",
+)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from . import Command
 from .console import show
 from .loading import check_new_file
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    stretch = commands.add_parser(
-        "stretch",
-        help="give a CLIP more positions, by Long-CLIP's rule",
-        description="Write a text encoder or a whole CLIP with a longer position table, stretched as Long-CLIP does: "
-        "the first 20 positions are kept, and several are made of each of the others. All other tensors stay as they "
-        "are. It is a beginning for training on long captions. See docs/long-prompts.md.",
-    )
+def _add_arguments(stretch: argparse.ArgumentParser) -> None:
     stretch.add_argument(
         "weights", type=Path, metavar="FILE", help=".safetensors file of a CLIP text encoder or of a whole CLIP"
     )
@@ -35,7 +27,6 @@ def add_command(commands: Any) -> None:
         metavar="FILE",
         help="the .safetensors file to write, which must not be there yet (FILE-N.safetensors beside FILE)",
     )
-    stretch.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -65,3 +56,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if tower == "clip_h":
         show("ComfyUI 0.29 loads a CLIP-H with 77 positions only; our native encoder loads this one")
     return 0
+
+
+STRETCH = Command(
+    "stretch",
+    "give a CLIP more positions, by Long-CLIP's rule",
+    _add_arguments,
+    _run,
+    ("clip.safetensors", "clip.safetensors --positions 305 --out long.safetensors"),
+    description="Write a text encoder or a whole CLIP with a longer position table, stretched as Long-CLIP does: "
+    "the first 20 positions are kept, and several are made of each of the others. All other tensors stay as they "
+    "are. It is a beginning for training on long captions. See docs/long-prompts.md.",
+)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from . import Command
 from .loading import DTYPES
 from .processes import alone
 from .stopping import stopping, voice
@@ -19,19 +20,9 @@ _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program r
 _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
+def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ..encoder.config import CROPS, POSITIONS
 
-    train = commands.add_parser(
-        "train",
-        help="train a CLIP further on your images and captions",
-        description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
-        "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
-        "clip.safetensors, the whole CLIP. See docs/training.md.",
-        epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
-        "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py train ...",
-    )
     train.add_argument(
         "data",
         type=Path,
@@ -172,7 +163,6 @@ def add_command(commands: Any) -> None:
         metavar="RANK",
         help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
     )
-    train.set_defaults(run=_run)
 
 
 @alone
@@ -289,3 +279,17 @@ def _rate_of(given: str) -> tuple[str, float]:
         return part, float(rate)
     except ValueError:
         raise ValueError(f"--rate-of {given}: write PART=X, such as embeddings=1e-4") from None
+
+
+TRAIN = Command(
+    "train",
+    "train a CLIP further on your images and captions",
+    _add_arguments,
+    _run,
+    ("data --weights clip.safetensors --out run",),
+    description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
+    "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
+    "clip.safetensors, the whole CLIP. See docs/training.md.",
+    epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
+    "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py train ...",
+)

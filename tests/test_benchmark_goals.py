@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import pytest
-from weighted_clip.benchmarks import add_options, page, run
+from weighted_clip.benchmarks import add_arguments, page, run
 from weighted_clip.benchmarks.goals import GOALS, SECTIONS, goal_block
 from weighted_clip.benchmarks.hosts import PLAN, WAYS, ways_of
 
@@ -65,7 +65,7 @@ def test_goals_on_the_page_are_judged_by_all_its_figures(tmp_path: Path, monkeyp
     marked = (f"<!-- bench {name} -->\n{text}\n<!-- end {name} -->" for name, text in sections.items())
     page.PAGE.write_text("\n".join(marked), encoding="utf-8")
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_arguments(parser)
     printed: list[str] = []
     run(parser.parse_args(["--only", "machine", "--write"]), printed.append)
     said = next(row for block in printed for row in page.table_rows(block) if row.get("Goal") == "Tokenizing")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.benchmarks import add_options, gpu, page, run
+from weighted_clip.benchmarks import add_arguments, gpu, page, run
 from weighted_clip.benchmarks.command import MEASURES
 from weighted_clip.benchmarks.dalle import OWN
 from weighted_clip.benchmarks.encoding import PAIRS, encode_block
@@ -70,7 +70,7 @@ SHARING = [
 
 def options(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_arguments(parser)
     return parser.parse_args(arguments)
 
 

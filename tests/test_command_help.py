@@ -9,29 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import weighted_clip
 from weighted_clip.commands import console
-from weighted_clip.commands.examples import EXAMPLES
-from weighted_clip.commands.program import _parser, main
+from weighted_clip.commands.program import COMMANDS, EXAMPLES, main, make_parser
 
 from .test_run import run  # noqa: F401
-from .test_starting import MISTYPED, commands_of
+from .test_starting import MISTYPED
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def parsers(parser: argparse.ArgumentParser, name: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Names of the commands of a parser, as typed, and the help of each."""
-    yield " ".join(name), parser.format_help()
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child, its_parser in action.choices.items():
-                yield from parsers(its_parser, (*name, child))
 
 
 def program(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -39,24 +29,23 @@ def program(*arguments: str, python: str = sys.executable) -> subprocess.Complet
     return subprocess.run([python, *arguments], capture_output=True, encoding="utf-8", check=False)
 
 
-def test_every_command_has_examples_and_no_other() -> None:
-    assert {" ".join(name) for name in commands_of(_parser())} == set(EXAMPLES)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_can_be_typed_and_are_shown(name: str) -> None:
-    parser, shown = _parser("python run.py"), dict(parsers(_parser("python run.py")))[name]
-    assert EXAMPLES[name]
-    for example in EXAMPLES[name]:
-        line = f"python run.py {name} {example}".replace("  ", " ").rstrip()
-        assert f"\n  {line}\n" in shown.partition("\nexamples:")[2]
-        words, _, _ = line.removeprefix("python run.py").partition(" < ")
+@pytest.mark.parametrize(
+    ("name", "examples"), [("", EXAMPLES), *((command.name, command.examples) for command in COMMANDS)]
+)
+def test_examples_can_be_typed_and_are_shown(name: str, examples: Sequence[str], capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*name.split(), "--help"], "python run.py")
+    lines = [f"  {' '.join(part for part in ('python run.py', name, example) if part)}" for example in examples]
+    assert lines
+    assert capsys.readouterr().out.splitlines()[-len(lines) - 1 :] == ["examples:", *lines]
+    for line in lines:
+        words, _, _ = line.removeprefix("  python run.py").partition(" < ")
         if words:
-            parser.parse_args(shlex.split(words))
+            make_parser().parse_args(shlex.split(words))
 
 
 def test_the_list_of_run_py_is_that_of_the_program(run: ModuleType) -> None:  # noqa: F811
-    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert run.commands() == {action.dest: action.help for action in commands._choices_actions}
 
 

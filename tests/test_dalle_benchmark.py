@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import pytest
-from weighted_clip.benchmarks import add_options, dalle, page, run
+from weighted_clip.benchmarks import add_arguments, dalle, page, run
 from weighted_clip.benchmarks.dalle import DRAWERS, DRAWING, ENVIRONMENT, OWN, TRAINERS, TRAINING, dalle_block
 from weighted_clip.benchmarks.goals import GOALS
 from weighted_clip.benchmarks.scale import QUICK
@@ -31,7 +31,7 @@ def check_own(rows: list[dict[str, str]]) -> None:
 
 def test_without_dalle_pytorch_ours_is_measured_alone(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_arguments(parser)
     printed: list[str] = []
     run(parser.parse_args(["--quick", "--only", "dalle", "--hosts", str(tmp_path)]), printed.append)
     rows = rows_of(printed[0])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from weighted_clip.benchmarks import add_options, page, run, training, training_peers
+from weighted_clip.benchmarks import add_arguments, page, run, training, training_peers
 from weighted_clip.benchmarks.scale import QUICK
 from weighted_clip.benchmarks.training import (
     FULL_SIZE,
@@ -36,7 +36,7 @@ def test_shows_every_size_and_peer_with_the_same_losses() -> None:
     library("transformers", "5")
     library("open_clip", "3")
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_arguments(parser)
     printed: list[str] = []
     run(parser.parse_args(["--quick", "--only", "training"]), printed.append)
     rows = [row for row in page.table_rows(printed[0]) if "Text tower" in row]
