@@ -332,29 +332,6 @@ def test_sections_that_the_code_cites_exist() -> None:
         assert title in headings, f"{page}, {title}"
 
 
-def test_the_glossary_is_in_order_and_linked_where_its_words_are_met_first() -> None:
-    glossary = ROOT / "docs" / "glossary.md"
-    words = re.findall(r"^- \*\*([^*]+)\*\*: \S", glossary.read_text(encoding="utf-8"), re.MULTILINE)
-    assert words == sorted(set(words), key=str.casefold)
-    met = {
-        "row",
-        "chunk",
-        "law",
-        "encoder",
-        "encoding",
-        "fragment",
-        "span",
-        "padding",
-        "pooled",
-        "conditioning",
-        "tower",
-    }
-    assert met <= set(words)
-    assert "docs/glossary.md" in links(ROOT / "README.md")
-    for name in ("weighting", "nodes", "masks", "models", "webui", "lab"):
-        assert "glossary.md" in links(ROOT / "docs" / f"{name}.md"), name
-
-
 def test_links_are_found() -> None:
     assert sum(len(list(links(page))) for page in PAGES) > 20
     assert "docs/weighting.md" in links(ROOT / "README.md")

@@ -2,7 +2,7 @@
 
 The masks are made in ``encoder/sparse_masks.py``.
 
-Source: docs/masks.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, Figure 11.
+Source: docs/reference/masks.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, Figure 11.
 """
 
 from __future__ import annotations

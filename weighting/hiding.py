@@ -1,6 +1,6 @@
 """Hidden phrases: finding them in a prompt, and the attention masks that hide them.
 
-Source: docs/masks.md, "Mask control".
+Source: docs/reference/masks.md, "Mask control".
 """
 
 from __future__ import annotations

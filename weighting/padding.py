@@ -1,6 +1,6 @@
 """Visibility of the padding after a short prompt, for an encoder and for the diffusion model.
 
-Source: docs/masks.md; docs/lecture.md Definition 3.2.
+Source: docs/reference/masks.md; docs/lecture.md Definition 3.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pictures of a chunk's attention masks: each separately, and the product that the encoder gets.
 
-Source: docs/masks.md.
+Source: docs/reference/masks.md.
 """
 
 from __future__ import annotations
