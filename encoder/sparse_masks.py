@@ -5,7 +5,7 @@ each from left to right. All masks treat the text alike. Text reads text causall
 text. They differ in which image tokens an image token reads: always itself and some of the tokens before it.
 
 Shape and polarity are those of ``masks.py``: bool, ``[1, query, key]``, True = may be attended. Explained with a
-picture in docs/reference/dalle-masks.md.
+picture in docs/reference/dalle.md.
 
 ru-DALL-E has the same row and column masks, two other convolutional ones, and another order of layers. They are
 included as variants, because weights only work with the masks they were trained with.
