@@ -4,7 +4,7 @@
 
 DIR of --pythons holds a folder for each interpreter, as pyenv has them: ``3.10.13/bin/python``. A row's environment is
 made under --work, where ``NAME.json`` holds its result afterwards, and ``NAME.log`` pytest's output. With --write all
-that is known there is put into docs/evidence/compatibility.md; without --row nothing is run for it.
+that is known there is put into docs/compatibility.md; without --row nothing is run for it.
 
 CI does not run this: an environment is up to 8 GB, and a row takes minutes.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "evidence" / "compatibility.md"
+PAGE = ROOT / "docs" / "compatibility.md"
 MARKERS = ("<!-- rows: made by tests/compatibility.py -->", "<!-- end of rows -->")
 LIBRARIES = (
     "torch",
