@@ -161,7 +161,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     from ..encoder.full_clip import load_full_clip
     from ..output.files import written_whole
     from ..web.pictures.curves import draw_curves
-    from ..web.pictures.thumbnails import draw_samples
+    from ..web.pictures.sheets import draw_samples
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)

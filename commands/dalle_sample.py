@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.full_clip import load_full_clip
     from ..encoder.reranking import best
     from ..output.files import written_whole
-    from ..web.pictures.thumbnails import draw_samples
+    from ..web.pictures.sheets import draw_samples
 
     options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)
     if arguments.count < 1:

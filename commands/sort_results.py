@@ -73,7 +73,7 @@ def write_table(folder: Path, guesses: Sequence[Guess]) -> Path:
 
 def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
     """Draw the images with the smallest difference between their two most probable labels."""
-    from ..web.pictures.sorting import Card, draw_unsure
+    from ..web.pictures.sheets import Card, draw_unsure
 
     least = sorted(guesses, key=lambda guess: guess.margin)[:MAX_UNSURE]
     cards = [
@@ -87,7 +87,7 @@ def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
 
 def write_confusion(folder: Path, probe: Probe, targets: Sequence[int]) -> list[Path]:
     """Write, draw and sum up the labels predicted for examples by probes fitted without them."""
-    from ..web.pictures.sorting import draw_confusion
+    from ..web.pictures.matrices import draw_confusion
 
     labels = probe.labels
     counts = [[0] * len(labels) for _ in labels]

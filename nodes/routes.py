@@ -128,7 +128,7 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
 
 
 def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from ..web.conversion import conversion
+    from ..web.inspection import conversion
 
     del nodes
     return json.dumps(conversion(json.loads(body)))

@@ -499,8 +499,8 @@ def compared_in_help() -> dict[str, Image.Image]:
     scores, texts, images = scored_shapes()
     width = HELP_WIDTH + 16 - 2 * MARGIN
     with (
-        patch.multiple(pictures.similarity, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
-        patch.multiple(pictures.ranking, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
+        patch.multiple(pictures.matrices, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
+        patch.multiple(pictures.sheets, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
     ):
         some = [0, 2, 5]  # those whose captions fit
         matrix = pictures.draw_similarity(

@@ -19,7 +19,7 @@ from ..weighting.encode import EncodedPrompt
 from ..weighting.reading import ReadPrompt
 from ..weighting.view import counted
 from .pictures.changes import RowChange, SchemeRow, angle_text, draw_changes, ratio_text
-from .pictures.figures import mask_labels
+from .pictures.masks import mask_labels
 
 SHOWN_CHUNKS = 4
 """Maximum number of chunks in the chart; the report has all."""

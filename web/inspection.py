@@ -1,4 +1,4 @@
-"""Reading of prompts for a front end while the user types: a request as plain data in, views out.
+"""Reading and converting of prompts for a front end: a request as plain data in, views or a prompt out.
 
 Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
 known, so each counts as one vector.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.chunks import CLIP_L_LAYOUT
+from ..weighting.convert import convert
 from ..weighting.encode import plan_prompt
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import ReadPrompt, read_prompt
@@ -292,3 +293,38 @@ def _checked(request: object) -> dict[str, Any]:
         if isinstance(value, str) and _SURROGATE.search(value):
             raise RequestError(f"{name} holds a lone surrogate, which is no character: {value!r:.80}")
     return request
+
+
+_CONVERSION_KEYS = ("text", "from", "to", "is_cleaned")
+
+
+def conversion(asked: object) -> dict[str, Any]:
+    """Answer a request to convert a prompt.
+
+    Args:
+        asked: An object with the strings ``text``, ``from`` and ``to``, the syntaxes, and the boolean ``is_cleaned``:
+            whether A1111's comments are removed.
+
+    Returns:
+        ``text``, the prompt in the other syntax, and ``issues``, one line for each part that could not be kept.
+
+    Raises:
+        RequestError: If the request is malformed, or a syntax is unknown or cannot be written.
+
+    >>> conversion({"text": "a [cat]", "from": "a1111", "to": "comfy", "is_cleaned": True})
+    {'text': 'a (cat:0.90909091)', 'issues': []}
+    """
+    if not isinstance(asked, Mapping) or set(asked) != set(_CONVERSION_KEYS):
+        raise RequestError(f"a request is an object with {', '.join(_CONVERSION_KEYS)}")
+    *texts, is_cleaned = (asked[key] for key in _CONVERSION_KEYS)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(is_cleaned, bool):
+        raise RequestError("text, from and to must be strings, and is_cleaned true or false")
+    text, source, target = texts
+    try:
+        text.encode()
+        converted = convert(text, source, target, default_tokenizer(), is_cleaned=is_cleaned)
+    except UnicodeEncodeError as error:
+        raise RequestError("text holds a lone surrogate, which is no character") from error
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    return {"text": converted.text, "issues": [issue.line for issue in converted.issues]}

@@ -20,8 +20,7 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.rotary import rotation
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.training.packing import pack, projected
-from weighted_clip.web.pictures.architecture import architecture_blocks, num_parameters
-from weighted_clip.web.pictures.architecture_drawing import draw_architecture
+from weighted_clip.web.pictures.architecture import architecture_blocks, draw_architecture, num_parameters
 
 from ..libraries import library
 from .conftest import TINY, random_ids

@@ -27,12 +27,10 @@ from weighted_clip.web.pictures import (
     num_parameters,
     style,
 )
-from weighted_clip.web.pictures.architecture import count_text
-from weighted_clip.web.pictures.architecture_drawing import WIDTH
-from weighted_clip.web.pictures.architecture_drawing import lay_out as lay_out_blocks
+from weighted_clip.web.pictures.architecture import WIDTH, count_text
+from weighted_clip.web.pictures.architecture import lay_out as lay_out_blocks
 from weighted_clip.web.pictures.canvas import shorten, wrap
-from weighted_clip.web.pictures.figures import figure_masks
-from weighted_clip.web.pictures.masks import Grid, make_grid
+from weighted_clip.web.pictures.masks import Grid, figure_masks, make_grid
 from weighted_clip.web.pictures.tokens import (
     MAX_MESSAGES,
     Border,

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from weighted_clip.web.pictures import draw_ranking, draw_similarity, similarity, style
+from weighted_clip.web.pictures import draw_ranking, draw_similarity, matrices, style
 from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.similarity import Scale, scale_of
-from weighted_clip.web.pictures.thumbnails import few_lines
+from weighted_clip.web.pictures.matrices import Scale, scale_of
+from weighted_clip.web.pictures.sheets import few_lines
 
 TEXTS = [
     "",
@@ -154,7 +154,7 @@ def test_thumbnails_stand_above_their_columns() -> None:
     picture = draw_similarity([[0.1, 0.2, 0.3]], ["a text"], [Image.new("RGB", (50, 50), color) for color in colors])
     places = [_box(picture, color) for color in colors]
     lefts = [left for left, _, _, _ in places]
-    assert lefts[1] - lefts[0] == lefts[2] - lefts[1] == similarity.CELLS[0][1]
+    assert lefts[1] - lefts[0] == lefts[2] - lefts[1] == matrices.CELLS[0][1]
     assert all(right - left == bottom - top == 70 for left, top, right, bottom in places)
     assert len({top for _, top, _, _ in places}) == 1
 

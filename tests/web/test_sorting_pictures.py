@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.sorting import SIDE, Card, draw_confusion, draw_unsure
+from weighted_clip.web.pictures.matrices import draw_confusion
+from weighted_clip.web.pictures.sheets import KEPT_SIDE, Card, draw_unsure
 
 from .test_similarity_pictures import ODD_IMAGES, TEXTS
 
@@ -78,7 +79,7 @@ def test_unsure_images_have_both_labels_their_probabilities_and_the_end_of_their
     ]
     assert next(text for text in written if text.startswith("…")).endswith("xend.png")
     colors = dict((color, count) for count, color in picture.getcolors(picture.width * picture.height))
-    assert colors[255, 0, 0] == colors[0, 0, 255] == SIDE * SIDE
+    assert colors[255, 0, 0] == colors[0, 0, 255] == KEPT_SIDE * KEPT_SIDE
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

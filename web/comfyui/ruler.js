@@ -65,7 +65,7 @@ function ask(body, signal) {
   return views;
 }
 
-/** Ask the server for a prompt in another syntax (web/conversion.py). */
+/** Ask the server for a prompt in another syntax (web/inspection.py). */
 function convert(request) {
   return askNow(CONVERT_ROUTE, JSON.stringify(request));
 }

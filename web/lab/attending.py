@@ -19,7 +19,7 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, read_for_towers
 from ...weighting.view import counted
-from ..pictures.figures import SHOWN_PADDING, mask_labels
+from ..pictures.masks import SHOWN_PADDING, mask_labels
 from .attention_chart import Attended
 from .model import LabModel
 from .study import chunk_of

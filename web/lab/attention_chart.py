@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..pictures.similarity import Scale
+from ..pictures.matrices import Scale
 
 ROW = 26
 """Distance between words in pixels, as in ``style.css``."""

@@ -23,7 +23,7 @@ from ..pictures.changes import (
     in_words,
     ratio_text,
 )
-from ..pictures.figures import mask_labels
+from ..pictures.masks import mask_labels
 from .comparing import Comparison
 from .model import LabError
 from .study import chunk_of

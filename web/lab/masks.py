@@ -22,8 +22,7 @@ from ...weighting.masks import mask_tensor
 from ...weighting.padding import padding_visible
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.plan import VisibleFn
-from ..pictures.figures import SHOWN_PADDING, mask_labels
-from ..pictures.masks import draw_masks
+from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
 from .study import chunk_of
 
 PADDING_CAPTIONS = {

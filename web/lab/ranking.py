@@ -21,7 +21,7 @@ from ...weighting.features import text_features
 from ...weighting.syntax import SYNTAXES
 from ...weighting.towers import layout_of
 from ...weighting.view import counted
-from ..pictures.similarity import scale_of
+from ..pictures.matrices import scale_of
 from . import markup
 from .images import opened_upload
 from .model import LabError

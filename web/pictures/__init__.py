@@ -4,13 +4,11 @@ Every function returns a ``PIL.Image.Image`` in mode RGB and is deterministic on
 their fonts; see ``fonts.py`` for how to get Chinese, Japanese and Korean characters or emoji drawn.
 """
 
-from .architecture import Block, architecture_blocks, num_parameters
-from .architecture_drawing import draw_architecture
+from .architecture import Block, architecture_blocks, draw_architecture, num_parameters
 from .changes import RowChange, SchemeRow, draw_changes
-from .figures import draw_encoding_masks, draw_figure_masks, mask_labels
-from .masks import draw_masks
-from .ranking import draw_ranking
-from .similarity import draw_similarity
+from .masks import draw_encoding_masks, draw_figure_masks, draw_masks, mask_labels
+from .matrices import draw_similarity
+from .sheets import draw_ranking
 from .token_grid import draw_token_grid
 from .tokens import draw_tokens
 

@@ -1,6 +1,6 @@
-"""Images ranked for a text, as a picture.
+"""Sheets of thumbnails: samples with their captions, images ranked for a text, and images with an uncertain label.
 
-``encoder/reranking.py`` computes scores and order.
+Draw given numbers; ``encoder/reranking.py`` and ``weighting/zero_shot.py`` compute them.
 """
 
 from __future__ import annotations
@@ -8,12 +8,101 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from PIL import Image
 
 from .canvas import Canvas, shorten, wrap
+from .fonts import text_width
 from .style import FONT_SIZE, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme, ThemeName, theme_named
-from .thumbnails import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail
+
+NO_TEXT = "(empty text)"
+TEXT_SIZE = 14.0
+"""Size of texts and headings."""
+NOTE_SIZE = 13.0
+"""Size of explanations."""
+
+
+def few_lines(text: str, width: float, size: float, max_lines: int) -> list[str]:
+    """A text in a limited number of lines of a width in pixels, with an ellipsis if it was cut; never empty."""
+    text = " ".join(text.split())
+    if not text:
+        return [NO_TEXT]
+    limit = 200 * max_lines  # no line holds more characters
+    lines = wrap(text[:limit], width, size)
+    is_cut = len(lines) > max_lines or len(text) > limit
+    lines = lines[:max_lines]
+    if is_cut and not lines[-1].endswith("…"):
+        lines[-1] = shorten(f"{lines[-1]} …", width, size)
+    return lines
+
+
+def put_thumbnail(canvas: Canvas, image: Image.Image, left: float, top: float, side: int, colors: Theme) -> None:
+    """Paste an image of any size and mode into the middle of a square of a canvas, as large as fits.
+
+    Transparent parts show the surface.
+    """
+    scale = side / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    has_alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+    small = image.convert("RGBA" if has_alpha else "RGB")
+    small = small.reduce(max(1, int(0.4 / scale))) if scale < 0.4 else small
+    small = small.resize(size, Image.Resampling.BICUBIC)
+    square = Image.new("RGB", (side, side), colors.surface)
+    place = ((side - size[0]) // 2, (side - size[1]) // 2)
+    square.paste(small, place, small if has_alpha else None)
+    canvas.paste(square, left, top)
+
+
+SAMPLE_SIDE = 72
+"""Side of an image, in pixels."""
+SAMPLE_GAP, CAPTION_ROOM = 6, 22
+MAX_SAMPLES, MAX_SAMPLE_ROWS = 16, 64
+
+
+def draw_samples(
+    rows: Sequence[tuple[str, Sequence[Image.Image]]],
+    chosen: Sequence[Image.Image] | None = None,
+    *,
+    theme: ThemeName = "light",
+) -> Image.Image:
+    """Draw captions with their images.
+
+    Args:
+        rows: Captions, and up to 16 images of each. Up to 64 rows are drawn.
+        chosen: One more image per row, separated at its end under the heading "best", or None.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If there is no row, or not one chosen image per row.
+    """
+    colors = theme_named(theme)
+    if not rows or (chosen is not None and len(chosen) != len(rows)):
+        raise ValueError(f"there must be rows and as many chosen images, got {len(rows)} rows")
+    most = min(MAX_SAMPLES, max(len(images) for _, images in rows))
+    inner = most * (SAMPLE_SIDE + SAMPLE_GAP) - SAMPLE_GAP
+    width = 2 * MARGIN + inner + (0 if chosen is None else 3 * SAMPLE_GAP + SAMPLE_SIDE)
+    rows = rows[:MAX_SAMPLE_ROWS]
+    canvas = Canvas(
+        max(width, 320),
+        2 * MARGIN + len(rows) * (CAPTION_ROOM + SAMPLE_SIDE + 2 * SAMPLE_GAP) - 2 * SAMPLE_GAP,
+        colors.background,
+    )
+    for number, (caption, images) in enumerate(rows):
+        top = MARGIN + number * (CAPTION_ROOM + SAMPLE_SIDE + 2 * SAMPLE_GAP) + CAPTION_ROOM
+        text = shorten(caption, canvas.width - 2 * MARGIN - (0 if chosen is None else SAMPLE_SIDE), SMALL_SIZE)
+        canvas.text(MARGIN, top - CAPTION_ROOM / 2, text, colors.text, size=SMALL_SIZE)
+        for column, image in enumerate(images[:MAX_SAMPLES]):
+            put_thumbnail(canvas, image, MARGIN + column * (SAMPLE_SIDE + SAMPLE_GAP), top, SAMPLE_SIDE, colors)
+        if chosen is not None:
+            left = MARGIN + inner + 3 * SAMPLE_GAP
+            canvas.text(left, top - CAPTION_ROOM / 2, "best", colors.muted, size=SMALL_SIZE)
+            put_thumbnail(canvas, chosen[number], left, top, SAMPLE_SIDE, colors)
+    return canvas.image()
+
 
 KEPT_SIDE, OTHER_SIDE = 132, 80
 """Sides of the thumbnails of a ranking, in pixels."""
@@ -167,3 +256,60 @@ class _Ranking:
 
 def _score(score: float) -> str:
     return f"{score:.4f}".replace("-", "−") if math.isfinite(score) else str(score)
+
+
+UNSURE_GAP, UNSURE_COLUMNS = 16, 6
+"""Gap in pixels, and thumbnails per row."""
+UNSURE_TEXT = 66
+"""Height of the three lines below a thumbnail."""
+
+
+class Card(NamedTuple):
+    """Text below an image."""
+
+    name: str
+    """Name of the image; a long one keeps its end."""
+    guesses: Sequence[tuple[str, float]]
+    """The predicted label and the runner-up, each with its probability."""
+
+
+def draw_unsure(
+    images: Sequence[Image.Image], cards: Sequence[Card], title: str, *, theme: ThemeName = "light"
+) -> Image.Image:
+    """Draw images with their two most probable labels, in the given order.
+
+    Args:
+        images: Images of any size and mode, accessed one by one.
+        cards: One card per image.
+        title: Title above.
+        theme: ``light`` or ``dark``.
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        ValueError: If there are no images, the numbers do not fit, or the theme is unknown.
+    """
+    colors = theme_named(theme)
+    if not len(images) or len(images) != len(cards):
+        raise ValueError(f"{len(images)} images need as many cards, and there must be one; got {len(cards)} cards")
+    columns, step = min(UNSURE_COLUMNS, len(images)), KEPT_SIDE + UNSURE_GAP
+    width = max(columns * step - UNSURE_GAP, text_width(title, TEXT_SIZE))
+    rows = math.ceil(len(images) / columns)
+    height = HEADING_ROOM + rows * (KEPT_SIDE + UNSURE_TEXT + UNSURE_GAP) - UNSURE_GAP
+    canvas = Canvas(2 * MARGIN + width, 2 * MARGIN + height, colors.background)
+    canvas.text(MARGIN, MARGIN + 8, title, colors.muted, size=TEXT_SIZE)
+    for number, card in enumerate(cards):
+        left = MARGIN + number % columns * step
+        top = MARGIN + HEADING_ROOM + number // columns * (KEPT_SIDE + UNSURE_TEXT + UNSURE_GAP)
+        put_thumbnail(canvas, images[number], left, top, KEPT_SIDE, colors)
+        for line, (label, probability) in enumerate(card.guesses):
+            y, share = top + KEPT_SIDE + 14 + 20 * line, f"{100 * probability:.0f} %"
+            size, ink = (TEXT_SIZE, colors.text) if line == 0 else (SMALL_SIZE, colors.muted)
+            room = KEPT_SIDE - text_width(share, size) - 6
+            canvas.text(left, y, shorten(" ".join(label.split()), room, size), ink, size=size)
+            canvas.text(left + KEPT_SIDE, y, share, ink, size=size, align="right")
+        # names of generated files differ at their ends
+        name = shorten(card.name[::-1], KEPT_SIDE, SMALL_SIZE)[::-1]
+        canvas.text(left, top + KEPT_SIDE + 55, name, colors.muted, size=SMALL_SIZE)
+    return canvas.image()
