@@ -309,7 +309,7 @@ SORT = Command(
     ),
     description="Say which of several labels each image of a folder has, by CLIP. With --labels, zero-shot: the "
     "label whose prompt an image fits best. With --examples, by a linear probe, learned from images of which you "
-    "know the label. Nothing is moved or copied unless asked. See docs/sorting.md.",
+    "know the label. Nothing is moved or copied unless asked. See docs/images.md.",
     epilog="Writes into DIR: table.csv with a row for each image, unsure.png with those that were almost given "
     "another label, and with --examples confusion.csv and confusion.png. A run that was stopped by Ctrl-C goes on "
     "where it was. The exit status is 1 if an image could not be read; the others are sorted all the same.",
