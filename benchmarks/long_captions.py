@@ -290,36 +290,14 @@ def _train(models: Sequence[nn.Module], batch: Callable[[], tuple[Tensor, Tensor
 
 # ---- the page
 
-PAGE = """# Long captions, measured
+BLOCK = """{machine}
+- {minutes:.0f} minutes on one thread; {steps} steps of {batch} captions; {captions:,} captions in each cell, {seeds}
 
-How well text encoders read captions longer than those that they were trained on, by how they know where a word
-stands: by a learned table, whose captions are cut; by that table stretched by Long-CLIP's rule (`python run.py
-stretch`); and by rotary positions (`train --positions rotary`). Every number was written by
-
-    python tools/long_captions.py --write
-
-with the Python of `.venv`. It took {minutes:.0f} minutes, on one thread:
-
-{machine}
-
-- Pictures show one coloured shape. A caption tells of several, such as “a small red ring at the top{between}a large
-  blue cross in the middle”, and the last one is in the picture: the end decides.
-- Of 540 shapes 64 are held out. Recall is the share of captions whose own picture is the first among those of all 64;
-  chance is 1.6%. {captions:,} captions in each cell, {seeds}.
-- Text towers are 128 wide with 2 layers, and learn {steps} steps of {batch} captions that 77 positions hold, from
-  random weights. The image tower has learned captions of one clause before, and is the same for all.
-
-{table}
-
-What stands behind the end of a table is cut, and with it the clause that decides. Rotary positions have no end, and
-need no new weights for more of them; but distances that no caption in training had are new to the tower. Long-CLIP
-trains on after stretching, on long captions; the last row of each kind is after a little of that. All of this is of a
-small model and a made-up language; released encoders have learned positions.
-"""
+{table}"""
 
 
-def page(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
-    """The page, as Markdown.
+def block(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
+    """Markdown for the page: the machine and a table.
 
     Args:
         rows: Results of `compare`.
@@ -337,10 +315,9 @@ def page(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
         lines.append(f"| {positions} | {name} | {' | '.join(cells)} |")
     count = len(plan.seeds)
     seeds = "of one seed" if count == 1 else f"for each of {count} seeds: the mean, the lowest and the highest one"
-    return PAGE.format(
+    return BLOCK.format(
         minutes=minutes,
         machine=about,
-        between=BETWEEN,
         captions=plan.rounds * len(split()[1]),
         seeds=seeds,
         steps=plan.steps,
@@ -354,7 +331,7 @@ def _share(column: Sequence[float]) -> str:
     return mean if len(column) == 1 else f"{mean} ({min(column):.1%} to {max(column):.1%})"
 
 
-def make_page(plan: Plan, say: Callable[[str], None] = print) -> str:
+def make_block(plan: Plan, say: Callable[[str], None] = print) -> str:
     """Train, measure and describe.
 
     Args:
@@ -366,6 +343,6 @@ def make_page(plan: Plan, say: Callable[[str], None] = print) -> str:
     try:
         about, began = machine(), time.monotonic()
         rows = list(compare(plan, say))
-        return page(rows, plan, (time.monotonic() - began) / 60, about)
+        return block(rows, plan, (time.monotonic() - began) / 60, about)
     finally:
         torch.set_num_threads(num_threads)

@@ -1,4 +1,4 @@
-"""The comparison of positions on long captions: its captions, the longer towers, and the page, at a tiny scale."""
+"""The comparison of positions on long captions: its captions, the longer towers, and the table, at a tiny scale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from weighted_clip.benchmarks.long_captions import LONG, QUICK, Words, longer, make_page, page
+from weighted_clip.benchmarks.long_captions import LONG, QUICK, Words, block, longer, make_block
 from weighted_clip.dalle.shapes import Shape, split
 from weighted_clip.encoder.config import POSITIONS, Positions
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -63,10 +63,10 @@ def test_longer_towers_read_short_captions_as_before(positions: Positions) -> No
     torch.testing.assert_close(long(ids[:, :length]).hidden, model(ids[:, :length]).hidden, atol=0, rtol=0)
 
 
-def test_the_page_has_a_row_for_each_way_of_reading() -> None:
+def test_the_table_has_a_row_for_each_way_of_reading() -> None:
     library("accelerate")
     lines: list[str] = []
-    rows = [line for line in make_page(QUICK, lines.append).splitlines() if line.startswith(("| learned", "| rotary"))]
+    rows = [line for line in make_block(QUICK, lines.append).splitlines() if line.startswith(("| learned", "| rotary"))]
     assert len(rows) == 6
     assert all(line.count("%") == 5 for line in rows)
     assert len(lines) == 7
@@ -74,6 +74,6 @@ def test_the_page_has_a_row_for_each_way_of_reading() -> None:
 
 def test_several_seeds_are_shown_by_their_mean_and_spread() -> None:
     rows = [("rotary", "all", [share] * 5) for share in (0.2, 0.4)]
-    found = page(rows, replace(QUICK, seeds=(0, 1)), 1.0, "- a machine")
+    found = block(rows, replace(QUICK, seeds=(0, 1)), 1.0, "- a machine")
     assert "| rotary | all | 30.0% (20.0% to 40.0%) |" in found
     assert "for each of 2 seeds" in found

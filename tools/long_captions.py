@@ -1,4 +1,4 @@
-"""Measure recall on long captions by learned, stretched and rotary positions, and write the page about it.
+"""Measure recall on long captions by learned, stretched and rotary positions, and write the table into its page.
 
     python tools/long_captions.py [--seeds 3] [--write]
 
@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from states import ROOT, load_package, part
 
-PAGE = ROOT / "docs" / "evidence" / "long-captions.md"
+PAGE = ROOT / "docs" / "long-prompts.md"
 
 
 def main() -> None:
-    """Measure, and print or write the page."""
+    """Measure, print the table and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many times all is trained (%(default)s)")
@@ -24,10 +24,10 @@ def main() -> None:
     load_package(ROOT)
     measure = part("benchmarks.long_captions")
     plan = replace(measure.Plan(), seeds=tuple(range(options.seeds)))
-    page = measure.make_page(plan, lambda line: print(line, flush=True))
+    block = measure.make_block(plan, lambda line: print(line, flush=True))
     if options.write:
-        PAGE.write_text(page, encoding="utf-8")
-    print(page)
+        part("benchmarks.page").write({"captions": block}, PAGE)
+    print(block)
 
 
 if __name__ == "__main__":
