@@ -69,7 +69,7 @@ class BulkEncoder:
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
-        from ..weighting.bound import BindError
+        from ..weighting.bind import BindError
         from ..weighting.encoders import Prepared, TooManyEncodings
         from ..weighting.prompt import PromptError
         from ..weighting.schemes.negpip import NegPipError, check_without_signs

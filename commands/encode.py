@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ..encoder.text_model import TextEncoder
+    from ..weighting.plan import Variant
     from ..weighting.reading import ReadPrompt
-    from ..weighting.schemes.plan import Variant
 
 NAME = "prompt"
 """Default beginning of the files' names."""
@@ -27,9 +27,9 @@ NAME = "prompt"
 def _add_arguments(encode: argparse.ArgumentParser) -> None:
     from ..weighting.options import BIND_HIDES, BIND_RESTS, EOS_ROWS
     from ..weighting.padding import PADDINGS
-    from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+    from ..weighting.scheme import LAWS, MASK_METHODS, POOLED
+    from ..weighting.schemes import SCHEMES
     from ..weighting.schemes.repeat import FINEST_STEPS
-    from ..weighting.schemes.table import SCHEMES
 
     add_reading_options(encode, is_text_needed=False)
     encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")

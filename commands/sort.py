@@ -121,7 +121,7 @@ def _guessed(
         found = probe(features)
     else:
         vectors = _label_vectors(clip, labels, arguments.template or [TEMPLATE])
-        from ..weighting.zero_shot import label_probabilities
+        from ..weighting.features import label_probabilities
 
         features, names = reading.features(folder, paths, "images")
         found = label_probabilities(vectors, features, clip.logit_scale)
@@ -190,7 +190,7 @@ def _check(arguments: argparse.Namespace, labels: Sequence[str]) -> None:
             raise ValueError(f"--out {arguments.out}: it would become a label; choose a folder outside of the examples")
         if arguments.template:
             raise ValueError("--template is for --labels: examples need no prompts")
-    from ..weighting.zero_shot import label_prompts
+    from ..weighting.features import label_prompts
 
     label_prompts("", arguments.template or [TEMPLATE])
     if not 0 <= arguments.sure <= 1:
@@ -269,8 +269,8 @@ def _learned(
 def _label_vectors(clip: FullClip, labels: Sequence[str], templates: Sequence[str]) -> Tensor:
     """``[labels, p]``; problems of the prompts are printed."""
     from ..encoder.tokenizer import default_tokenizer
+    from ..weighting.features import label_vectors
     from ..weighting.towers import layout_of
-    from ..weighting.zero_shot import label_vectors
 
     layout = layout_of(clip.text.config)
     vectors, issues = label_vectors(labels, templates, default_tokenizer(), layout, clip.text_features)

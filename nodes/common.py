@@ -14,9 +14,9 @@ from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
 from ..weighting.padding import PADDINGS
-from ..weighting.schemes.api import LAWS, MASK_METHODS, POOLED
+from ..weighting.scheme import LAWS, MASK_METHODS, POOLED
+from ..weighting.schemes import SCHEMES
 from ..weighting.schemes.repeat import FINEST_STEPS
-from ..weighting.schemes.table import SCHEMES
 from ..weighting.syntax import SYNTAXES
 
 NATIVE_TYPE = "WEIGHTED_CLIP"

@@ -7,10 +7,9 @@ from typing import Any
 from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.loras import load_loras
 from ..hosts.comfy.types import Clip, ModelPatcher
-from ..weighting.bare import bare, comment_issues
-from ..weighting.extra_networks import read_loras
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import read_prompt
+from ..weighting.tags import bare, comment_issues, read_loras
 from . import common
 from .common import Node, Out
 from .results import node_result

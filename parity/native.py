@@ -14,8 +14,8 @@ from ..encoder.text_model import TextEncoder, TextModel
 from ..weighting.embeddings import Embeddings
 from ..weighting.encoders import Encoders
 from ..weighting.options import EncodeOptions
+from ..weighting.schemes import SCHEMES
 from ..weighting.schemes.negpip import paired
-from ..weighting.schemes.table import SCHEMES
 from ..weighting.towers import native_readers
 
 SEED = 0

@@ -22,8 +22,8 @@ from ..encoder.config import TextConfig
 from ..encoder.files.checkpoint import seeded_text_model
 from ..encoder.text_model import TextModel
 from ..weighting.encoders import Encoders
-from ..weighting.lpw import CODE
 from ..weighting.options import EncodeOptions
+from ..weighting.schemes.rows import CODE
 from .find_hosts import folders_in
 from .prompts import PROMPTS
 from .report import Result, in_words

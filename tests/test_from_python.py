@@ -14,7 +14,7 @@ from weighted_clip.encoder.masks import causal_mask, hide_from, padding_mask, sp
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -123,7 +123,7 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
         "embeddings moved": 4,
     }
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
-    from weighted_clip.weighting.schemes.table import SCHEMES
+    from weighted_clip.weighting.schemes import SCHEMES
 
     assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - WITHOUT_REFERENCE
     assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)

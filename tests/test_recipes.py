@@ -23,8 +23,8 @@ from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.schemes.api import LAWS, MASK_METHODS, POOLED
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
 from .weighting.test_schemes import OURS

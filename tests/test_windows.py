@@ -36,7 +36,7 @@ from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard
 from weighted_clip.training.data import _in_order, read_captions, read_data
 from weighted_clip.web.lab import ports
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.extra_networks import read_loras, take_tags
+from weighted_clip.weighting.tags import read_loras, take_tags
 
 from .encoder.files import hugging_face, write
 from .encoder.test_vision_model import vision_tensors

@@ -58,13 +58,12 @@ from weighted_clip.web.pictures.masks import draw_mask_rows
 from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
 from weighted_clip.weighting.attention import effect_of
 from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.encode import plan_prompt
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.masks import mask_tensor, variant_mask
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import plan_prompt
+from weighted_clip.weighting.plan import mask_tensor, variant_mask, versions_of_first
 from weighted_clip.weighting.reading import ReadPrompt, read_prompt
-from weighted_clip.weighting.schemes.plan import versions_of_first
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.towers import Reader
 from weighted_clip.weighting.view import view

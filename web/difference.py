@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..weighting.chunking import ChunkedSection
-from ..weighting.encode import EncodedPrompt
+from ..weighting.pipeline import EncodedPrompt
 from ..weighting.reading import ReadPrompt
 from ..weighting.view import counted
 from .pictures.changes import RowChange, SchemeRow, angle_text, draw_changes, ratio_text

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.chunks import CLIP_L_LAYOUT
 from ..weighting.convert import convert
-from ..weighting.encode import plan_prompt
 from ..weighting.options import EncodeOptions
+from ..weighting.pipeline import plan_prompt
+from ..weighting.plan import different_asks
 from ..weighting.reading import ReadPrompt, read_prompt
-from ..weighting.schemes.plan import different_asks
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view
 from ..weighting.view import encodings_text, least_size, view

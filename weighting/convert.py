@@ -16,11 +16,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.cleaning import CleaningTokenize, can_clean, clean
-from .bare import Bare, bare, comment_issues
 from .chunks import Token, Tokenize, tokens_by_part
-from .extra_networks import Tag, read_loras
 from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
 from .syntax import SYNTAXES, parse, syntax_of
+from .tags import Bare, Tag, bare, comment_issues, read_loras
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .bound import ABSENT, UNBOUND, Bound, bind_issue
+from .bind import ABSENT, COMMA, UNBOUND, Bound, bind_issue, words_of
 from .chunks import Apart, Token, TokenChunk, Tokenize
 from .embeddings import EmbeddingVector
 from .options import EncodeOptions
@@ -18,16 +18,6 @@ from .syntax import parse
 
 STAND_IN = "_"
 """Text by which Cutoff replaces each token that it hides."""
-COMMA = ","
-
-
-def words_of(options: EncodeOptions) -> tuple[str, ...]:
-    """Distinct words that phrases hide from each other."""
-    return tuple(
-        dict.fromkeys(
-            word.strip() for line in options.bind_words.split("\n") for word in line.split(COMMA) if word.strip()
-        )
-    )
 
 
 def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:

@@ -20,14 +20,12 @@ from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.families import encoders_for
 from ..encoder.files.checkpoint import load_text_models
 from ..encoder.text_model import TextModel
-from .asking import Check, ask
-from .encode import EncodedPrompt, is_in_columns, plan_columns, plan_prompt
-from .masks import variant_mask
 from .options import EncodeOptions
+from .pipeline import Check, EncodedPrompt, ask, is_in_columns, plan_columns, plan_prompt
+from .plan import Plan, Variant, different_asks, gathered, variant_mask
 from .reading import ReadPrompt
+from .schemes import SCHEMES
 from .schemes.negpip import check_without_signs
-from .schemes.plan import Plan, Variant, different_asks, gathered
-from .schemes.table import SCHEMES
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together
 
 MAX_CHUNKS = 32

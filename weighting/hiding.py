@@ -12,9 +12,9 @@ from typing import NamedTuple
 from .chunks import Token, TokenChunk, Tokenize
 from .options import EncodeOptions
 from .phrases import Phrases, absent, phrases_of
+from .plan import Visible, VisibleFn, both
 from .prompt import Issue, Span
-from .schemes.api import hide_nothing
-from .schemes.plan import Visible, VisibleFn, both
+from .scheme import hide_nothing
 
 
 def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> tuple[TokenChunk, ...]:

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
-from .schemes.api import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
+from .scheme import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
+from .schemes import SCHEMES
 from .schemes.repeat import FINEST_STEPS
-from .schemes.table import SCHEMES
 from .syntax import SYNTAXES, syntax_of
 
 EosRows = Literal["own", "first", "mean"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
-from .schemes.api import Weighted, hide_nothing
-from .schemes.plan import Visible, VisibleFn, both
+from .plan import Visible, VisibleFn, both
+from .scheme import Weighted, hide_nothing
 
 if TYPE_CHECKING:
     from torch import Tensor

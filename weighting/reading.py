@@ -8,21 +8,20 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.cleaning import CleaningTokenize, can_clean, may_change
-from .bare import Bare, bare
-from .binding import mark_bound
+from .bind import Bound, marked_phrases
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
+from .cutoff import marked_as_cutoff
 from .embeddings import Embeddings
-from .extra_networks import read_loras
 from .hiding import hiding_issues, mark_hidden
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
 from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
-from .schemes.api import ReadTerm
-from .schemes.table import SCHEMES
+from .scheme import CutTerm, ReadTerm
+from .schemes import SCHEMES
 from .syntax import parse, syntax_of
-from .terms import CutTerm
+from .tags import Bare, bare, read_loras
 
 MAX_WEIGHT = 1e30
 """Larger weights are clamped to this, so that their product with a hidden state fits a float32."""
@@ -144,6 +143,29 @@ def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContex
     marks = tuple(sorted([*read.prompt.marks, *(term.span for term in terms)]))
     issues = _at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
     return read._replace(prompt=replace(read.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
+
+
+def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
+    """Mark the tokens of each phrase with its number, and those it hides from the others.
+
+    A phrase is found by its token ids, within a chunk, ignoring case and weight; likewise the words it hides. All its
+    occurrences are marked. Under ``cutoff`` the parts between commas are numbered, words are found as whole words of
+    the text, and parts without any of them are not phrases.
+
+    Args:
+        chunks: A prompt.
+        text: The text its spans refer to.
+        options: Options for binding.
+        tokenize: The encoder's tokenizer.
+
+    Returns:
+        The chunks and issues. If two phrases overlap, the later one takes the shared tokens.
+    """
+    if not options.binds:
+        return Bound(tuple(chunks), ())
+    if options.bind_hide == "cutoff":
+        return marked_as_cutoff(chunks, text, options, tokenize)
+    return marked_phrases(chunks, options, tokenize)
 
 
 def _uncleaned(prompt: Prompt) -> list[Issue]:

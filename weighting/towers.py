@@ -22,14 +22,14 @@ from .chunking import ChunkedSection, rule_of
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings
-from .encode import EncodedPrompt
 from .options import EncodeOptions
 from .padding import rows_kept
+from .pipeline import EncodedPrompt
 from .prompt import Issue, Span
 from .reading import ReadPrompt, read_prompt
-from .schemes.api import taken_weight
+from .scheme import taken_weight
+from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
-from .schemes.table import SCHEMES
 
 
 @dataclass(frozen=True)

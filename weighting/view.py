@@ -12,19 +12,18 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..encoder.tokenizer import default_tokenizer
-from .bare import bare
-from .bound import bound_passes
+from ..encoder.tokenizer import bytes_of, default_tokenizer
+from .bind import bound_passes
 from .chunks import Token
 from .embeddings import TokenId
 from .prompt import Break, Span, unmarked
 from .reading import ReadPrompt
 from .syntax import syntax_of
-from .token_bytes import token_bytes
+from .tags import bare
 
 VERSION = 2
 """Incremented when a key of the view changes its meaning."""
@@ -64,7 +63,8 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         - ``problems``: indices of the issues about it.
 
     >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .encode import EncodeOptions, read_prompt
+    >>> from .options import EncodeOptions
+    >>> from .reading import read_prompt
     >>> v = view(read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer()))
     >>> [(chip["text"], chip["note"]) for chip in v["chunks"][0]["chips"]]
     [('a', ''), ('cat', '1.2')]
@@ -161,7 +161,8 @@ def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
         is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
 
     >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .encode import EncodeOptions, read_prompt
+    >>> from .options import EncodeOptions
+    >>> from .reading import read_prompt
     >>> text = "a (cat:1.2)<lora:ink:0.8> # in a bowl"
     >>> encoded_text(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()))
     'a (cat:1.2) '
@@ -195,7 +196,8 @@ def bound_text(read: ReadPrompt) -> str:
     r"""Number of bound phrases of a prompt, and of passes; empty if there are none.
 
     >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .encode import EncodeOptions, read_prompt
+    >>> from .options import EncodeOptions
+    >>> from .reading import read_prompt
     >>> bound_text(read_prompt("a red cat, a blue dog", EncodeOptions(bind="red cat\nblue dog"), default_tokenizer()))
     '2 phrases kept apart in 3 passes'
     """
@@ -339,3 +341,70 @@ def _utf16_offsets(text: str) -> Callable[[int], int]:
         return lambda offset: offset
     offsets: Sequence[int] = [0, *accumulate(2 if ord(character) > 0xFFFF else 1 for character in text)]
     return offsets.__getitem__
+
+
+MAX_GROUP = 64
+"""Maximum number of tokens examined for the end of a character."""
+
+
+class TokenBytes(NamedTuple):
+    """Part of a text that a token represents, if characters are split."""
+
+    own: bytes
+    """Its bytes."""
+    first: int
+    """Number of its first byte in the text, counted from 1."""
+    text: str
+    """The shortest surrounding text that no token splits, as the tokenizer reads it."""
+
+    def __str__(self) -> str:
+        """Description, such as ``f0 9f a6: bytes 1 to 3 of 4 of 🦊``."""
+        last, total = self.first + len(self.own) - 1, len(self.text.encode())
+        places = f"bytes {self.first} to {last}" if last > self.first else f"byte {last}"
+        return f"{self.own.hex(' ')}: {places} of {total} of {self.text}"
+
+
+def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[TokenBytes | None]:
+    r"""Find the tokens that are not whole characters.
+
+    Args:
+        tokens: Tokens of a prompt, in order.
+        symbol: Function that returns the vocabulary entry of an id, such as `Tokenizer.symbol`.
+
+    Returns:
+        Bytes of each token; None if it is whole characters, or no text, such as a vector of an embedding.
+
+    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> tokens = [Token(one.id) for one in default_tokenizer()("fox 🦊")]
+    >>> [str(one) for one in token_bytes(tokens, default_tokenizer().symbol)]
+    ['None', 'f0 9f a6: bytes 1 to 3 of 4 of 🦊', '8a: byte 4 of 4 of 🦊']
+    """
+    found: list[TokenBytes | None] = []
+    group: list[bytes] = []
+
+    def close(text: str) -> None:
+        first = 1
+        for own in group:
+            found.append(TokenBytes(own, first, text) if len(group) > 1 else None)
+            first += len(own)
+        group.clear()
+
+    for token in tokens:
+        if isinstance(token.id, int):
+            group.append(bytes_of(symbol(token.id)))
+            if not _is_whole(group) and len(group) < MAX_GROUP:
+                continue
+        close(b"".join(group).decode(errors="replace"))
+        if not isinstance(token.id, int):
+            found.append(None)
+    close(b"".join(group).decode(errors="replace"))
+    return found
+
+
+def _is_whole(group: Iterable[bytes]) -> bool:
+    """Whether a character ends with the last of some bytes."""
+    try:
+        b"".join(group).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

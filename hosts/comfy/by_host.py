@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from ...weighting.chunks import Token
 from ...weighting.embeddings import EmbeddingError
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import EncodedPrompt
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.table import SCHEMES
+from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from .contract import host
 from .pieces import NoSuchEmbedding, as_id, pieces

@@ -21,10 +21,10 @@ from torch import Tensor
 from ...encoder.config import TOWERS
 from ...encoder.encoding import EncodeFn
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.encode import EncodedPrompt
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
-from ...weighting.schemes.table import SCHEMES
+from ...weighting.pipeline import EncodedPrompt
+from ...weighting.schemes import SCHEMES
 from ...weighting.towers import Reader, Reads, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note
 from .contract import CLIP, PATCHER, checked_object, host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import EncodedPrompt
 from ...weighting.reading import ReadPrompt
 from ...weighting.towers import read_for_towers
 from ...weighting.view import id_of

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ...weighting.extra_networks import LoraTag
 from ...weighting.prompt import Issue
+from ...weighting.tags import LoraTag
 from .contract import host
 from .types import Clip, ModelPatcher
 

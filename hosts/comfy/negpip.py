@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...weighting.attention import PLAIN, RowEffect
-from ...weighting.encode import EncodedPrompt
+from ...weighting.pipeline import EncodedPrompt
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import NegPipError, paired

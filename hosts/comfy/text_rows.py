@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.bare import bare
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import ChunkLayout, Token, TokenChunk
 from ...weighting.embeddings import TokenId
@@ -24,6 +23,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Break, Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
+from ...weighting.tags import bare
 from .pieces import Piece, as_id, pieces
 from .types import Clip
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from ...weighting.attention import PLAIN, effect_of, way_of
 from ...weighting.chunks import Token
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import EncodedPrompt
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.table import SCHEMES
+from ...weighting.schemes import SCHEMES
 from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects

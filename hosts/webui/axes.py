@@ -19,8 +19,8 @@ from typing import Any
 
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.padding import PADDINGS
-from ...weighting.schemes.api import LAWS, MASK_METHODS
-from ...weighting.schemes.table import SCHEMES
+from ...weighting.scheme import LAWS, MASK_METHODS
+from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
 from .engines import WebUIError

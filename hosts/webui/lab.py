@@ -12,9 +12,8 @@ import torch
 
 from ...encoder.cleaning import CleaningTokenize
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.asking import Check
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
 from .engines import WebUIError, comma_backtrack, engines_of, host_option, text_engine_class
 from .swap import swapped

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
-from ...weighting.timed.webui import read_as_webui, webui_view
+from ...weighting.timed.view import read_as_webui, webui_view
 from ...weighting.towers import read_for_towers
 from ...weighting.view import least_size
 from .engines import WebUIError, as_emphasized, host_option

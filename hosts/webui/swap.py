@@ -24,17 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.asking import Check
-from ...weighting.bound import ABSENT, bound_passes
+from ...weighting.bind import ABSENT, bound_passes
 from ...weighting.embeddings import EmbeddingVector
-from ...weighting.encode import EncodedPrompt
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.prompt import shortened
 from ...weighting.reading import ReadPrompt
+from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
 from ...weighting.schemes.repeat import Copies, copies_of
-from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted

@@ -9,7 +9,7 @@ import torch
 from weighted_clip.hosts.comfy.clip import encode_texts
 from weighted_clip.hosts.comfy.weighing import weigh_text
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from .fake_comfy import Transformer
 from .test_masks_and_loras import FakeClip, native, node

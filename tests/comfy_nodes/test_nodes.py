@@ -16,7 +16,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
 from .fake_comfy import BASE, CONFIG, FakeClip, install, node

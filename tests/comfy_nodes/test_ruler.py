@@ -9,12 +9,12 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import difference, full_clip
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
-from weighted_clip.weighting import asking, reading
+from weighted_clip.weighting import pipeline, reading
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkContext
 from weighted_clip.weighting.features import text_features
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.plan import Ask
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.plan import Ask
+from weighted_clip.weighting.schemes import SCHEMES
 
 from .fake_comfy import FakeClip
 
@@ -119,8 +119,8 @@ def test_the_ruler_counts_the_encodings_that_a_run_asks_for(
     text: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks: list[Ask] = []
-    encode = asking._encoded
-    monkeypatch.setattr(asking, "_encoded", lambda some, by: asks.extend(some) or encode(some, by))
+    encode = pipeline._called
+    monkeypatch.setattr(pipeline, "_called", lambda some, by: asks.extend(some) or encode(some, by))
     given = {**given_to("WeightedCLIPTextEncode", {"scheme": scheme}), "text": text}
     result = NODE_CLASS_MAPPINGS["WeightedCLIPTextEncode"]().encode(**given)
     (shown,) = inspect(

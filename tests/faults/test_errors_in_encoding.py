@@ -10,8 +10,8 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.remember import Memory, num_bytes
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import read_prompt
 
 from ..door import encode_prompt, encode_prompts

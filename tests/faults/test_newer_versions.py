@@ -18,7 +18,7 @@ from weighted_clip.output.shards import FORMAT, ShardError, read_head, read_shar
 from weighted_clip.web.inspection import RequestError, inspect, request_of
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import text_features
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..comfy_nodes import fake_comfy
 from .disks import ROOT

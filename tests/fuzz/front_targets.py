@@ -23,7 +23,7 @@ from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from .drawing import Draw
 from .text_targets import CHOICES, STEPS

@@ -12,10 +12,10 @@ from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.extra_networks import tag_issues, take_tags
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.tags import tag_issues, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing
 from weighted_clip.weighting.timed.schedule import read_timed, split_and
 from weighted_clip.weighting.view import token_table, view

@@ -10,18 +10,17 @@ from typing import Any
 
 from weighted_clip.encoder.cleaning import CleaningTokenize
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
-from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
-from weighted_clip.weighting.extra_networks import read_loras, take_tags
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, CLEANINGS, EOS_ROWS, HIDDEN_FROM, EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view

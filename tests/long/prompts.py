@@ -10,8 +10,8 @@ from typing import Any
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.schemes.api import LAWS, MASK_METHODS, POOLED
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
 WORDS = (  # noqa: SIM905

@@ -15,8 +15,8 @@ from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
 from weighted_clip.web.pictures.canvas import Canvas
 from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.towers import Reader
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)

@@ -27,7 +27,7 @@ from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..patience import SECONDS
 from .chromium import running_chromium

@@ -24,10 +24,10 @@ from weighted_clip.web.lab.masks import chunk_masks, further_masks, mask_picture
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
 from weighted_clip.web.lab.study import HEADERS, chunk_of, ids_text, read, token_rows, totals
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.options import HIDDEN_FROM, EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.pipeline import EncodedPrompt
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
 

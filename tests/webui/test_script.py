@@ -15,7 +15,7 @@ pytest.importorskip("gradio")
 
 import gradio as gr
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from . import fake_webui as fake
 

@@ -19,7 +19,7 @@ from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key,
 from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
 from . import fake_webui as fake

@@ -11,7 +11,7 @@ from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader, check_same_signs
 
 TOWERS = ("clip_l", "clip_g")

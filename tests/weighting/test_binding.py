@@ -10,10 +10,10 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.parity.transformers_reference import transformers_text_model
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import ReadPrompt, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES
+from weighted_clip.weighting.tags import bare
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 

@@ -12,7 +12,7 @@ from weighted_clip.parity.transformers_reference import transformers_text_model,
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.api import SchemeOptions
+from weighted_clip.weighting.scheme import SchemeOptions
 
 from ..door import apply_scheme, encode_prompt
 from ..libraries import library

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.cleaning import CleaningTokenize
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.bare import bare
 from weighted_clip.weighting.chunks import tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.extra_networks import take_tags
 from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.syntax import SYNTAXES, parse
+from weighted_clip.weighting.tags import bare, take_tags
 from weighted_clip.weighting.timed.schedule import split_and
 
 from .test_syntax import SIGNS

@@ -16,8 +16,8 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.prompt import PromptError
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.repeat import copies_of
-from weighted_clip.weighting.schemes.table import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
 

@@ -13,7 +13,7 @@ from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import ReadPrompt, read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 from ..door import encode_prompt, encode_prompts

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.extra_networks import read_loras, take_tags
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.tags import read_loras, take_tags
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 

@@ -15,9 +15,9 @@ from weighted_clip.parity.pipelines import SCHEME_OF, Pipelines, find_checkout, 
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.embeddings import TokenId
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
-from weighted_clip.weighting.lpw import CODE
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.schemes.rows import CODE
 from weighted_clip.weighting.towers import Reader
 
 from ..door import encode_prompt

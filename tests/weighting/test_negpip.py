@@ -10,14 +10,13 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import ChunkedSection
 from weighted_clip.weighting.chunks import ChunkLayout
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.prompt import Fragment, Piece, Span
-from weighted_clip.weighting.schemes.api import SchemeOptions
-from weighted_clip.weighting.schemes.negpip import NegPipError, paired, signed
-from weighted_clip.weighting.schemes.table import SCHEMES
-from weighted_clip.weighting.terms import cut_terms
+from weighted_clip.weighting.scheme import SchemeOptions
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.negpip import NegPipError, cut_terms, paired, signed
 from weighted_clip.weighting.towers import Reader, check_same_signs
 from weighted_clip.weighting.view import token_table, view
 

@@ -11,7 +11,7 @@ from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader, read_for_towers
 
 from ..door import encode_prompt, encode_prompts

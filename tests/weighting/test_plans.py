@@ -8,13 +8,12 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import encoders as door
-from weighted_clip.weighting.encode import plan_prompt
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.masks import mask_tensor
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import plan_prompt
+from weighted_clip.weighting.plan import Variant, both, mask_tensor
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.plan import Variant, both
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +21,7 @@ SCHEME_FILES = sorted((ROOT / "weighting" / "schemes").glob("*.py"))
 OF_ATTENTION = {ROOT / "web" / "lab" / name for name in ("attending.py", "native.py")}
 """Files of the lab's attention tab, which shows what no plan asks for: the weights of a layer for one encoding."""
 WEB_FILES = sorted(set((ROOT / "web").rglob("*.py")) - OF_ATTENTION)
-ASKING = {"EncodeFn", "ask", "asking", "PrefixTextEncoder"}
+ASKING = {"EncodeFn", "ask", "PrefixTextEncoder"}
 """Names with which one could ask an encoder. Pages go through `Encoders`, to which they may hand a `TextEncoder`."""
 PROMPT = 'a (red:1.3) cat, (a:0.4) (dog:-0.5) and "x" ' * 12
 
@@ -71,7 +70,7 @@ def test_nothing_in_schemes_and_pages_calls_an_encoder(path: Path) -> None:
 def test_the_check_finds_an_encoder_under_any_name() -> None:
     hidden = ast.parse("def scheme(chunks, thing):\n    return thing([c.ids for c in chunks], None, is_causal=True)")
     assert list(encodings_asked_for(hidden))
-    assert ASKING & set(names_in(ast.parse("from .asking import ask as something")))
+    assert ASKING & set(names_in(ast.parse("from .pipeline import ask as something")))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -13,9 +13,9 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout
-from weighted_clip.weighting.encode import EncodedPrompt
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.repeat import FINEST_STEPS, MAX_ROWS, RepeatError
 from weighted_clip.weighting.towers import Reader

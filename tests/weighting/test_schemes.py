@@ -15,8 +15,8 @@ from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, cl
 from weighted_clip.weighting.normalize import NORMALIZATIONS, normalize
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.schemes.api import LAWS, MASK_METHODS, SchemeOptions
-from weighted_clip.weighting.schemes.table import SCHEMES
+from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, SchemeOptions
+from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import apply_scheme, encode_prompt, num_rows
 from ..libraries import needs_masked_kernel

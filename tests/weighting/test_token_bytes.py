@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import bytes_of, default_tokenizer
 from weighted_clip.weighting.chunks import Token
 from weighted_clip.weighting.embeddings import EmbeddingVector
-from weighted_clip.weighting.token_bytes import token_bytes
+from weighted_clip.weighting.view import token_bytes
 
 TOKENIZER = default_tokenizer()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
-from weighted_clip.weighting.zero_shot import label_probabilities, label_prompts, label_vectors
+from weighted_clip.weighting.features import label_probabilities, label_prompts, label_vectors
 
 TOKENIZE = default_tokenizer()
 

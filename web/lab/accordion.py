@@ -11,9 +11,9 @@ from gradio.context import Context
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import BIND_HIDES, BIND_RESTS
 from ...weighting.padding import PADDINGS
-from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.scheme import LAWS, MASK_METHODS
+from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.repeat import FINEST_STEPS
-from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from . import markup
 from .components import live

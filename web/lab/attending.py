@@ -12,11 +12,10 @@ from ...encoder.attention_weights import allowed_keys
 from ...encoder.config import TextConfig
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import TokenChunk
-from ...weighting.encode import plan_prompt
-from ...weighting.masks import mask_tensor
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import plan_prompt
+from ...weighting.plan import Ask, mask_tensor
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.plan import Ask
 from ...weighting.towers import Reader, read_for_towers
 from ...weighting.view import counted
 from ..pictures.masks import SHOWN_PADDING, mask_labels

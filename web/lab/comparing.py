@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ...encoder.encoding import EncoderError
-from ...weighting.asking import Check
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.reading import ReadPrompt
+from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.repeat import copies_of
-from ...weighting.schemes.table import SCHEMES
 from ...weighting.towers import num_chunks
 from ..difference import BLENDED, chunk_counts, first_rows, measured
 from ..pictures.changes import RowChange

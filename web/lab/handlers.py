@@ -21,11 +21,10 @@ from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt, read_prompt
-from ...weighting.schemes.table import SCHEMES
+from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
-from ...weighting.timed.view import read_standing, standing_texts, timed_view
-from ...weighting.timed.webui import MAX_TEXTS
+from ...weighting.timed.view import MAX_TEXTS, read_standing, standing_texts, timed_view
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES, MAX_VIEWS
 from . import markup, study, webui

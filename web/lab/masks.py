@@ -16,12 +16,11 @@ from torch import Tensor
 from ...encoder.masks import causal_mask, combine
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import Token, TokenChunk
-from ...weighting.encode import plan_prompt
 from ...weighting.hiding import phrases_visible
-from ...weighting.masks import mask_tensor
 from ...weighting.padding import padding_visible
+from ...weighting.pipeline import plan_prompt
+from ...weighting.plan import VisibleFn, mask_tensor
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.plan import VisibleFn
 from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
 from .study import chunk_of
 

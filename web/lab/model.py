@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ...encoder.encoding import EncoderError
-from ...weighting.asking import Check
-from ...weighting.encode import EncodedPrompt
 from ...weighting.options import EncodeOptions
+from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
 
 

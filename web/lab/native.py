@@ -23,12 +23,10 @@ from ...encoder.files.refusals import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
 from ...encoder.full_clip import FullClip, load_full_clip
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
-from ...weighting.asking import Check
-from ...weighting.encode import EncodedPrompt
 from ...weighting.encoders import Encoders
-from ...weighting.masks import mask_tensor
 from ...weighting.options import EncodeOptions
-from ...weighting.schemes.plan import Ask
+from ...weighting.pipeline import Check, EncodedPrompt
+from ...weighting.plan import Ask, mask_tensor
 from ...weighting.towers import Reader, in_folders, native_readers
 from .model import LabError, without_folder
 

@@ -11,9 +11,9 @@ from ...weighting.convert import TARGETS
 from ...weighting.normalize import NORMALIZATIONS
 from ...weighting.options import BIND_HIDES, BIND_RESTS, CHUNKING_CHOICES, CLEANINGS, HIDDEN_FROM, EncodeOptions
 from ...weighting.padding import PADDINGS
-from ...weighting.schemes.api import LAWS, MASK_METHODS
+from ...weighting.scheme import LAWS, MASK_METHODS
+from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.repeat import FINEST_STEPS
-from ...weighting.schemes.table import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
 from .attention import AttentionTab

@@ -14,9 +14,8 @@ from ...weighting.chunks import TokenChunk
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt, told_here
 from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.token_bytes import token_bytes
 from ...weighting.towers import read_for_towers
-from ...weighting.view import counted, id_of, text_of
+from ...weighting.view import counted, id_of, text_of, token_bytes
 from .model import LabError, LabModel
 
 HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")

@@ -11,8 +11,7 @@ from ...weighting.prompt import shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
-from ...weighting.timed.view import TimedRead, standing_texts
-from ...weighting.timed.webui import MAX_TEXTS, read_as_webui, webui_view
+from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
 from .values import whole_number
 
 DEFAULT_STEPS = 20

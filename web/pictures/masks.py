@@ -21,9 +21,8 @@ from ...encoder.config import CLIP_L
 from ...encoder.masks import PadConvention, causal_mask, combine, length_normalization, padding_mask
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
-from ...weighting.masks import variant_mask
+from ...weighting.plan import Variant, variant_mask, versions_of_first
 from ...weighting.reading import ReadPrompt
-from ...weighting.schemes.plan import Variant, versions_of_first
 from .canvas import Canvas, shorten
 from .fonts import text_width
 from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, theme_named
@@ -279,7 +278,8 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
         One label per position: BOS, the tokens' texts, EOS, PAD. Tokens that share one text, such as the bytes of an
         emoji, are numbered.
 
-    >>> from ...weighting.encode import EncodeOptions, read_prompt
+    >>> from ...weighting.options import EncodeOptions
+    >>> from ...weighting.reading import read_prompt
     >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
     >>> mask_labels(chunk, "a (red:1.2) cat")[:7]
     ['BOS', 'a', 'red', 'cat', 'EOS', 'PAD', 'PAD']

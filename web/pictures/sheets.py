@@ -1,6 +1,6 @@
 """Sheets of thumbnails: samples with their captions, images ranked for a text, and images with an uncertain label.
 
-Draw given numbers; ``encoder/reranking.py`` and ``weighting/zero_shot.py`` compute them.
+Draw given numbers; ``encoder/reranking.py`` and ``weighting/features.py`` compute them.
 """
 
 from __future__ import annotations

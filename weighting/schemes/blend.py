@@ -4,7 +4,8 @@ A word at weight 0.3 should be 0.3 present, in its own rows and in every row tha
 that: later rows have already attended to it. So the prompt is also encoded with the word absent, and the two encodings
 are mixed. Two laws define how several faded words share the result, three methods define what absent means.
 
-Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1.
+Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1. The schemes
+that replace words by the token ``+``: behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
 from ..chunks import Token, TokenChunk
-from .api import (
+from ..plan import Plan, Variant, both
+from ..scheme import (
     DEFAULT_OPTIONS,
     SchemeOptions,
     Weighted,
@@ -29,7 +31,6 @@ from .api import (
     weights_of,
     whole_prompt,
 )
-from .plan import Plan, Variant, both
 
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""
@@ -207,3 +208,48 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     assert hidden is not None, "shares sum to 1"
     assert pooled is not None, "shares sum to 1"
     return whole, Encoding(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
+
+
+def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """Nested law of masked_blend with words replaced and negative weights unchanged.
+
+    Called ``compel`` in ADV_CLIP_emb and prompt-control; it differs from the compel library.
+    """
+    options = replace(options, mask_method="token")
+    return plan_blend(nested_blend(chunks, options), options)
+
+
+def down_weight(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """All weights divided by the largest, then as `adv_compel`: one word is raised by fading all others."""
+    top = max(weight for chunk in chunks for weight in chunk.weights)
+    scaled = [chunk.reweighted(lambda token: token.weight / top if token.word else 1.0) for chunk in chunks]
+    return adv_compel(scaled, options)
+
+
+def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+    """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the word's own rows."""
+    options = replace(options, mask_method="token")
+    blend = nested_blend([chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
+    plain = tuple(chunk.reweighted(lambda token: 1.0) for chunk in chunks)
+    weight_of: dict[int, float] = {}
+    for chunk in chunks:
+        for token in chunk.content:
+            weight_of.setdefault(token.word, token.weight)
+    raised = [(word, weight) for word, weight in weight_of.items() if weight > 1.0]
+
+    def rows_of(word: int) -> list[list[bool]]:
+        return [[token.word == word for token in chunk.tokens] for chunk in chunks]
+
+    def variants() -> Iterator[Variant]:
+        yield from blend.versions()
+        for word, weight in raised:
+            yield without(plain, rows_of(word), f"without a word at {weight:g}", options)
+
+    def combine(results: Iterator[Encoding]) -> Weighted:
+        whole, (hidden, pooled) = fold_blend(blend, results, options)
+        for (word, weight), rows in zip(raised, results, strict=False):  # further results belong to others
+            is_word = hidden.new_tensor(rows_of(word)).bool().unsqueeze(-1)  # [chunks, 77, 1]
+            hidden = (hidden + (weight - 1.0) * (whole.hidden - rows.hidden)).where(is_word, hidden)
+        return weighted_rows(hidden, pooled)
+
+    return Plan(variants, combine)

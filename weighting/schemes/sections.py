@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..chunking import ChunkedSection
 from ..chunks import TokenChunk, close_chunk
+from ..plan import Plan, Variant, gathered
 from ..prompt import Issue, Span
-from .api import Place, SchemeOptions, Weighted
-from .plan import Plan, Variant, gathered
+from ..scheme import Place, SchemeOptions, Weighted
 
 
 def plan_sections(

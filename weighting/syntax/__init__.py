@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
-from .foreign import foreign_issues
-from .record import Syntax
+from .record import Syntax, foreign_issues
 
 __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 

@@ -28,8 +28,7 @@ import numpy as np
 from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
-from .foreign import DECIMAL_COMMA, OF_COMPEL
-from .record import Syntax, decimal
+from .record import DECIMAL_COMMA, OF_COMPEL, Syntax, decimal
 
 TIMED_READER = "Only the A1111 Prompt node reads that"
 """Text in problems with time-dependent forms; front ends that show these elsewhere replace it."""

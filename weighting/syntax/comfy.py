@@ -19,8 +19,7 @@ import re
 from collections.abc import Iterator
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
-from .foreign import DECIMAL_COMMA, OF_A1111, OF_COMPEL
-from .record import Syntax
+from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, Syntax
 
 FACTOR = 1.1
 

@@ -38,8 +38,7 @@ from ..prompt import (
     unmarked,
 )
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
-from .foreign import NUMBER_IN_BRACKETS, OF_A1111
-from .record import Syntax, decimal
+from .record import NUMBER_IN_BRACKETS, OF_A1111, Syntax, decimal
 
 _ODD_SPACE = re.compile(r"[\v\f]")
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-from ..bare import Bare, bare
 from ..prompt import Fragment, Issue, Piece, Span, shortened
+from ..tags import Bare, bare
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 
 Counter = Literal["as the WebUI counts", "as written"]

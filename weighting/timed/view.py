@@ -1,14 +1,21 @@
-"""Texts of a timed prompt, in positions of the whole prompt: for reports and front ends."""
+"""Texts of a timed prompt, in positions of the whole prompt: for reports and front ends.
+
+Also those that the WebUI itself reads, before any script does: without comments and tags, between ANDs, by times.
+
+Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..prompt import Fragment, Issue
-from ..reading import ReadPrompt, placed
-from ..view import view
-from .schedule import Counter, TimedPrompt, runs
+from ..prompt import Fragment, Issue, quoted
+from ..reading import ReadPrompt, placed, told_here
+from ..syntax.a1111 import TIMED_READER
+from ..tags import bare
+from ..view import TAG_ISSUES, view
+from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
 
 
 class StandingText(NamedTuple):
@@ -90,3 +97,60 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
     """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides."""
     steps = [list(run) for run in timed.steps]
     return {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+
+
+MAX_TEXTS = 20
+"""Maximum number of texts of a prompt that are read."""
+
+_NOT_HERE = "The WebUI does not read it in this place"
+
+
+def read_as_webui(
+    source: str,
+    steps: int,
+    read: Callable[[str], ReadPrompt],
+    *,
+    is_negative: bool = False,
+    has_comments: bool = True,
+    counter: Counter = COUNTERS[0],
+) -> tuple[list[TimedRead], list[StandingText]]:
+    """Read each text that the WebUI makes of a prompt.
+
+    Args:
+        source: The prompt.
+        steps: Number of sampling steps.
+        read: Function that reads one of these texts, without removing anything else.
+        is_negative: Whether it is a negative prompt, in which tags and AND are text.
+        has_comments: Whether ``#`` starts a comment.
+        counter: Way of counting steps.
+
+    Returns:
+        The first texts as read, in positions of the whole prompt; and the other texts.
+
+    Raises:
+        ValueError: As in `read_timed`, or raised by ``read``.
+    """
+    prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    texts = standing_texts(prompt, steps, counter)
+    issues: list[Issue] = []
+    for tag in bare(source, has_comments=has_comments, has_tags=is_negative).tags:
+        written = quoted(source, tag.span)
+        message = f"“{written}” is text in a negative prompt: the WebUI acts on tags in the prompt alone."
+        issues.append(Issue("tag-as-text", message, tag.span))
+
+    def read_here(text: str) -> ReadPrompt:
+        return told_here(read(text), TIMED_READER, _NOT_HERE)
+
+    reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
+    return reads, texts[MAX_TEXTS:]
+
+
+def webui_view(timed: TimedRead) -> dict[str, Any]:
+    """Same as `timed_view`. A tag, which the WebUI acts on, is a chip like others and not a problem."""
+    shown = timed_view(timed)
+    kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in TAG_ISSUES]
+    for chunk in shown["chunks"]:
+        for chip in chunk["chips"]:
+            chip["problems"] = [kept.index(number) for number in chip["problems"] if number in kept]
+            chip["hidden"] = chip["hidden"] and bool(chip["ids"])
+    return {**shown, "issues": [shown["issues"][number] for number in kept]}

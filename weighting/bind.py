@@ -10,41 +10,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..encoder.encoding import Encoding
-from .bound import ABSENT, UNBOUND, Bound, bind_issue, bound_passes
 from .chunks import Apart, TokenChunk, Tokenize
-from .cutoff import marked_as_cutoff, words_of
 from .options import BindRest, EncodeOptions
 from .phrases import Phrases, absent, phrases_of
-from .prompt import Issue, shortened
-from .schemes.plan import Plan, Variant, Visible, both
+from .plan import Plan, Variant, Visible, both
+from .prompt import Issue, Span, shortened
+
+UNBOUND = "unbound-phrase"
+"""Issue code for phrases that cannot be bound."""
+ABSENT = "absent-phrase"
+"""Issue code for missing phrases, or missing words of phrases."""
+
+
+COMMA = ","
+
+
+class BindError(ValueError):
+    """Raised for phrases that cannot be bound; the message names them."""
+
+
+class Bound(NamedTuple):
+    """Chunks with marked bound phrases."""
+
+    chunks: tuple[TokenChunk, ...]
+    """The prompt, with ``phrase`` and ``apart`` of its tokens set."""
+    issues: tuple[Issue, ...]
+    """Issues about phrases that cannot be bound or are missing."""
+
+
+def words_of(options: EncodeOptions) -> tuple[str, ...]:
+    """Distinct words that phrases hide from each other."""
+    return tuple(
+        dict.fromkeys(
+            word.strip() for line in options.bind_words.split("\n") for word in line.split(COMMA) if word.strip()
+        )
+    )
+
+
+def bound_passes(chunks: Sequence[TokenChunk], rest: BindRest) -> list[int]:
+    """Phrases with a pass of their own in a prompt, in order; then 0 if all other tokens have one too.
+
+    Under ``cutoff`` they can have one where no phrase has: see `marked_as_cutoff`.
+    """
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    phrases = sorted({token.phrase for token in tokens} - {0})
+    return [*phrases, 0] if rest == "alone" and any(token.apart is not None for token in tokens) else phrases
+
+
+def bind_issue(code: str, message: str) -> Issue:
+    """Issue placed before all others, since it must survive when only the first issues are kept."""
+    return Issue(code, message, Span(0, 0))
+
+
+def refusal(issues: Sequence[Issue], options: EncodeOptions) -> str:
+    """Reason why a prompt with these issues cannot be bound; empty if it can."""
+    codes = (UNBOUND,) if options.binds_some else (UNBOUND, ABSENT)
+    found = next((issue for issue in issues if issue.code in codes), None)
+    return "" if found is None else f"These phrases cannot be bound: {found.line}"
+
 
 T = TypeVar("T")
-
-
-def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
-    """Mark the tokens of each phrase with its number, and those it hides from the others.
-
-    A phrase is found by its token ids, within a chunk, ignoring case and weight; likewise the words it hides. All its
-    occurrences are marked. Under ``cutoff`` the parts between commas are numbered, words are found as whole words of
-    the text, and parts without any of them are not phrases.
-
-    Args:
-        chunks: A prompt.
-        text: The text its spans refer to.
-        options: Options for binding.
-        tokenize: The encoder's tokenizer.
-
-    Returns:
-        The chunks and issues. If two phrases overlap, the later one takes the shared tokens.
-    """
-    if not options.binds:
-        return Bound(tuple(chunks), ())
-    if options.bind_hide == "cutoff":
-        return marked_as_cutoff(chunks, text, options, tokenize)
-    return _marked_phrases(chunks, options, tokenize)
 
 
 def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
@@ -130,7 +158,8 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
 # Given phrases
 
 
-def _marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> Bound:
+def marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> Bound:
+    """Mark the tokens of given phrases, and the words that they hide from each other; see `reading.mark_bound`."""
     found = phrases_of(options.bind, tokenize)
     numbers = {ids: number for number, ids in enumerate(found.by_ids, 1)}
     is_whole = options.bind_hide == "whole phrases"

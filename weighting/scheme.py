@@ -1,4 +1,4 @@
-"""Input and output of weighting schemes, and the steps they share.
+"""Weighting schemes: their record, their input and output, and the steps they share.
 
 Notation here and in every scheme: C = the encoding of a prompt's chunks, ``[chunks, 77, dim]``; w = the weights,
 ``[chunks, 77, 1]``; E = the encoding of the empty prompt, ``[77, dim]``, the same for every chunk.
@@ -8,15 +8,15 @@ Source: docs/reference/schemes.md, "Schemes".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
-from ...encoder.encoding import Encoding
-from ..chunking import ChunkedSection
-from ..chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
-from ..prompt import Issue, Prompt
+from ..encoder.encoding import Encoding
+from .chunking import ChunkedSection
+from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
 from .plan import Plan, Variant, Visible, VisibleFn
+from .prompt import Fragment, Issue, Prompt, Span
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +74,17 @@ class ReadTerm(NamedTuple):
     """Its chunks with their final weights."""
     num_tokens: int
     """Number of its tokens, including the padding between chunks."""
+
+
+class CutTerm(NamedTuple):
+    """A term as it is encoded. All spans are positions in the whole prompt."""
+
+    fragment: Fragment
+    """``(text:1.2)``: the text with the absolute weight."""
+    text: Fragment
+    """The text alone."""
+    span: Span
+    """The stretch cut out."""
 
 
 class ReadOptions(Protocol):
@@ -254,3 +265,67 @@ def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
         ``[chunks, 77, dim]``.
     """
     return hidden.where(weights == 1.0, (hidden - empty) * weights + empty)
+
+
+SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[Weighted]]
+FinishFn = Callable[[Plan[Weighted], Read, SchemeOptions], Plan[Weighted]]
+
+
+def unchanged(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+    """`FinishFn` of schemes whose plan is complete."""
+    del read, options
+    return plan
+
+
+def no_issues(read: object) -> Iterable[Issue]:
+    """No issues."""
+    del read
+    return ()
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A row of the table: a weighting scheme as users choose it, and everything that is true of it alone."""
+
+    plan: SchemeFn
+    """Function from ``(chunks, options)`` to the plan of a `Weighted`."""
+    summary: str
+    """Effect of a weight, in one sentence for menus."""
+    equals: str
+    """Program whose numbers it reproduces."""
+    short: str
+    """Effect in a few words, shown after its name in the WebUI's menu."""
+    advice: str = ""
+    """A sentence more, shown in the WebUI when it is chosen."""
+    options: tuple[str, ...] = ()
+    """Fields of `EncodeOptions` that count with it alone."""
+    is_padded: bool = True
+    """Whether its chunks are filled with padding. If not, the result has no rows after the EOS that closes a chunk."""
+    is_weighing: bool = True
+    """Whether it applies weights."""
+    is_repeating: bool = False
+    """Whether weights change the number of rows."""
+    by_host: bool = False
+    """Whether ComfyUI can apply it by itself, to prompts for encoders without a CLIP text tower."""
+    bound_as_cutoff: bool = False
+    """Whether it makes no difference to mix rows before it, as bound phrases do, or after it, as Cutoff does."""
+    in_columns: SchemeFn | None = None
+    """Equivalent for a column, i.e. the same chunk of several texts, if the WebUI has the scheme; it needs only the
+    rows."""
+    cut: Callable[[Fragment], tuple[Fragment, Sequence[CutTerm]]] | None = None
+    """Function that cuts out the terms to encode separately, before a text is read."""
+    issues: Callable[[Read], Iterable[Issue]] = no_issues
+    """Issues about a prompt, before tags and comments are added to it."""
+    left_out_issues: Callable[[Sequence[Span]], Iterable[Issue]] = no_issues
+    """Issues about the tags and comments removed from a prompt."""
+    check: Callable[[Mapping[str, Read]], None] | None = None
+    """Function that raises a ValueError if it cannot weight a prompt as read by each tower, by name."""
+    finish: FinishFn = unchanged
+    """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
+    has_signs: Callable[[Read], bool] | None = None
+    """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether rows can have signs, which hosts must carry to the attention."""
+        return self.has_signs is not None

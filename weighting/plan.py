@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
-from ...encoder.encoding import Encoding
-from ..chunks import TokenChunk
-from ..embeddings import TokenId
+from ..encoder.encoding import Encoding
+from .chunks import TokenChunk
+from .embeddings import TokenId
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -130,3 +133,42 @@ def both(one: Visible, other: Visible) -> Visible:
         a, b = (int.from_bytes(flags * (size // len(flags)), "big") for flags in (one, other))
         seen = (a & b).to_bytes(size, "big")
     return None if seen is None or all(seen) else seen
+
+
+def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
+    """Masks of chunks for an encoder.
+
+    Args:
+        visible: One mask per chunk.
+        length: Positions in a chunk.
+
+    Returns:
+        Bool ``[chunks, 1 or length, length]``, True = may be attended; None if nothing is hidden.
+    """
+    if all(seen is None for seen in visible):
+        return None
+    import torch  # not above: commands that encode nothing read plans
+
+    size = max(len(seen) for seen in visible if seen is not None)
+    everything = b"\1" * length
+    flags = b"".join(one * (size // len(one)) for one in (seen or everything for seen in visible))
+    return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)
+
+
+def variant_mask(variant: Variant, length: int) -> Tensor:
+    """Mask of a version of a prompt, including causality.
+
+    Args:
+        variant: The version.
+        length: Positions in a chunk.
+
+    Returns:
+        Bool ``[chunks, length, length]``, query by key, True = may be attended.
+    """
+    import torch
+
+    from ..encoder.masks import causal_mask
+
+    base = causal_mask(length) if variant.is_causal else torch.ones(1, length, length, dtype=torch.bool)
+    mask = mask_tensor(variant.visible, length)
+    return base.repeat(len(variant.visible), 1, 1) if mask is None else base & mask
