@@ -151,10 +151,12 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
             of the images are given.
         num_steps: Total number of steps, until the rate is 0.
     """
+    from torch.optim.lr_scheduler import LambdaLR
+
     from ..encoder.contrastive import ContrastiveLoss
     from ..encoder.tokenizer import default_tokenizer
     from ..training.captions import token_ids
-    from ..training.optimizer import adamw, groups_of, schedule
+    from ..training.optimizer import adamw, factor, groups_of
     from ..training.step import Part, Towers, backward, make_accelerator
     from .training_peers import RATES
 
@@ -162,7 +164,7 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
     plain = adamw(groups_of(towers, replace(RATES, by_part=(("image", 0.0),))))
     accelerator = make_accelerator("fp32", is_cpu=True)
     model, optimizer = accelerator.prepare(towers, plain)
-    course = schedule(plain, 0, num_steps)
+    course = LambdaLR(plain, lambda number: factor(number, 0, num_steps))
 
     def step(batch: Batch) -> float:
         ids = token_ids(batch.captions, default_tokenizer(), text.config)

@@ -198,7 +198,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for line in notes:
         say(line)
     notes.append(
-        f"{len(run.pairs):,} pairs to train on, {len(run.held):,} held out, {run.num_steps:,} steps, "
+        f"{len(run.examples):,} pairs to train on, {len(run.held):,} held out, {run.num_steps:,} steps, "
         f"on {accelerator.device} in {options.precision}"
     )
     say(notes[-1])

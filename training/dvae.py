@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,15 +19,14 @@ from ..dalle.dvae import DVAE
 from ..dalle.files import save_dvae
 from ..dalle.losses import negative_elb, perplexity
 from . import log
-from .batches import Batches, held_out
 from .checkpoint import check_weights
-from .data import Data, Example, Problem, summary
+from .data import Data, Example, Problem
 from .dvae_options import DVAEOptions
 from .dvae_step import TrainedDVAE, noise_of
 from .features import NUM_THREADS
 from .loop import Loop
 from .pictures import picture_of
-from .step import over_processes, reduce_apart
+from .step import over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -37,7 +37,12 @@ MEASURED = 2**40
 
 
 class DVAERun(Loop):
-    """Training of a discrete VAE on pictures. A run is created, optionally resumed, and trained to its end."""
+    """Training of a discrete VAE on pictures."""
+
+    what = "pictures"
+    has_scales = False
+    options: DVAEOptions
+    trained: TrainedDVAE
 
     def __init__(
         self, data: Data, folder: Path, options: DVAEOptions, accelerator: Accelerator, say: Callable[[str], None]
@@ -54,19 +59,10 @@ class DVAERun(Loop):
         Raises:
             ValueError: If too few pictures are left for training.
         """
-        super().__init__(folder, options, accelerator, say)
-        self.options = options
-        self.data = data.without(self._unusable(data.examples))
-        count = options.num_held_out(len(self.data.examples))
-        if len(self.data.examples) <= count:
-            left_out = "; ".join(summary(self.data.problems))
-            raise ValueError(
-                f"{len(self.data.examples)} usable pictures{f': {left_out}' if left_out else ''}, {count} of them held "
-                "out: none is left to train on"
-            )
-        self.examples, self.held = held_out(self.data.examples, count, options.seed)
-        self._share = self._size_of_share(sum(example.repeats for example in self.examples), "pictures")
-        self.batches = Batches(self.examples, self._share * accelerator.num_processes, options.seed)
+        super().__init__(folder, options, accelerator, say, clip=options.clip)
+        self.num_steps = options.steps
+        self.hold_out(data.without(self._unusable(data.examples)), "usable pictures")
+        self.divide_batches()
         self._build()
 
     def _unusable(self, examples: Sequence[Example]) -> list[Problem]:
@@ -88,14 +84,16 @@ class DVAERun(Loop):
         options = self.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            self.whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
-        trainable = [parameter for parameter in self.whole.parameters() if parameter.requires_grad]
-        self._prepare(
-            self.whole, [{"params": trainable, "weight_decay": options.weight_decay}], options.betas, options.ema
-        )
-        reduce_apart(self.model)
+            whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
+        trainable = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+        groups = [{"params": trainable, "lr": 1.0, "weight_decay": options.weight_decay}]
+        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=options.betas, eps=1e-8))
 
     # ---- training
+
+    def factor(self, step: int) -> float:
+        """The learning rate itself."""
+        return self.options.rate(step)
 
     def _backward(self, loaded: Sequence[Future[Tensor | Problem]]) -> dict[str, float]:
         """Accumulate the gradients of a step; return its loss and schedule values."""
@@ -108,7 +106,7 @@ class DVAERun(Loop):
             noise = None
             if step >= options.noiseless:
                 numbers = range(first + start, first + start + len(some))
-                noise = noise_of(self.whole.dvae, options.size, options.seed, step, numbers, some)
+                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, some)
             is_last = start + len(some) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
                 terms = self.model(some, temperature, noise)
@@ -122,11 +120,9 @@ class DVAERun(Loop):
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | Problem]]:
         """Start loading this process's pictures of a step."""
-        epoch, indices = self.batches(step)
-        first = self.accelerator.process_index * self._share
+        epoch, examples = self.share_of(step)
         futures: list[Future[Tensor | Problem]] = []
-        for number in range(first, first + self._share):
-            example = self.examples[indices[number]]
+        for number, example in examples:
             rng = random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}")
             chance = rng if self.options.is_augmented else None
             futures.append(pool.submit(picture_of, example, self.options.size, chance))
@@ -143,7 +139,7 @@ class DVAERun(Loop):
         return self._scaled(torch.stack(pictures))
 
     def _scaled(self, pictures: Tensor) -> Tensor:
-        dtype = next(self.whole.parameters()).dtype
+        dtype = next(self.trained.parameters()).dtype
         return pictures.to(self.accelerator.device).to(dtype) / 255
 
     # ---- messages and files
@@ -154,10 +150,6 @@ class DVAERun(Loop):
             f"loss {found['loss']:.4f} (likelihood {found['nll']:.4f}, KL {found['kl']:.2f} x "
             f"{found['kl weight']:.3g}), temperature {found['temperature']:.3f}, {rate:.1f} pictures/s"
         )
-
-    @property
-    def _measured(self) -> TrainedDVAE:
-        return cast("TrainedDVAE", self.result)
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
@@ -171,10 +163,10 @@ class DVAERun(Loop):
             token sampled at each position; ``held-out KL``; ``error``: pixel error from 0 to 1 with the likeliest
             tokens; ``tokens`` and ``perplexity``: the number of these in use, and their perplexity.
         """
-        options, result = self.options, self._measured
+        options, result = self.options, self.result
         f, temperature = options.config.downsampling, options.temperature(max(0, self.step - 1))
         result.eval()
-        dvae = result.finished()
+        dvae: DVAE = result.finished()
         sums = dict.fromkeys(("relaxed", "hard", "held-out KL", "error"), 0.0)
         counts = torch.zeros(options.config.vocab_size)
         for start in range(0, len(self.held), options.batch):
@@ -209,7 +201,7 @@ class DVAERun(Loop):
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
         pictures = self._held_pictures(self.held[:count])
-        dvae = self._measured.finished()
+        dvae: DVAE = self.result.finished()
         return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
 
     def about(self) -> dict[str, Any]:
@@ -234,7 +226,7 @@ class DVAERun(Loop):
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            dvae = self._measured.finished()
+            dvae: DVAE = self.result.finished()
             check_weights(dvae.state_dict())
             save_dvae(dvae, self.folder / NAME, about)
         self.accelerator.wait_for_everyone()

@@ -1,4 +1,7 @@
-"""Training loop shared by DALL·E's two halves: steps with a log, checkpoints, an average; stopped and resumed."""
+"""The training loop of every objective: steps with a log, checkpoints, an average; stopped and resumed at will.
+
+An objective is a `Loop` that defines the rates of its steps, loads and propagates a batch, measures and writes results.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from . import checkpoint, log, powersgd
+from .batches import Batches, held_out
 from .checkpoint import NotFiniteError
+from .data import Data, Example, summary
 from .features import NUM_THREADS
-from .options import Precision
+from .optimizer import Groups, Optimizer
 from .scales import GradientScales
 from .sharding import Sharding, sharding_for
 from .step import over_processes
@@ -32,53 +36,26 @@ NUM_EVALUATIONS = 10
 """Number of evaluations in a run, besides the initial one."""
 
 
-class LoopOptions(Protocol):
-    """Options that the loop needs."""
-
-    @property
-    def batch(self) -> int:
-        """Examples in one part of a batch."""
-        ...
-
-    @property
-    def accumulate(self) -> int:
-        """Parts in a batch."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        ...
-
-    @property
-    def precision(self) -> Precision:
-        """Precision of the computation."""
-        ...
-
-    @property
-    def clip(self) -> float | None:
-        """Maximum norm of all gradients; None for no limit."""
-        ...
-
-    def rate(self, step: int) -> float:
-        """Learning rate of an update, counted from 0."""
-        ...
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        ...
-
-
 class Loop(ABC):
     """One training run. It is created, optionally resumed, and trained to its end."""
 
+    what = "pairs"
+    """Examples, in messages."""
+    has_scales = True
+    """Whether float16 is trained with `GradientScales`, rather than one scale for the whole loss."""
+    saves_frozen = True
+    """Whether frozen weights are in checkpoints, too."""
+    ema_every = 1
+    """Updates between two steps of the average."""
+
+    num_steps: int
+    """Steps of the whole run."""
     model: nn.Module
     """The model as prepared by the accelerator."""
-    trained: nn.Module
+    trained: Any
     """The model before preparation."""
     average: AveragedModel | None = None
     """Moving average of the weights, measured and written instead of them, or None."""
-
     scales: GradientScales | None = None
     """Gradient scales of the resblocks in float16, or None."""
     compression: powersgd.Compression | None = None
@@ -87,62 +64,107 @@ class Loop(ABC):
     def __init__(
         self,
         folder: Path,
-        options: LoopOptions,
+        options: Any,
         accelerator: Accelerator,
         say: Callable[[str], None],
         *,
+        clip: float | None = None,
         is_sharded: bool = False,
     ) -> None:
         """Set up what all runs have.
 
         Args:
             folder: Existing folder for all output.
-            options: Options of the run.
+            options: Options of the run, among them ``batch``, ``accumulate``, ``seed``, ``precision`` and ``ema``.
             accelerator: Accelerator of the run.
             say: Called with each line of output.
+            clip: Maximum norm of all gradients; None for no limit.
             is_sharded: Whether to shard the model over processes, by `Sharding`.
         """
-        self.folder, self.accelerator, self.say = folder, accelerator, say
+        self.folder, self.options, self.accelerator, self.say = folder, options, accelerator, say
         self._is_sharded = is_sharded
         self._sharding: Sharding | None = None
-        self._options = options
         self.step = 0
         self.is_stopped = False
         """Set to True to end the run after the current step, with a checkpoint."""
-        self._updates = Updates(self, options.clip)
+        self._updates = Updates(self, clip)
 
-    def _prepare(
-        self, trained: nn.Module, groups: list[dict[str, Any]], betas: tuple[float, float], ema: float
+    def hold_out(self, data: Data, kind: str, *, least: int = 1, why: str = ": none is left to train on") -> None:
+        """Split usable data into examples to train on and held-out ones; at least so many must be left for training."""
+        self.data = data
+        count = self.options.num_held_out(len(data.examples))
+        if len(data.examples) - count < least:
+            left_out = "; ".join(summary(data.problems))
+            raise ValueError(
+                f"{len(data.examples)} {kind}{f': {left_out}' if left_out else ''}, {count} of them held out{why}"
+            )
+        self.examples, self.held = held_out(data.examples, count, self.options.seed)
+
+    def divide_batches(self, *, least: int = 1) -> None:
+        """Cut the examples into batches, smaller ones than requested if there are not enough, and those into shares."""
+        processes, options = self.accelerator.num_processes, self.options
+        num_examples = sum(example.repeats for example in self.examples)
+        asked = options.batch * options.accumulate
+        self._share = min(asked, num_examples // processes)
+        if self._share * processes < max(least, processes):
+            raise ValueError(f"{num_examples} {self.what} are too few for {processes} processes")
+        if self._share < asked:
+            self.say(f"batch of {self._share * processes} {self.what}, as there are no more than {num_examples}")
+        self.batches = Batches(self.examples, self._share * processes, options.seed)
+
+    def share_of(self, step: int) -> tuple[int, list[tuple[int, Example]]]:
+        """Epoch of a step, and this process's share of its batch: examples with their numbers in it."""
+        epoch, indices = self.batches(step)
+        first = self.accelerator.process_index * self._share
+        return epoch, [(number, self.examples[indices[number]]) for number in range(first, first + self._share)]
+
+    def prepare(
+        self,
+        trained: nn.Module,
+        groups: Groups,
+        make_optimizer: Callable[[Groups], torch.optim.Optimizer],
+        *,
+        optimizer: Optimizer = "adamw",
+        compress: int = 0,
     ) -> None:
-        """Prepare optimizer and average of a model."""
-        self.trained = trained
+        """Prepare average, sharding, optimizer, gradient scales and compression of a model.
+
+        Args:
+            trained: The model, with frozen parameters marked.
+            groups: Parameter groups; `factor` multiplies their ``lr``.
+            make_optimizer: Function that creates the optimizer.
+            optimizer: Its name.
+            compress: Rank of compressed gradients, or 0.
+
+        Raises:
+            ValueError: If the model cannot be sharded, or its gradients cannot be compressed.
+        """
+        self.trained, options = trained, self.options
         # before the accelerator changes the model, so that the copy is of the model alone
-        if ema:
-            of_weights = get_ema_multi_avg_fn(ema)
+        if options.ema:
+            of_weights = get_ema_multi_avg_fn(options.ema)
             self.average = AveragedModel(trained, self.accelerator.device, multi_avg_fn=of_weights)
         if self._is_sharded:
-            self._sharding = sharding_for(self.accelerator, trained, self._options.precision, "adamw", self.say)
+            self._sharding = sharding_for(self.accelerator, trained, options.precision, optimizer, self.say)
         if self._sharding:
             groups = self._sharding.divide(trained, groups)
             if self.average is not None:
                 self._sharding.divide(self.average.module)
-        self._make_optimizer = partial(torch.optim.AdamW, lr=self._options.rate(0), betas=betas, eps=1e-8)
-        plain = self._make_optimizer(groups)
+        self._make_optimizer = make_optimizer
+        plain = make_optimizer(groups)
+        for group in plain.param_groups:
+            group["initial_lr"] = group["lr"]
         prepare = self._sharding.prepare if self._sharding else self.accelerator.prepare
         self.model, self.optimizer = prepare(trained, plain)
+        if options.precision == "fp16" and self.has_scales:  # after the average, whose model gets no hooks
+            self.scales = GradientScales(trained, self.accelerator.num_processes)
+        self.compression = powersgd.compression_of(self.accelerator, self.model, compress, self.scales)
 
-    def _size_of_share(self, num_examples: int, what: str) -> int:
-        """This process's share of a batch; smaller than requested if there are not enough examples."""
-        processes = self.accelerator.num_processes
-        asked = self._options.batch * self._options.accumulate
-        share = min(asked, num_examples // processes)
-        if share < 1:
-            raise ValueError(f"{num_examples} {what} are too few for {processes} processes")
-        if share < asked:
-            self.say(f"batch of {share * processes} {what}, as there are no more than {num_examples}")
-        return share
+    # ---- to be defined by each objective
 
-    # ---- to be defined by each training
+    @abstractmethod
+    def factor(self, step: int) -> float:
+        """Factor of all learning rates at an update, counted from 0."""
 
     @abstractmethod
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
@@ -150,15 +172,11 @@ class Loop(ABC):
 
     @abstractmethod
     def _backward(self, loaded: Any) -> dict[str, float]:
-        """Accumulate the gradients of a step; return its ``loss`` and schedule values."""
+        """Accumulate the gradients of a step; return its ``loss`` and other values for the log."""
 
     @abstractmethod
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Evaluate the current result on held-out examples.
-
-        Args:
-            is_quiet: Whether to suppress the line about it.
-        """
+        """Evaluate the current result on held-out examples, and say so unless it should be quiet."""
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
@@ -166,15 +184,33 @@ class Loop(ABC):
 
     @abstractmethod
     def write_results(self) -> None:
-        """Write the model.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Write the model."""
 
     @abstractmethod
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         """Part of the progress line after step number and time left; ``seconds`` is the time per step."""
+
+    # ---- what an objective may add
+
+    def whole_loss(self, entry: Mapping[str, float]) -> float:
+        """The loss whose gradients a step has accumulated."""
+        return entry["loss"]
+
+    def after_update(self) -> None:  # noqa: B027 - most objectives need nothing here
+        """Correct the weights, or what the optimizer keeps, after an update."""
+
+    def judged(self, found: dict[str, float]) -> dict[str, float]:
+        """Take note of a measurement."""
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end before its last step."""
+        return False
+
+    def finish(self) -> bool:
+        """Change the trained weights before they are written; return whether they were."""
+        return False
 
     # ---- training
 
@@ -194,6 +230,8 @@ class Loop(ABC):
             self.save()
         except NotFiniteError as error:
             raise self._updates.end(error) from error
+        if self.finish():
+            found = {}
         self.write_results()
         if self.compression is not None:
             self.say(self.compression.line())
@@ -201,17 +239,16 @@ class Loop(ABC):
 
     def _train(self) -> dict[str, float]:
         """Train the remaining steps; return the last measurements, if any."""
-        num_steps = self._options.steps
+        num_steps = self.num_steps
         found: dict[str, float] = {}
         if self.step == 0:
-            found = self.measure()
-            self._log({"step": 0, **found})
+            found = self._evaluate()
         every = max(1, num_steps // NUM_EVALUATIONS)
         began, first = time.monotonic(), self.step
         saved = said = began
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             following = self._load(pool, self.step) if self.step < num_steps else None
-            while self.step < num_steps:
+            while self.step < num_steps and not self.is_over:
                 loaded = following
                 if self.step + 1 < num_steps:
                     following = self._load(pool, self.step + 1)
@@ -224,8 +261,7 @@ class Loop(ABC):
                     left = f"{log.duration(seconds * (num_steps - self.step))} left{self._updates.note}"
                     self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left}")
                 if self.step % every == 0 or self.step == num_steps:
-                    found = self.measure()
-                    self._log({"step": self.step, **found})
+                    found = self._evaluate()
                 if over_processes(self.accelerator, float(self.is_stopped), "sum"):
                     self.save()
                     _ = self.result  # gathered by all processes, for later access
@@ -236,25 +272,30 @@ class Loop(ABC):
                     saved = time.monotonic()
         return found
 
+    def _evaluate(self) -> dict[str, float]:
+        found = self.judged(self.measure())
+        self._log({"step": self.step, **found})
+        return found
+
     def _train_on(self, loaded: Any) -> dict[str, float]:
-        """Perform one update."""
-        rate = self._options.rate(self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        entry = {**self._backward(loaded), "rate": rate}
-        if self._updates(entry["loss"]):
-            self._update_average()
+        """Perform one update; return an entry of the log."""
+        self._set_rates()
+        entry = {**self._backward(loaded), "rate": float(self.optimizer.param_groups[0]["lr"])}
+        if self._updates(self.whole_loss(entry)):
+            self.after_update()
+            if self.average is not None and (self.step + 1) % self.ema_every == 0:
+                self.average.update_parameters(self.trained)
             if self._sharding:
                 self._sharding.forget()
         return entry | self._updates.log()
 
-    def _update_average(self) -> None:
-        """Update the average after an update."""
-        if self.average is not None:
-            self.average.update_parameters(self.trained)
+    def _set_rates(self) -> None:
+        """Let the next update have its rates."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self.factor(self.step)
 
     @property
-    def result(self) -> nn.Module:
+    def result(self) -> Any:
         """The model that is measured and written: the average, if any. If sharded, all processes must call this."""
         result = self.trained if self.average is None else self.average.module
         return self._sharding.whole(result) if self._sharding else result
@@ -266,8 +307,10 @@ class Loop(ABC):
         if self.accelerator.is_main_process:
             log.append(self.folder, entry)
 
-    def _options_listed(self) -> dict[str, str]:
-        return {f"options.{name}": json.dumps(value) for name, value in self._options.as_dict().items()}
+    def _options_listed(self, *left_out: str) -> dict[str, str]:
+        """The options as entries of `about`."""
+        options = self.options.as_dict().items()
+        return {f"options.{name}": json.dumps(value) for name, value in options if name not in left_out}
 
     def save(self) -> None:
         """Write the checkpoint.
@@ -291,42 +334,45 @@ class Loop(ABC):
         return {
             "about": self.about(),
             "step": self.step,
-            "model": self.trained.state_dict(),
+            "model": self._weights(self.trained),
             "optimizer": self.optimizer.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": None if self.average is None else self._weights(self.average),
             "scaler": None if scaler is None else scaler.state_dict(),
             "scales": None if self.scales is None else self.scales.state_dict(),
         }
+
+    def _weights(self, model: nn.Module) -> dict[str, Any]:
+        return model.state_dict() if self.saves_frozen else checkpoint.trained_state(model)
 
     def resume(self) -> None:
         """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, it has other data or options, or a file of it is damaged.
+            ValueError: If there is none, it has other data, weights or options, or a file of it is damaged.
         """
-        like, is_main = self._state(), self.accelerator.is_main_process
-
-        def check(state: dict[str, Any]) -> None:
-            steps = self._options.steps
-            checkpoint.check_state(state, like, steps, self._make_optimizer, self.optimizer, self.scales)
-
-        state = checkpoint.load_same(self.folder, like, check, self.say, is_main_process=is_main)
+        is_main = self.accelerator.is_main_process
+        state = checkpoint.load_same(self.folder, self._state(), self._check, self.say, is_main_process=is_main)
         if state is None:
             return
         self.take(state)
-        if self.accelerator.is_main_process:
+        if is_main:
             log.cut_after(self.folder, self.step)
-        self.say(f"goes on after step {self.step:,} of {self._options.steps:,}")
+        self.say(f"goes on after step {self.step:,} of {self.num_steps:,}")
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Check a checkpoint of a run with the same properties, and take options from the current run."""
+        like = self._state()
+        checkpoint.check_state(state, like, self.num_steps, self._make_optimizer, self.optimizer, self.scales)
 
     def take(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint of this run."""
         self.step = state["step"]
         if self._sharding:
             self._sharding.divide_state(state, self.trained, self.optimizer, self.average)
-        self.trained.load_state_dict(state["model"])
+        checkpoint.load_trained_state(self.trained, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
+            checkpoint.load_trained_state(self.average, state["average"])
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         if self.scales is not None:

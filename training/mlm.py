@@ -8,11 +8,12 @@ Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -25,52 +26,17 @@ from ..encoder.full_clip import FullClip
 from ..encoder.linear import widened
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
-from .batches import Batches, held_out
 from .captions import caption_of, is_too_long, token_ids
-from .data import Data, summary
+from .data import Data
 from .loop import Loop
 from .masking import IGNORED, Masked, masked
-from .optimizer import BETAS, factor
-from .options import Precision, TrainOptions
-from .powersgd import compression_of
+from .optimizer import BETAS, by_decay, factor
+from .options import TrainOptions
 from .results import Results
-from .scales import GradientScales
 from .step import Towers, over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-
-@dataclass(frozen=True)
-class Course:
-    """Options of the loop, once the number of steps is known."""
-
-    options: TrainOptions
-    steps: int
-    clip: float | None = None
-
-    @property
-    def batch(self) -> int:
-        """Captions in one part of a batch."""
-        return self.options.batch
-
-    @property
-    def accumulate(self) -> int:
-        """Parts in a batch."""
-        return self.options.accumulate
-
-    @property
-    def precision(self) -> Precision:
-        """Precision of the computation."""
-        return self.options.precision
-
-    def rate(self, step: int) -> float:
-        """Learning rate of an update, counted from 0."""
-        return self.options.rates.rate * factor(step, self.options.rates.warmup, self.steps)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return {**self.options.as_dict(), "steps": self.steps}
 
 
 class Found(NamedTuple):
@@ -113,6 +79,10 @@ class TrainedMLM(nn.Module):
 class MLMRun(Loop):
     """Warm-up of a text tower on captions."""
 
+    what = "captions"
+    options: TrainOptions
+    trained: TrainedMLM
+
     def __init__(
         self,
         clip: FullClip,
@@ -137,21 +107,12 @@ class MLMRun(Loop):
         Raises:
             ValueError: If no caption is left for training.
         """
-        super().__init__(folder, Course(options, 1), accelerator, say)
-        self.clip, self.weights, self.data, self.options = clip, weights, data, options
-        count = options.num_held_out(len(data.examples))
-        if len(data.examples) <= count:
-            left_out = "; ".join(summary(data.problems))
-            raise ValueError(
-                f"{len(data.examples)} captions{f': {left_out}' if left_out else ''}, {count} of them held out: none "
-                "is left to train on"
-            )
-        self.examples, self.held = held_out(data.examples, count, options.seed)
+        super().__init__(folder, options, accelerator, say)
+        self.clip, self.weights = clip, weights
+        self.hold_out(data, "captions")
         self._say_what_is_cut()
-        self._share = self._size_of_share(sum(example.repeats for example in self.examples), "captions")
-        self.batches = Batches(self.examples, self._share * accelerator.num_processes, options.seed)
+        self.divide_batches()
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
-        self._options = Course(options, self.num_steps)
         self._build()
 
     def _say_what_is_cut(self) -> None:
@@ -166,29 +127,25 @@ class MLMRun(Loop):
         options = self.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            self.whole = TrainedMLM(self.clip.text)
-        self.whole.text.encoder.is_checkpointed = options.checkpointing
-        trained = [parameter for parameter in self.whole.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [one for one in trained if one.ndim >= 2], "weight_decay": options.rates.weight_decay},
-            {"params": [one for one in trained if one.ndim < 2], "weight_decay": 0.0},
-        ]
-        self._prepare(self.whole, groups, BETAS, options.ema)
-        if options.precision == "fp16":  # after the average, whose model gets no hooks
-            self.scales = GradientScales(self.whole, self.accelerator.num_processes)
-        self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
+            whole = TrainedMLM(self.clip.text)
+        whole.text.encoder.is_checkpointed = options.checkpointing
+        trained = (parameter for parameter in whole.parameters() if parameter.requires_grad)
+        groups = by_decay(trained, options.rates.rate, options.rates.weight_decay)
+        make = partial(torch.optim.AdamW, betas=BETAS, eps=1e-8)
+        self.prepare(whole, groups, make, compress=options.compress)
 
     # ---- training
 
+    def factor(self, step: int) -> float:
+        """Warm-up, then half a cosine."""
+        return factor(step, self.options.rates.warmup, self.num_steps)
+
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
         """This process's share of a step; masks depend on seed, step and caption alone."""
-        epoch, indices = self.batches(step)
-        first, options = self.accelerator.process_index * self._share, self.options
-        numbers = range(first, first + self._share)
-        examples = [self.examples[indices[number]] for number in numbers]
-        captions = [caption_of(example, epoch, options.seed, options.captions) for example in examples]
-        names = zip(numbers, examples, strict=True)
-        rngs = [random.Random(f"{options.seed}/{step}/{number}/{example.name}/mask") for number, example in names]
+        epoch, examples = self.share_of(step)
+        options = self.options
+        captions = [caption_of(example, epoch, options.seed, options.captions) for _, example in examples]
+        rngs = [random.Random(f"{options.seed}/{step}/{number}/{example.name}/mask") for number, example in examples]
         return self._masked(captions, rngs)
 
     def _masked(self, captions: Sequence[str], rngs: Sequence[random.Random]) -> Masked:
@@ -227,13 +184,12 @@ class MLMRun(Loop):
         """
         if not self.held:
             return {}
-        model = cast("TrainedMLM", self.result)
         loss = right = count = 0.0
         for start in range(0, len(self.held), self.options.batch):
             some = self.held[start : start + self.options.batch]
             rngs = [random.Random(f"{self.options.seed}/{example.name}/held out") for example in some]
             part = self._masked([example.captions[0] for example in some], rngs)
-            found = model(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
+            found: Found = self.result(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
             loss, right = loss + found.loss.item(), right + found.right.item()
             count += float((part.labels != IGNORED).sum())
         shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
@@ -252,6 +208,7 @@ class MLMRun(Loop):
             "weights": self.clip.name,
             "processes": self.accelerator.num_processes,
             **self._options_listed(),
+            "options.steps": json.dumps(self.num_steps),
         }
 
     def write_results(self) -> None:
@@ -262,6 +219,6 @@ class MLMRun(Loop):
         """
         if self.accelerator.is_main_process:
             loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
-            towers = Towers(cast("TrainedMLM", self.result).text, self.clip.vision, loss)
+            towers = Towers(self.result.text, self.clip.vision, loss)
             Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
         self.accelerator.wait_for_everyone()

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from .lora import is_lora
 
 BETAS = (0.9, 0.98)
 EPS = 1e-6
+
+Groups = list[dict[str, Any]]
+"""Parameter groups of an optimizer."""
 
 PARTS = ("layers", "embeddings", "projection", "image", "scale")
 """Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
@@ -73,7 +75,7 @@ def part_of(name: str) -> str:
     return "image" if name.startswith("vision.") else "scale"
 
 
-def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
+def groups_of(model: nn.Module, rates: Rates) -> Groups:
     """Freeze parameters that are not trained, and group the rest: norms, biases and the scale do not decay.
 
     With a LoRA, only the LoRA and the scale of the loss are trained. With a new word, only its vectors are, without
@@ -109,7 +111,7 @@ def groups_of(model: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     ]
 
 
-def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def adamw(groups: Groups) -> torch.optim.Optimizer:
     """AdamW with the constants of CLIP's own training, fused where PyTorch supports it."""
     try:
         return torch.optim.AdamW(groups, betas=BETAS, eps=EPS, fused=True)
@@ -117,7 +119,7 @@ def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, betas=BETAS, eps=EPS)
 
 
-def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def adafactor(groups: Groups) -> torch.optim.Optimizer:
     """PyTorch's Adafactor, which stores a row and a column per matrix instead of two whole matrices.
 
     Its rates are relative to each tensor's root mean square.
@@ -130,7 +132,7 @@ def adafactor(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(groups)
 
 
-def adamw8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def adamw8bit(groups: Groups) -> torch.optim.Optimizer:
     """Same as `adamw` with 8-bit state, by bitsandbytes.
 
     Raises:
@@ -146,8 +148,19 @@ def adamw8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return bitsandbytes.optim.AdamW8bit(groups, betas=BETAS, eps=EPS)
 
 
+def by_decay(parameters: Iterable[nn.Parameter], rate: float, weight_decay: float) -> Groups:
+    """Parameter groups in which matrices decay, and gains and biases do not."""
+    matrices, vectors = list[nn.Parameter](), list[nn.Parameter]()
+    for parameter in parameters:
+        (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+    return [
+        {"params": matrices, "lr": rate, "weight_decay": weight_decay},
+        {"params": vectors, "lr": rate, "weight_decay": 0.0},
+    ]
+
+
 Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
-OPTIMIZERS: dict[Optimizer, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
     "adamw": adamw,
     "adafactor": adafactor,
     "adamw8bit": adamw8bit,
@@ -155,19 +168,8 @@ OPTIMIZERS: dict[Optimizer, Callable[[list[dict[str, Any]]], torch.optim.Optimiz
 """Optimizers by name, default first."""
 
 
-def schedule(optimizer: torch.optim.Optimizer, warmup: int, num_steps: int) -> LambdaLR:
-    """Warm up linearly, then decay along half a cosine.
-
-    Args:
-        optimizer: Optimizer to schedule.
-        warmup: Steps before the highest rate.
-        num_steps: Steps of the whole run.
-    """
-    return LambdaLR(optimizer, lambda step: factor(step, warmup, num_steps))
-
-
 def factor(step: int, warmup: int, num_steps: int) -> float:
-    """Factor of the learning rate in `schedule` at an update, counted from 0.
+    """Factor of the learning rate at an update, counted from 0: warm up linearly, then decay along half a cosine.
 
     >>> [factor(step, 2, 6) for step in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -22,15 +23,13 @@ from ..dalle.pieces import clip_pieces, learned_pieces
 from ..dalle.prior import Prior, initialise
 from ..dalle.prior_config import PriorConfig
 from . import log
-from .batches import Batches, held_out
 from .captions import CaptionOptions, caption_of
-from .data import Data, Example, Problem, summary
+from .data import Data, Example, Problem
 from .features import NUM_THREADS
 from .loop import Loop
+from .optimizer import by_decay
 from .pictures import picture_of
-from .powersgd import compression_of
 from .prior_options import PriorOptions
-from .scales import GradientScales
 from .step import over_processes
 
 if TYPE_CHECKING:
@@ -86,6 +85,9 @@ class TrainedPrior(nn.Module):
 class PriorRun(Loop):
     """Training of a prior on pairs."""
 
+    options: PriorOptions
+    trained: TrainedPrior
+
     def __init__(
         self,
         dvae: DVAE,
@@ -111,8 +113,8 @@ class PriorRun(Loop):
         Raises:
             ValueError: If too few pairs are left for training, or pictures of this size cannot be divided into tokens.
         """
-        super().__init__(folder, options, accelerator, say, is_sharded=is_sharded)
-        self.options = options
+        super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
+        self.num_steps, self.ema_every = options.steps, options.ema_every
         f = dvae.config.downsampling
         if options.size < f or options.size % f:
             raise ValueError(f"the size of pictures must be a multiple of {f}, got {options.size}")
@@ -120,17 +122,8 @@ class PriorRun(Loop):
         data = data.without(self._encode(data.examples))
         captions = (caption for example in data.examples for caption in example.captions)
         self.pieces = learned_pieces(captions, options.pieces) if options.pieces else clip_pieces()
-        self.data = data.without(self._too_long(data.examples))
-        count = options.num_held_out(len(self.data.examples))
-        if len(self.data.examples) <= count:
-            left_out = "; ".join(summary(self.data.problems))
-            raise ValueError(
-                f"{len(self.data.examples)} usable pairs{f': {left_out}' if left_out else ''}, {count} of them held "
-                "out: none is left to train on"
-            )
-        self.examples, self.held = held_out(self.data.examples, count, options.seed)
-        self._share = self._size_of_share(sum(example.repeats for example in self.examples), "pairs")
-        self.batches = Batches(self.examples, self._share * accelerator.num_processes, options.seed)
+        self.hold_out(data.without(self._too_long(data.examples)), "usable pairs")
+        self.divide_batches()
         self._build()
 
     def _encode(self, examples: Sequence[Example]) -> list[Problem]:
@@ -192,26 +185,23 @@ class PriorRun(Loop):
             prior = Prior(config)
             initialise(prior)
         prior.is_checkpointed = options.checkpointing
-        self.whole = TrainedPrior(prior, counts_padding=options.counts_padding)
-        parameters = list(prior.parameters())
-        groups = [
-            {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": options.weight_decay},
-            {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
-        ]
-        self._prepare(self.whole, groups, options.betas, options.ema)
-        if options.precision == "fp16":  # after the average, whose model gets no hooks
-            self.scales = GradientScales(self.whole, self.accelerator.num_processes)
-        self.compression = compression_of(self.accelerator, self.model, options.compress, self.scales)
+        make = partial(torch.optim.AdamW, betas=options.betas, eps=1e-8)
+        groups = by_decay(prior.parameters(), 1.0, options.weight_decay)
+        whole = TrainedPrior(prior, counts_padding=options.counts_padding)
+        self.prepare(whole, groups, make, compress=options.compress)
 
     # ---- training
 
+    def factor(self, step: int) -> float:
+        """The learning rate itself."""
+        return self.options.rate(step)
+
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[list[int], Future[Tensor | Problem] | Tensor]]:
         """Pieces of this process's share of a step, with its pictures as they come or their tokens."""
-        epoch, indices = self.batches(step)
-        options, first = self.options, self.accelerator.process_index * self._share
+        epoch, examples = self.share_of(step)
+        options = self.options
         found: list[tuple[list[int], Future[Tensor | Problem] | Tensor]] = []
-        for number in range(first, first + self._share):
-            example = self.examples[indices[number]]
+        for number, example in examples:
             rng = random.Random(f"{options.seed}/{epoch}/{number}/{example.name}")
             caption = caption_of(example, epoch, options.seed, CaptionOptions())
             pieces = self.pieces(caption, options.bpe_dropout, rng)
@@ -227,9 +217,9 @@ class PriorRun(Loop):
 
     def _backward(self, loaded: Sequence[tuple[list[int], Future[Tensor | Problem] | Tensor]]) -> dict[str, float]:
         options, processes = self.options, self.accelerator.num_processes
-        text = self.whole.prior.padded([pieces for pieces, _ in loaded]).to(self.accelerator.device)
-        count_text = over_processes(self.accelerator, float(self.whole.counted(text).sum()), "sum")
-        count_image = self._share * processes * self.whole.prior.config.num_image_tokens
+        text = self.trained.prior.padded([pieces for pieces, _ in loaded]).to(self.accelerator.device)
+        count_text = over_processes(self.accelerator, float(self.trained.counted(text).sum()), "sum")
+        count_image = self._share * processes * self.trained.prior.config.num_image_tokens
         of_text = of_image = 0.0
         for start in range(0, self._share, options.batch):
             some = loaded[start : start + options.batch]
@@ -256,17 +246,12 @@ class PriorRun(Loop):
         tokens = self._tokens_of(found) if self.options.is_augmented else torch.stack(found)
         return tokens.to(self.accelerator.device).long()
 
-    def _train_on(self, loaded: Any) -> dict[str, float]:
-        entry = super()._train_on(loaded)
+    def after_update(self) -> None:
+        """Limit the second moments."""
         most = self.options.max_second_moment
         if most is not None:
             for state in self.optimizer.state.values():
                 state["exp_avg_sq"].clamp_(max=most)
-        return entry
-
-    def _update_average(self) -> None:
-        if (self.step + 1) % self.options.ema_every == 0:
-            super()._update_average()
 
     # ---- messages and files
 
@@ -288,7 +273,7 @@ class PriorRun(Loop):
             ``held-out text`` and ``held-out image``: cross-entropies in nats per token; ``right``: the share of image
             tokens predicted correctly.
         """
-        result = cast("TrainedPrior", self.result).eval()
+        result: TrainedPrior = self.result.eval()
         of_text = of_image = right = 0.0
         count_text = 0
         for start in range(0, len(self.held), self.options.batch):
@@ -316,8 +301,7 @@ class PriorRun(Loop):
 
     def dalle(self) -> DALLE:
         """The current result, in evaluation mode."""
-        prior = cast("TrainedPrior", self.result).prior
-        return DALLE(prior, self.dvae, self.pieces).eval()
+        return DALLE(self.result.prior, self.dvae, self.pieces).eval()
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""
@@ -344,5 +328,5 @@ class PriorRun(Loop):
                 "options": json.dumps(self.options.as_dict()),
             }
             save_dalle(dalle, self.folder / NAME, about)
-        self.whole.train()
+        self.trained.train()
         self.accelerator.wait_for_everyone()

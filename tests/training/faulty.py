@@ -35,33 +35,31 @@ def main() -> int:
     root = Path(__file__).resolve().parents[2]
     runpy.run_path(str(root / "__main__.py"))["load_package"]()
     from weighted_clip.commands import processes, program
-    from weighted_clip.training import loop, run
+    from weighted_clip.training import loop
 
     fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
-    for module in (loop, run):
-        module.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     if fault == "freeze":
         processes.SECONDS_BETWEEN_BEATS = 0.25
     if int(os.environ["RANK"]) != rank:
         return program.main(arguments)
-    for kind in (run.Run, loop.Loop):
-        real = kind._train_on
+    real = loop.Loop._train_on
 
-        def train_on(self, *given, real=real):
-            if self.step + 1 == step:
-                if fault == "full":
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-                if fault == "nan":
-                    spoil_gradients(self)
-                elif fault == "terminate all":
-                    os.kill(os.getppid(), signal.SIGTERM)
-                    while not self.is_stopped:  # until the launcher has passed it on
-                        time.sleep(0.01)
-                else:
-                    os.kill(os.getpid(), getattr(signal, SIGNALS[fault]))
-            return real(self, *given)
+    def train_on(self, loaded):
+        if self.step + 1 == step:
+            if fault == "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+            if fault == "nan":
+                spoil_gradients(self)
+            elif fault == "terminate all":
+                os.kill(os.getppid(), signal.SIGTERM)
+                while not self.is_stopped:  # until the launcher has passed it on
+                    time.sleep(0.01)
+            else:
+                os.kill(os.getpid(), getattr(signal, SIGNALS[fault]))
+        return real(self, loaded)
 
-        kind._train_on = train_on
+    loop.Loop._train_on = train_on
     return program.main(arguments)
 
 

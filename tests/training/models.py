@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.contrastive import ContrastiveLoss
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.training.optimizer import Rates, adamw, groups_of, schedule
+from weighted_clip.training.optimizer import Rates, adamw, factor, groups_of
 from weighted_clip.training.sharding import Sharding
 from weighted_clip.training.step import Part, Towers, backward, reduce_apart
 
@@ -67,7 +68,7 @@ def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates, *, i
     optimizer = adamw(groups)
     prepared, stepped = (sharding or ours).prepare(model, optimizer)
     reduce_apart(prepared)
-    course = schedule(optimizer, rates.warmup, len(batches))
+    course = LambdaLR(optimizer, lambda step: factor(step, rates.warmup, len(batches)))
     losses = []
     for parts in batches:
         losses.append(backward(ours, prepared, parts).contrastive)

@@ -14,7 +14,7 @@ from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.training import loop, run
+from weighted_clip.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded
 from ..encoder.files import write
@@ -71,12 +71,11 @@ def start(objective: str, data: Path, out: Path, *options: str) -> int:
 def stopping_after(last: int) -> Iterator[None]:
     """Let each run end after a step, as Ctrl-C does."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (run.Run, loop.Loop):
-            real = kind._log
+        real = loop.Loop._log
 
-            def log(self: Any, entry: dict[str, float], real: Any = real) -> None:
-                real(self, entry)
-                self.is_stopped = entry["step"] == last
+        def log(self: Any, entry: dict[str, float]) -> None:
+            real(self, entry)
+            self.is_stopped = entry["step"] == last
 
-            patch.setattr(kind, "_log", log)
+        patch.setattr(loop.Loop, "_log", log)
         yield

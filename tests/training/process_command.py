@@ -25,16 +25,15 @@ def main() -> None:
     from accelerate.state import AcceleratorState
     from weighted_clip.commands import program
     from weighted_clip.training.loop import Loop
-    from weighted_clip.training.run import Run
 
     given: dict[str, int | None] = {}
-    for kind in (Loop, Run):
+    real = Loop._train_on
 
-        def train_on(self: Any, loaded: Any, real=kind._train_on) -> Any:
-            self.is_stopped = self.step + 1 == given["stop at"]
-            return real(self, loaded)
+    def train_on(self: Any, loaded: Any) -> Any:
+        self.is_stopped = self.step + 1 == given["stop at"]
+        return real(self, loaded)
 
-        kind._train_on = train_on
+    Loop._train_on = train_on
     for status, given["stop at"], words in json.loads(sys.argv[1]):
         AcceleratorState._reset_state(reset_partial_state=True)
         assert program.main(words) == status, words

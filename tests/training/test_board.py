@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.training.board import BOARD_NAME, board
-from weighted_clip.training.run import Run
 
 from ..libraries import library
+from .objectives import stopping_after
 from .runs import Start, log_of
 
 
@@ -27,9 +27,8 @@ def test_tensorboard_shows_the_log_of_a_run_that_was_stopped(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--steps", "5", "--held-out", "8", "--watch", "a cat")
-    monkeypatch.setattr(Run, "_all_stop", lambda self: self.step == 3)
-    assert start(*options) == 130
-    monkeypatch.undo()
+    with stopping_after(3):
+        assert start(*options) == 130
     assert start(*options, "--resume") == 0
     curves = shown(tmp_path / "out" / BOARD_NAME)
     assert curves.keys() >= {"loss", "rate", "scale", "text to image @5", "moved/a cat"}

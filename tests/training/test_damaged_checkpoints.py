@@ -47,8 +47,8 @@ def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
         with stopping_after(LAST):
             assert start(objective, data, folder, *OPTIONS[objective]) == 130
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop.Loop, "resume", lambda self: runs.append(self))
             for kind in (run.Run, loop.Loop):
-                patch.setattr(kind, "resume", lambda self: runs.append(self))
                 patch.setattr(kind, "train", lambda self: None)
             assert start(objective, data, folder, "--resume", *OPTIONS[objective]) == 0
         return folder, runs[0]

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from weighted_clip.training.run import Run
-from weighted_clip.training.step import Losses
 
 from .runs import Start
 
@@ -24,9 +23,9 @@ def test_the_image_tower_takes_no_memory_in_steps_and_is_written_as_it_was(
     devices: list[set[str]] = []
     real = Run._train_on
 
-    def train_on(self: Run, parts: Any) -> Losses:
+    def train_on(self: Run, loaded: Any) -> dict[str, float]:
         devices.append({parameter.device.type for parameter in self.clip.vision.parameters()})
-        return real(self, parts)
+        return real(self, loaded)
 
     monkeypatch.setattr(Run, "_train_on", train_on)
     assert start("--steps", "2") == 0

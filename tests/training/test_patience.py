@@ -17,6 +17,7 @@ from weighted_clip.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor
 from weighted_clip.training.run import Run
 
 from ..libraries import is_torch, library
+from .objectives import stopping_after
 from .runs import Start, log_of
 
 KEY = "text_model.encoder.layers.0.mlp.fc1.weight"
@@ -28,10 +29,10 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     given: dict[int, Any] = {}
 
     def measure(self: Run, *, is_quiet: bool = False) -> dict[str, float]:
-        given[-1 - self.step] = self.towers.text.encoder.layers[0].mlp.fc1.weight.detach().clone()
+        given[-1 - self.step] = self.trained.text.encoder.layers[0].mlp.fc1.weight.detach().clone()
         return {"text to image @1": given.get(self.step, 0.1), "moved: x": float(self.step)}
 
-    monkeypatch.setattr(Run, "_measure", measure)
+    monkeypatch.setattr(Run, "measure", measure)
     return given
 
 
@@ -70,14 +71,10 @@ def test_the_best_average_is_written_where_there_is_one(start: Start, tmp_path: 
     assert (written - two).abs().max() > 1e-5
 
 
-def test_a_run_that_goes_on_remembers_its_best(
-    start: Start, tmp_path: Path, shares: dict[int, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_remembers_its_best(start: Start, tmp_path: Path, shares: dict[int, Any]) -> None:
     shares[2] = 0.5
     options = ["--steps", "10", "--held-out", "4", "--patience", "3"]
-    real = Run._all_stop
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_all_stop", lambda self: self.step == 4 or real(self))
+    with stopping_after(4):
         assert start(*options) == 130
     assert start(*options, "--resume") == 0
     assert log_of(tmp_path / "out")[-1]["step"] == 5
@@ -117,13 +114,10 @@ def test_adafactor_is_that_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor"])
-def test_a_run_with_an_optimizer_goes_on_to_the_same_bits(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_run_with_an_optimizer_goes_on_to_the_same_bits(start: Start, tmp_path: Path, name: str) -> None:
     options = ["--steps", "4", "--held-out", "0", "--optimizer", name]
     assert start(*options, out="whole") == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_all_stop", lambda self: self.step == 2)
+    with stopping_after(2):
         assert start(*options) == 130
     assert start(*options, "--resume") == 0
     whole, resumed = (load_file(tmp_path / folder / "clip.safetensors") for folder in ("whole", "out"))

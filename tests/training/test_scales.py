@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.layers import Block
 from weighted_clip.training import run
+from weighted_clip.training.loop import Loop
 from weighted_clip.training.scales import GradientScales
 
 from .runs import Start, log_of, tensors_of
@@ -202,14 +203,14 @@ def test_a_clips_run_in_float16_goes_on_with_its_scales(
     assert start(*options, out="whole") == 0
     assert [one["skipped"] for one in log_of(tmp_path / "whole") if "loss" in one] == [0, 1, 0, 0, 0]
     calls = [False, True, False, False, False]
-    log = run.Run._log
+    log = Loop._log
 
-    def stop(self: run.Run, entry: dict[str, float]) -> None:
+    def stop(self: Loop, entry: dict[str, float]) -> None:
         log(self, entry)
         self.is_stopped = entry["step"] == 3
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.Run, "_log", stop)
+        patch.setattr(Loop, "_log", stop)
         assert start(*options) == 130
     assert start(*options, "--resume") == 0
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")

@@ -14,7 +14,7 @@ from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.writing import hugging_face_tensors
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training import run
+from weighted_clip.training import loop
 from weighted_clip.training.data import Example
 
 from ..encoder.files import write
@@ -74,7 +74,7 @@ def test_both_towers_learn_from_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             [one for one in examples if one.name.startswith("out")],
         )
 
-    monkeypatch.setattr(run, "held_out", by_name)
+    monkeypatch.setattr(loop, "held_out", by_name)
     text, vision, _ = _models(0)
     weights = write_clip(tmp_path / "clip.safetensors", text, vision)
     options = ["--towers", "both", "--batch", str(BATCH), "--steps", str(NUM_STEPS), "--warmup", "50"]

@@ -15,7 +15,6 @@ from weighted_clip.commands import stopping
 from weighted_clip.commands.program import main
 from weighted_clip.dalle import shapes
 from weighted_clip.training.loop import Loop
-from weighted_clip.training.run import Run
 
 from ..launching import launched
 from ..libraries import library
@@ -50,15 +49,16 @@ def test_a_terminated_run_writes_a_checkpoint_and_resumes_to_the_same_bits(
     """In a run's middle, twice at once as ``timeout`` does: to the process, and to its group."""
     assert start(objective, data, tmp_path / "whole") == 0
 
-    def train_on(self: Any, loaded: Any, real: Any) -> Any:
+    real = Loop._train_on
+
+    def train_on(self: Any, loaded: Any) -> Any:
         if self.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, loaded)
 
     with monkeypatch.context() as patch:
-        for kind in (Run, Loop):
-            patch.setattr(kind, "_train_on", lambda self, loaded, real=kind._train_on: train_on(self, loaded, real))
+        patch.setattr(Loop, "_train_on", train_on)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert start(objective, data, tmp_path / "out") == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

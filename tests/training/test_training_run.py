@@ -20,10 +20,10 @@ from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.training import loop as loop_module
 from weighted_clip.training import run as run_module
 from weighted_clip.training.evaluation import recalls
 from weighted_clip.training.run import Run
-from weighted_clip.training.step import Losses
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 
@@ -131,10 +131,10 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
     seen: list[Tensor] = []
 
     class Seeing(Run):
-        def _train_on(self, parts: Any) -> Losses:
-            loss = super()._train_on(parts)
-            seen.append(self.towers.text.encoder.layers[0].mlp.fc1.weight.detach().clone())
-            return loss
+        def _train_on(self, loaded: Any) -> dict[str, float]:
+            entry = super()._train_on(loaded)
+            seen.append(self.trained.text.encoder.layers[0].mlp.fc1.weight.detach().clone())
+            return entry
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "Run", Seeing)
@@ -204,10 +204,10 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Press Ctrl-C in the middle of a step."""
     real = Run._train_on
 
-    def train_on(self: Run, parts: Any) -> Losses:
+    def train_on(self: Run, loaded: Any) -> dict[str, float]:
         if self.step + 1 == step:
             os.kill(os.getpid(), signal.SIGINT)
-        return real(self, parts)
+        return real(self, loaded)
 
     monkeypatch.setattr(Run, "_train_on", train_on)
 
@@ -382,7 +382,7 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(
     resource = pytest.importorskip("resource")
     assert start("--steps", "2") == 0
     kept = (tmp_path / "out" / "checkpoint.pt").read_bytes()
-    monkeypatch.setattr(run_module, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr(loop_module, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, old[1]))

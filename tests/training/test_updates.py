@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial, partialmethod
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from weighted_clip.training.checkpoint import MOST_WEIGHT, NotFiniteError, check
 from weighted_clip.training.dvae import DVAERun
 from weighted_clip.training.mlm import MLMRun
 from weighted_clip.training.prior import PriorRun
-from weighted_clip.training.step import Losses
 
 from ..launching import launched
 from ..libraries import library
@@ -47,15 +46,12 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Break:
 
         def with_loss(self: Any, *given: Any, of: Any) -> Any:
             found = of(self, *given)
-            if next(done) not in steps:
-                return found
-            return found._replace(contrastive=math.nan) if isinstance(found, Losses) else {**found, "loss": math.nan}
+            return {**found, "loss": math.nan} if next(done) in steps else found
 
         if not is_loss:
             monkeypatch.setattr(accelerate.Accelerator, "backward", backward)
             return
-        monkeypatch.setattr(run, "backward", partial(with_loss, of=run.backward))
-        for kind in (MLMRun, DVAERun, PriorRun):
+        for kind in (run.Run, MLMRun, DVAERun, PriorRun):
             monkeypatch.setattr(kind, "_backward", partialmethod(with_loss, of=kind._backward))
 
     return at
@@ -82,8 +78,7 @@ def see(
 
     def called(self: Any, *given: Any) -> Any:
         if step in (-1, self.step):
-            result = self._result if kind is run.Run else self.result
-            seen.append((self.step, {name: one.detach().clone() for name, one in result.named_parameters()}))
+            seen.append((self.step, {name: one.detach().clone() for name, one in self.result.named_parameters()}))
         return real(self, *given)
 
     patch.setattr(kind, name, called)
@@ -136,8 +131,7 @@ def test_three_in_a_row_end_the_run_with_the_last_good_weights(
     monkeypatch.undo()
     spoil(4, 5, 6)
     seen: dict[str, list[tuple[int, dict[str, torch.Tensor]]]] = {"before step 4": [], "written": []}
-    for kind in (run.Run, loop.Loop):
-        see(monkeypatch, kind, "_train_on", seen["before step 4"], 3)
+    see(monkeypatch, loop.Loop, "_train_on", seen["before step 4"], 3)
     for kind in (run.Run, MLMRun, DVAERun, PriorRun):
         see(monkeypatch, kind, "write_results", seen["written"])
     assert start(objective, data, out, *options) == 1
@@ -197,18 +191,18 @@ def test_destroyed_weights_are_not_saved_and_those_of_the_last_checkpoint_are_wr
     objective: str,
     factor: float,
 ) -> None:
-    for kind, module in ((run.Run, run), (loop.Loop, loop)):
-        monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    real = loop.Loop._train_on
 
-        def train_on(self: Any, loaded: Any, real: Any = kind._train_on) -> Any:
-            found = real(self, loaded)
-            if self.step == 4:
-                assert torch.load(self.folder / checkpoint.NAME)["step"] == 4
-                for parameter in self.model.parameters():
-                    parameter.data.mul_(factor)
-            return found
+    def train_on(self: Any, loaded: Any) -> Any:
+        found = real(self, loaded)
+        if self.step == 4:
+            assert torch.load(self.folder / checkpoint.NAME)["step"] == 4
+            for parameter in self.model.parameters():
+                parameter.data.mul_(factor)
+        return found
 
-        monkeypatch.setattr(kind, "_train_on", train_on)
+    monkeypatch.setattr(loop.Loop, "_train_on", train_on)
     assert start(objective, data, tmp_path / "out") == 1
     told = capsys.readouterr().err
     assert "have become nan" in told or ("have become " in told and factor == 1e30)
