@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import show
-from .loading import DTYPES
 from .processes import alone
-from .stopping import stopping, voice
+from .report import Chart, Page, in_turn, montage
+from .training import Job, Say, add_device, add_out, counts, epilog, with_arguments
+from .training import train as train_with
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from ..training.dvae_options import DVAEOptions
 
 NUM_SHOWN = 48
@@ -26,8 +29,7 @@ def _add_shapes_arguments(shapes: argparse.ArgumentParser) -> None:
 
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
-    train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    add_out(train)
     train.add_argument(
         "--recipe",
         choices=["paper", "small"],
@@ -41,7 +43,13 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--tokens", type=int, metavar="K", help="how many values a token can have (8192; 128)")
     train.add_argument("--width", type=int, metavar="N", help="hidden_dim of the model (256; 64)")
     train.add_argument("--rate", type=float, metavar="X", help="first step size (1e-4; 2e-3)")
-    train.add_argument("--kl-weight", type=float, metavar="X", help="last weight of the KL divergence (6.6; 0.2)")
+    train.add_argument(
+        "--kl-weight",
+        dest="last_kl_weight",
+        type=float,
+        metavar="X",
+        help="last weight of the KL divergence (6.6; 0.2)",
+    )
     train.add_argument("--kl-steps", type=int, metavar="N", help="updates until then (5,000; a fifth of the run)")
     train.add_argument("--temperature", type=float, metavar="X", help="last temperature (1/16; 1/8)")
     train.add_argument(
@@ -51,8 +59,7 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (none; 1)")
     train.add_argument("--held-out", type=int, metavar="N", help="pictures to measure by (a tenth, at most 256)")
     train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and noise (%(default)s)")
-    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
-    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    add_device(train)
 
 
 def _shapes(arguments: argparse.Namespace) -> int:
@@ -63,47 +70,46 @@ def _shapes(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_PAGE = Page(
+    "Training of a discrete VAE",
+    {
+        "elb.png": Chart("Negative ELB of held-out pictures", ("relaxed", "hard")),
+        "loss.png": Chart("Loss of each step", ("loss",)),
+        "kl.png": Chart("KL divergence of a position from uniform, in nats", ("kl",)),
+        "perplexity.png": Chart("Tokens in use", ("tokens", "perplexity")),
+    },
+    "relaxed",
+)
+
+
 @alone
 def _train(arguments: argparse.Namespace) -> int:
-    from ..training.checkpoint import check_new
-    from ..training.data import read_data, summary
-    from ..training.dvae import NAME, DVAERun
-    from ..training.log import LOG_NAME
-    from ..training.step import make_accelerator
-    from .dalle_report import DVAE_CURVES, MONTAGE_NAME, in_turn, montage, write_report
+    from ..training.dvae import NAME
 
-    options = options_of(arguments)
-    folder: Path = arguments.out
-    if not arguments.resume:
-        check_new(folder, (LOG_NAME, NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu")
-    say = voice(accelerator)
-    data = read_data(arguments.data, is_captioned=False)
-    run = DVAERun(data, folder, options, accelerator, say)
-    notes = [
+    job = Job(NAME, _make, _PAGE, draw=_draw, has_scales=False)
+    return train_with(arguments, options_of(arguments), job)
+
+
+def _make(
+    arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ..training.data import read_data, summary
+    from ..training.dvae import DVAERun
+
+    run = DVAERun(read_data(arguments.data, is_captioned=False), arguments.out, options, accelerator, say)
+    return run, [
         *summary(run.data.problems),
         f"recipe {arguments.recipe}: {options.config}",
         f"pictures of {options.size} pixels; step size {options.step_size}; KL weight {options.kl_weight}; temperature "
         f"{options.temperature}" + (f"; without noise for {options.noiseless:,} updates" if options.noiseless else ""),
         *_unfinished(options),
-        f"{len(run.examples):,} pictures to train on, {len(run.held):,} held out, {options.steps:,} steps of "
-        f"{options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
+        f"{counts(run)} of {options.batch} x {options.accumulate}, on {accelerator.device} in {options.precision}",
     ]
-    for line in notes:
-        say(line)
-    if arguments.resume:
-        run.resume()
-    try:
-        with stopping(run):
-            run.train()
-    finally:
-        if accelerator.is_main_process and (folder / LOG_NAME).is_file():
-            if run.step:
-                montage(in_turn(*run.shown(NUM_SHOWN)), folder / MONTAGE_NAME)
-            title = "Training of a discrete VAE"
-            say(f"report: {write_report(folder, folder / LOG_NAME, title, DVAE_CURVES, run.about(), notes)}")
-    say(f"written: {folder / NAME}")
-    return 0
+
+
+def _draw(run: Any, path: Path, _: bool) -> list[str]:
+    montage(in_turn(*run.shown(NUM_SHOWN)), path)
+    return []
 
 
 def _unfinished(options: DVAEOptions) -> list[str]:
@@ -117,38 +123,24 @@ def _unfinished(options: DVAEOptions) -> list[str]:
 
 
 def options_of(arguments: argparse.Namespace) -> DVAEOptions:
-    """The recipe, with changes from the arguments.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """The recipe, with changes from the arguments."""
     from ..training.dvae_options import RECIPES
 
     if arguments.steps is not None and arguments.steps < 1:
         raise ValueError(f"steps must be at least 1, got {arguments.steps}")
     options = RECIPES[arguments.recipe](arguments.steps)
 
-    def given(**values: Any) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value is not None}
+    def changed(part: Any, **values: Any) -> Any:
+        return replace(part, **{name: value for name, value in values.items() if value is not None})
 
-    return replace(
+    last, steps = arguments.temperature, arguments.temperature_steps
+    return with_arguments(
         options,
-        config=replace(options.config, **given(vocab_size=arguments.tokens, hidden_dim=arguments.width)),
-        step_size=replace(options.step_size, **given(first=arguments.rate)),
-        kl_weight=replace(options.kl_weight, **given(last=arguments.kl_weight, steps=arguments.kl_steps)),
-        temperature=replace(
-            options.temperature, **given(last=arguments.temperature, steps=arguments.temperature_steps)
-        ),
-        seed=arguments.seed,
-        precision=arguments.precision,
-        **given(
-            size=arguments.size,
-            batch=arguments.batch,
-            accumulate=arguments.accumulate,
-            ema=arguments.ema,
-            clip=arguments.clip,
-            held_out=arguments.held_out,
-        ),
+        arguments,
+        config=changed(options.config, vocab_size=arguments.tokens, hidden_dim=arguments.width),
+        step_size=changed(options.step_size, first=arguments.rate),
+        kl_weight=changed(options.kl_weight, last=arguments.kl_weight, steps=arguments.kl_steps),
+        temperature=changed(options.temperature, last=last, steps=steps),
     )
 
 
@@ -177,6 +169,5 @@ DALLE_TRAIN_VAE = Command(
     ("shapes/train --recipe small --out vae",),
     description="Train a discrete VAE on images; captions are not needed. Writes dvae.safetensors and a page with "
     "curves and pictures.",
-    epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
-    "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py dalle train-vae ...",
+    epilog=epilog("dalle train-vae"),
 )

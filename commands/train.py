@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import Command
-from .loading import DTYPES
 from .processes import alone
-from .stopping import stopping, voice
-from .train_mlm import run_mlm
-from .train_report import write_report
+from .report import SCALES, Chart, Entries, Page
+from .training import CAPTIONED, Job, Say, add_compress, add_device, add_out, add_shard, counts, epilog, with_arguments
+from .training import train as train_with
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from ..encoder.full_clip import FullClip
     from ..training.options import TrainOptions
 
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
@@ -23,17 +26,11 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ..encoder.config import CROPS, POSITIONS
 
-    train.add_argument(
-        "data",
-        type=Path,
-        metavar="DATA",
-        help="a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards",
-    )
+    train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument(
         "--weights", type=Path, required=True, metavar="FILE", help=".safetensors file of a whole CLIP to begin with"
     )
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
-    train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    add_out(train)
     train.add_argument("--towers", choices=["text", "both"], default="text", help="which are trained (%(default)s)")
     train.add_argument("--batch", type=int, default=32, metavar="N", help="pairs in memory at once (%(default)s)")
     train.add_argument(
@@ -53,8 +50,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     length.add_argument("--epochs", type=int, default=10, metavar="N", help="how often each image comes (%(default)s)")
     length.add_argument("--steps", type=int, metavar="N", help="how many batches, in place of --epochs")
     train.add_argument("--seed", type=int, default=0, metavar="N", help="of order, captions and tags (%(default)s)")
-    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
-    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    add_device(train)
     train.add_argument("--rate", type=float, default=1e-5, metavar="X", help="highest learning rate (%(default)s)")
     train.add_argument(
         "--rate-of",
@@ -146,129 +142,146 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--context-length", type=int, metavar="N", help="positions of a new text encoder, with start and end (77)"
     )
-    train.add_argument(
-        "--shard",
-        action="store_true",
-        help="divide the model, its gradients and the optimizer's state over the processes: less memory for each",
-    )
+    add_shard(train)
     train.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
         help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
     )
-    train.add_argument(
-        "--compress",
-        type=int,
-        default=0,
-        metavar="RANK",
-        help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
+    add_compress(train)
+
+
+def _recall_table(measured: Entries) -> str:
+    """Table of recall before, at its best, and after."""
+    first, last = measured[0], measured[-1]
+    rows = "".join(
+        f"<tr><td>{escape(name)}<td>{first[name]:.1%}<td>{max(entry[name] for entry in measured):.1%}"
+        f"<td>{last[name]:.1%}"
+        for name in first
+        if "@" in name
     )
+    return (
+        "<h2>Recall of held-out pairs</h2><p>How often a text finds its own image among all held-out ones, and an "
+        "image its own text, as the first or among the first 5 or 10.</p><table><tr><th><th>before<th>best<th>"
+        f"after{rows}</table>"
+    )
+
+
+_CONTRASTIVE_PAGE = Page(
+    "Training run",
+    {
+        "loss.png": Chart("Loss of each step", ("loss",)),
+        "recall.png": Chart("Recall of held-out pairs", ("*@*",), top=1.0),
+        "moved.png": Chart("How far the rows of prompts have moved", ("moved: *",)),
+    },
+    "*@*",
+    _recall_table,
+)
+_MLM_PAGE = Page(
+    "Masked language modelling of captions",
+    {
+        "right.png": Chart("Share of hidden tokens that are found", ("held-out right", "right")),
+        "loss.png": Chart("Loss, nats for one hidden token", ("loss", "held-out loss")),
+        "scales.png": SCALES,
+    },
+    "held-out right",
+)
 
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
-    from ..encoder.full_clip import load_full_clip
-    from ..parity.torchvision_operators import declare_missing_operators
-    from ..training.checkpoint import check_new
-    from ..training.data import read_data, summary
-    from ..training.log import LOG_NAME
-    from ..training.new_text import with_text
-    from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
-    from ..training.run import Run
-    from ..training.step import make_accelerator
-    from ..training.word import file_name
+    from ..training.results import TEXT_NAME
 
     options = _options(arguments)
     if options.objective == "mlm":
-        return run_mlm(arguments, options)
-    folder: Path = arguments.out
-    if not arguments.resume:
-        check_new(folder, (LOG_NAME, TEXT_NAME))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=True)
-    say = voice(accelerator)
+        return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
+    return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
+
+
+def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
+    from ..encoder.full_clip import load_full_clip
+    from ..training.new_text import with_text
+
+    return with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
+
+
+def _make_contrastive(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ..parity.torchvision_operators import declare_missing_operators
+    from ..training.data import read_data, summary
+    from ..training.run import Run
+
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
-    data = read_data(arguments.data)
-    clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
-    run = Run(clip, arguments.weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
+    data, clip = read_data(arguments.data), _clip(arguments, options)
+    folder, weights = arguments.out, arguments.weights
+    run = Run(clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     notes = [f"{clip.name}: {clip.origin}", *summary(run.data.problems)]
-    is_rotary = clip.text.config.positions == "rotary"
-    if is_rotary:
+    if _is_rotary(run):
         notes.append(f"rotary positions: {_NO_HOST}")
-    for line in notes:
-        say(line)
-    notes.append(
-        f"{len(run.examples):,} pairs to train on, {len(run.held):,} held out, {run.num_steps:,} steps, "
-        f"on {accelerator.device} in {options.precision}"
-    )
-    say(notes[-1])
-    if arguments.resume:
-        run.resume()
-    try:
-        with stopping(run):
-            run.train()
-    finally:
-        if accelerator.is_main_process and (folder / LOG_NAME).is_file():
-            say(f"report: {write_report(folder, folder / LOG_NAME, run.about(), notes)}")
+    return run, [*notes, f"{counts(run)}, on {accelerator.device} in {options.precision}"]
+
+
+def _is_rotary(run: Any) -> bool:
+    return run.clip.text.config.positions == "rotary"
+
+
+def _written(run: Any) -> list[str]:
+    from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
+    from ..training.word import file_name
+
+    folder, options = run.folder, run.options
     if options.word:
-        say(f"written: {folder / file_name(options.word)}, an embedding, for the host's folder of embeddings")
-        return 0
-    if is_rotary:
-        say(f"written: {folder / TEXT_NAME} and {folder / WHOLE_NAME}, the whole CLIP; {_NO_HOST}")
-        return 0
-    say(f"written: {folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP")
+        return [f"{folder / file_name(options.word)}, an embedding, for the host's folder of embeddings"]
+    if _is_rotary(run):
+        return [f"{folder / TEXT_NAME} and {folder / WHOLE_NAME}, the whole CLIP; {_NO_HOST}"]
+    files = [f"{folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP"]
     if options.lora:
-        say(f"written: {folder / LORA_NAME}, which a host adds to the encoder that training began with")
-    return 0
+        files.append(f"{folder / LORA_NAME}, which a host adds to the encoder that training began with")
+    return files
+
+
+def _make_mlm(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ..training.data import read_captions, summary
+    from ..training.mlm import MLMRun
+
+    if arguments.shard:
+        raise ValueError("--shard does not go with --objective mlm: leave it out")
+    data, clip = read_captions(arguments.data), _clip(arguments, options)
+    run = MLMRun(clip, arguments.weights, data, arguments.out, options, accelerator, say)
+    notes = [f"{clip.name}: {clip.origin}", *summary(data.problems)]
+    done = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
+    return run, [*notes, done]
+
+
+def _mlm_written(run: Any) -> list[str]:
+    from ..training.results import TEXT_NAME, WHOLE_NAME
+
+    whole = run.folder / WHOLE_NAME
+    return [
+        f"{run.folder / TEXT_NAME} and {whole}, to be trained on by train --weights {whole}: as it is, its text "
+        "encoder has learned words, and not yet what they look like"
+    ]
 
 
 def _options(arguments: argparse.Namespace) -> TrainOptions:
-    """Options from the arguments.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options from the arguments."""
     from ..training.augmentation import Augmentation
     from ..training.captions import CaptionOptions
     from ..training.optimizer import Rates
     from ..training.options import TrainOptions
 
-    return TrainOptions(
-        towers=arguments.towers,
-        batch=arguments.batch,
-        accumulate=arguments.accumulate,
-        steps=arguments.steps,
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-        precision=arguments.precision,
-        rates=Rates(
-            arguments.rate,
-            tuple(_rate_of(given) for given in arguments.rate_of),
-            arguments.freeze_layers,
-            arguments.weight_decay,
-            arguments.warmup,
-        ),
-        captions=CaptionOptions(arguments.shuffle_tags, arguments.keep_tags, arguments.tag_dropout),
-        crop=arguments.crop,
+    rates_of = tuple(_rate_of(given) for given in arguments.rate_of)
+    return with_arguments(
+        TrainOptions(),
+        arguments,
+        rates=with_arguments(Rates(), arguments, by_part=rates_of, frozen_layers=arguments.freeze_layers),
+        captions=with_arguments(CaptionOptions(), arguments),
         augmentation=Augmentation(arguments.random_crop, arguments.mirror),
-        held_out=arguments.held_out,
-        ema=arguments.ema,
         watch=tuple(dict.fromkeys(arguments.watch)),
-        lora=arguments.lora,
-        lora_for=arguments.lora_for,
-        keep=arguments.keep,
-        merge=arguments.merge,
-        optimizer=arguments.optimizer,
-        patience=arguments.patience,
-        word=arguments.word,
-        word_vectors=arguments.word_vectors,
-        word_from=arguments.word_from,
-        checkpointing=arguments.checkpointing,
-        compress=arguments.compress,
-        new_text=arguments.new_text,
-        positions=arguments.positions,
-        context_length=arguments.context_length,
-        objective=arguments.objective,
     )
 
 
@@ -290,6 +303,5 @@ TRAIN = Command(
     description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
     "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
     "clip.safetensors, the whole CLIP. See docs/training.md.",
-    epilog="Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the "
-    "same bits. Several processes: torchrun --nproc-per-node 2 __main__.py train ...",
+    epilog=epilog("train"),
 )
