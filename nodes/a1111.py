@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, is_stable_diffusion
-from ..hosts.comfy.live import as_by_host
-from ..hosts.comfy.timed import encode_timed
-from ..hosts.comfy.timing import timing_of, uniform_timing
+from ..hosts.comfy.live_tokenizers import as_by_host
+from ..hosts.comfy.timed import encode_timed, timing_of, uniform_timing
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.options import CLEANINGS, EncodeOptions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed

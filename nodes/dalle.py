@@ -11,7 +11,7 @@ from ..dalle.dalle import DALLE
 from ..dalle.dvae import DVAE
 from ..dalle.sampling import SampleOptions
 from ..hosts.comfy.dalle import Prefix, load_hosted_dalle, sample_images
-from ..hosts.comfy.native import Hosted
+from ..hosts.comfy.models import Hosted
 from ..weighting.view import counted
 from . import common
 from .common import Node, Out

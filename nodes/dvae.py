@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..dalle.dvae import DVAE
 from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
-from ..hosts.comfy.dvae import decode_tokens, encode_tokens, load_hosted_dvae
-from ..hosts.comfy.native import Hosted
+from ..hosts.comfy.dalle import decode_tokens, encode_tokens, load_hosted_dvae
+from ..hosts.comfy.models import Hosted
 from ..weighting.view import counted
 from . import common
 from .common import Node, Out

@@ -11,8 +11,7 @@ from ..encoder.config import CROPS, Crop
 from ..encoder.contrastive import Over, probabilities, similarity
 from ..encoder.full_clip import FullClip
 from ..encoder.reranking import best
-from ..hosts.comfy.full_clip import encode_images, encode_texts, load_hosted
-from ..hosts.comfy.native import Hosted
+from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES
 from . import common

@@ -8,7 +8,7 @@ import torch
 
 from ..encoder.remember import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..hosts.comfy.contract import host
-from ..hosts.comfy.native import NativeClip, load_native
+from ..hosts.comfy.models import NativeClip, load_native
 from . import common
 from .common import Node, Out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
-from ..hosts.comfy.live import as_by_host
+from ..hosts.comfy.live_tokenizers import as_by_host
 from ..weighting.convert import TARGETS
 from ..weighting.options import HIDDEN_FROM, EncodeOptions, HiddenFrom
 from . import common

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.clip import towers_of
-from ..hosts.comfy.memory import with_memory
 from ..hosts.comfy.types import Clip
 from . import common
 from .common import Node, Out

@@ -15,8 +15,7 @@ from torch import Tensor
 from ..hosts.comfy.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
-from ..hosts.comfy.timed import TimedEncoded
-from ..hosts.comfy.timing import Timing
+from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs

@@ -2,7 +2,8 @@
 
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`common.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
-ruler. If it accepts text encoders other than CLIP, its ``reads_as`` reads a prompt for these (hosts/comfy/live.py).
+ruler. If it accepts text encoders other than CLIP, its ``reads_as`` reads a prompt for these
+(hosts/comfy/live_tokenizers.py).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _ruler_node(node: Any) -> RulerNode:
         reads_as = getattr(node, "reads_as", None)
         if reads_as is None:
             return None
-        from ..hosts.comfy.live import live_reader
+        from ..hosts.comfy.live_tokenizers import live_reader
 
         return live_reader(encoder, reads_as)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..hosts.comfy.clip import EitherClip
-from ..hosts.comfy.live import as_weighed
+from ..hosts.comfy.live_tokenizers import as_weighed
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
 from ..weighting.attention import WAYS

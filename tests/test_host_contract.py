@@ -20,7 +20,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.hosts.comfy import attention, attention_layers, contract, live, native, repeat, text_rows
+from weighted_clip.hosts.comfy import attention, attention_layers, contract, live_tokenizers, models, schemes, text_rows
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,7 +149,7 @@ def attributes_used() -> set[str]:
 
 def test_what_is_asked_of_modules_is_in_the_contract_and_nothing_else() -> None:
     asked = names_asked()
-    asked["comfy.model_management"] |= {name for pair in native._DEVICES.values() for name in pair}
+    asked["comfy.model_management"] |= {name for pair in models._DEVICES.values() for name in pair}
     assert asked == {module: set(names) for module, names in contract.MODULES.items()}
 
 
@@ -165,8 +165,8 @@ def test_attributes_of_the_hosts_objects_are_in_the_contract() -> None:
 def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
     named = {*attention_layers.FAMILIES, *attention_layers.FILLED_IN_FRONT, *text_rows.TEXT_FAMILIES}
     assert named <= set(contract.OBJECTS)
-    assert set(live.OF_LOADERS.values()) <= set(contract.OBJECTS)
-    assert set(repeat.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}
+    assert set(live_tokenizers.OF_LOADERS.values()) <= set(contract.OBJECTS)
+    assert set(schemes.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}
     assert set(attention._WRAPPERS) == set(contract.KEYS["comfy.patcher_extension"])
     assert attention_layers.OVERRIDE in contract.KEYS["comfy.ldm.modules.attention"]
 

@@ -78,7 +78,7 @@ class KnownNames:
 
 
 class TextReader(Protocol):
-    """Prompt reader of a text encoder other than CLIP, such as `hosts.comfy.live.LiveReader`."""
+    """Prompt reader of a text encoder other than CLIP, such as `hosts.comfy.live_tokenizers.LiveReader`."""
 
     @property
     def name(self) -> str:

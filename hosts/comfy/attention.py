@@ -4,6 +4,9 @@ Each entry holds the effects on its rows as a marker among its model's inputs (`
 entry through areas, masks and time ranges. Wrappers of the host's sampler, attached as a hook of the entry or to a
 MODEL, remove the markers and pass them to ``attention_layers.py``. Nothing is replaced in the host.
 
+A fingerprint of the rows, made when the prompt is encoded and again when it is sampled, shows that the effects are for
+these rows: between the two, the rows may go to another device or number type, and other nodes may change them.
+
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
 
@@ -22,7 +25,6 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
 from .attention_layers import COUPLED, Call, Weighing, family_of, is_filled_in_front
 from .contract import PATCHER, checked_object, host
-from .own_rows import are_same, are_zero, fingerprint
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -359,3 +361,43 @@ _WRAPPERS: dict[str, Callable[..., Any]] = {
     "apply_model": _apply,
 }
 """Wrappers by the host's names of the wrapped functions (``comfy.patcher_extension.WrappersMP``)."""
+
+
+NUM_SIGNS = 8
+"""Sums that describe a row."""
+TOLERANCE = 2**-8
+"""Largest distance of rows that are the same, relative to their length: twice what bfloat16 rounds away."""
+
+
+def fingerprint(rows: Tensor) -> Tensor:
+    """Describe each row by sums of its numbers under fixed random signs, and by its length.
+
+    Args:
+        rows: ``[batch, rows, dim]``, of any number type.
+
+    Returns:
+        ``[batch, rows, NUM_SIGNS + 1]``, float32 on the CPU.
+    """
+    rows = rows.detach().float()
+    sums = rows @ _signs(rows.shape[-1]).to(rows.device)
+    return torch.cat([sums, rows.norm(dim=-1, keepdim=True)], -1).cpu()
+
+
+def are_same(own: Tensor, found: Tensor) -> bool:
+    """Whether two fingerprints are those of the same rows, each batch compared with the first's only one."""
+    if own.shape[1] != found.shape[1]:
+        return False
+    distance = (found[..., :-1] - own[..., :-1]).norm(dim=-1)
+    return not bool((distance > TOLERANCE * own[..., -1]).any())
+
+
+def are_zero(found: Tensor) -> bool:
+    """Whether a fingerprint is that of zeros."""
+    return not bool(found.any())
+
+
+@cache
+def _signs(dim: int) -> Tensor:  # [dim, NUM_SIGNS]
+    """Random signs of a fixed seed, scaled so that sums are about as large as the row is long."""
+    drawn = torch.randint(2, (dim, NUM_SIGNS), generator=torch.Generator().manual_seed(dim), device="cpu")
+    return (2 * drawn - 1).float() * NUM_SIGNS**-0.5

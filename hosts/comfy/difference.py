@@ -10,8 +10,8 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.towers import read_for_towers
 from ...weighting.view import id_of
 from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of
-from .native import NativeClip
-from .negpip import is_patched
+from .models import NativeClip
+from .schemes import is_patched
 
 
 class Pair(NamedTuple):

@@ -24,7 +24,7 @@ from ...weighting.prompt import Break, Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from ...weighting.tags import bare
-from .pieces import Piece, as_id, pieces
+from .token_offsets import Piece, as_id, pieces
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198

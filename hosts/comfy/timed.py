@@ -1,17 +1,144 @@
 """Timed prompts in ComfyUI: a conditioning with an entry for each text and the steps at which it is active.
 
+ComfyUI converts each entry's ``start_percent`` and ``end_percent``, fractions of the way from pure noise to the image,
+to noise levels and uses every entry whose range includes a step's level, both ends included. So a change between two
+steps must lie between their levels, and the entry before it must end slightly before the next one starts.
+
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from ...weighting.options import EncodeOptions
+from ...weighting.prompt import Issue, Span
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from .clip import EitherClip, Encoded, encode_texts
-from .timing import Timing
-from .types import Conditioning
+from .types import Conditioning, ModelPatcher
+
+PercentToSigma = Callable[[float], float]
+"""From a fraction of the way, 0 to 1, to the noise level there; decreasing."""
+
+GAP = 1e-6
+"""Gap between the end of one entry and the start of the next: a thousandth of one of the model's 1000 noise levels."""
+PLACE = 0.75
+"""Position of a change between the logarithms of two steps' noise levels: after the middle, where second-order samplers
+call the denoiser in between."""
+STABLE_DIFFUSION_SIGMAS = (0.0292, 14.6146)
+"""Lowest and highest noise level of Stable Diffusion 1.x, 2.x and XL."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Number of steps, and positions between them where a prompt can change."""
+
+    steps: int
+    """Number of steps, each one call of the denoiser."""
+    borders: tuple[float, ...]
+    """``borders[k]``: position, 0 to 1, of the change between step k - 1 and step k; the first is 0, the last, after
+    the last step, 1."""
+    note: str
+    """Origin of the times, in words."""
+    issues: tuple[Issue, ...] = ()
+    """Issues about them for the user."""
+
+    def entry_times(self, first: int, end: int) -> dict[str, float]:
+        """Keys of a conditioning entry for steps ``first`` to ``end - 1``; empty if these are all steps.
+
+        The gap is before the border. With assumed equal steps, a step may be on the border, like the middle one of an
+        odd number in ComfyUI's schedule ``normal``; in the gap it would have no entry at all.
+        """
+        times: dict[str, float] = {}
+        if first > 0:
+            times["start_percent"] = self.borders[first] - GAP / 2
+        if end < self.steps:
+            times["end_percent"] = self.borders[end] - 3 * GAP / 2
+        return times and {"start_percent": 0.0, "end_percent": 1.0, **times}
+
+
+def uniform_timing(steps: int) -> Timing:
+    """Steps of equal length; changes in the middle between two steps, so that small deviations do no harm."""
+    borders = tuple((index - 0.5) / steps for index in range(1, steps))
+    message = f"{steps} steps of equal length are assumed: connect sigmas, and the prompt changes on exactly its steps."
+    issue = Issue("uniform-steps", message, Span(0, 0))
+    return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, assumed to be of equal length", (issue,))
+
+
+def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool) -> Timing:
+    """Timing for a sampler's noise levels.
+
+    Args:
+        sigmas: One level per step and one after the last, decreasing, as in ComfyUI's SIGMAS.
+        model: ComfyUI's MODEL, whose noise levels these are; None for Stable Diffusion's own.
+        is_stable_diffusion: Whether to assume the levels of Stable Diffusion if there is no model.
+
+    Returns:
+        The timing, or a uniform one with an issue if it cannot be determined.
+
+    Raises:
+        ValueError: If ``sigmas`` has no step.
+    """
+    steps = len(sigmas) - 1
+    if steps < 1:
+        raise ValueError(f"sigmas must hold at least two noise levels, which make one step; got {len(sigmas)}")
+    lowest, highest = STABLE_DIFFUSION_SIGMAS
+    if model is not None:
+        # the same conversion that the host will use when sampling
+        percent_to_sigma = model.get_model_object("model_sampling").percent_to_sigma
+        levels = "the model's noise levels"
+    elif is_stable_diffusion and highest + 0.1 > max(sigmas) and all(sigma > lowest - 0.01 for sigma in sigmas[:-1]):
+        percent_to_sigma, levels = stable_diffusion_sigma, "Stable Diffusion's noise levels"
+    else:
+        return _uniform_with_issue(steps, "These are not Stable Diffusion's noise levels: connect the model too.")
+    borders: list[float] = []
+    for step, (before, after) in enumerate(pairwise(sigmas[:-1]), 1):
+        between = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
+        start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, between, after))
+        if not (start + 2 * GAP < border < end - GAP):
+            pair = f"{before:.4g} and {after:.4g}"
+            return _uniform_with_issue(
+                steps,
+                f"The noise levels of steps {step} and {step + 1}, {pair}, leave no room for a change in between.",
+            )
+        borders.append(border)
+    return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, timed by sigmas and {levels}")
+
+
+def _uniform_with_issue(steps: int, message: str) -> Timing:
+    issue = Issue("no-timing", f"{message} Steps of equal length are assumed.", Span(0, 0))
+    return replace(uniform_timing(steps), issues=(issue,))
+
+
+def _percent_of(sigma: float, percent_to_sigma: PercentToSigma) -> float:
+    """Fraction of the way at which the level is reached, by bisection; 0 or 1 beyond the model's levels."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(percent_to_sigma(middle)) > sigma else (low, middle)
+    return high
+
+
+_BETAS = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
+_ALPHAS = np.cumprod(1 - _BETAS)
+_LOG_SIGMAS = 0.5 * np.log((1 - _ALPHAS) / _ALPHAS)
+
+
+def stable_diffusion_sigma(percent: float) -> float:
+    """Noise level of Stable Diffusion at a fraction of the way.
+
+    Its 1000 levels follow from betas from 0.00085 to 0.012 with evenly spaced square roots; between two levels the
+    logarithm is interpolated.
+
+    Args:
+        percent: 0 (pure noise, level 14.6) to 1 (level 0.029).
+    """
+    return float(np.exp(np.interp((1 - percent) * 999, np.arange(1000), _LOG_SIGMAS)))
 
 
 class TimedEncoded(NamedTuple):

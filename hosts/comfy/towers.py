@@ -18,8 +18,8 @@ from ...weighting.embeddings import TokenId
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
-from .embeddings import HostEmbeddings
 from .text_rows import text_family
+from .token_offsets import HostEmbeddings
 from .types import Clip, Tokenizer, Tower
 
 

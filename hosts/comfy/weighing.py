@@ -24,7 +24,7 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .native import NativeClip
+from .models import NativeClip
 from .text_rows import TEXT_FAMILIES, TextFamily, class_of, num_rows_read, read_rows, text_family
 from .types import Clip, ModelPatcher
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.timing import uniform_timing
+from weighted_clip.hosts.comfy.timed import uniform_timing
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from .fake_comfy import FakeClip, Tower, node

@@ -7,7 +7,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from weighted_clip.hosts.comfy.pieces import NoSuchEmbedding, as_id, pieces
+from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
 from weighted_clip.weighting.embeddings import EmbeddingError
 
 from .fake_comfy import CONFIG, install

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.hosts.comfy.timing import stable_diffusion_sigma, timing_of, uniform_timing
+from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma, timing_of, uniform_timing
 
 
 def levels_in_float32() -> torch.Tensor:

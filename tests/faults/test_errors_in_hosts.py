@@ -7,7 +7,7 @@ import pytest
 import torch
 from weighted_clip.encoder.remember import num_bytes
 from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.memory import memory_of
+from weighted_clip.hosts.comfy.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
 
 from ..comfy_nodes import fake_comfy
@@ -88,7 +88,7 @@ def test_a_lack_of_memory_while_weights_are_compared_is_the_hosts(monkeypatch: p
     def none_left(module: object) -> bytes:
         raise ERRORS[0]
 
-    monkeypatch.setattr("weighted_clip.hosts.comfy.memory.state_of", none_left)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.cache.state_of", none_left)
     with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
         comfy_encoded(clip)
     assert caught.value is ERRORS[0]

@@ -15,7 +15,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.memory import memory_of
+from weighted_clip.hosts.comfy.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 

@@ -17,7 +17,7 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.remember import VARIABLE, num_bytes
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.memory import memory_of
+from weighted_clip.hosts.comfy.cache import memory_of
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder

@@ -1,4 +1,6 @@
-"""Models of ours that ComfyUI manages, first our native encoder: memory is the host's, computation is ours.
+"""Models of ours that ComfyUI manages: the native encoder and a complete CLIP.
+
+Memory is the host's, computation is ours.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -6,21 +8,26 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from torch import Tensor
 
-from ...encoder.config import TextConfig
+from ...encoder.config import Crop, TextConfig
 from ...encoder.families import Family, encoders_for
 from ...encoder.files.checkpoint import LoadReport, load_text_models
+from ...encoder.full_clip import FullClip, load_full_clip
+from ...encoder.reranking import image_features
 from ...encoder.text_model import TextEncoder
+from ...encoder.tokenizer import default_tokenizer
 from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import EncodedTowers, Prepared
-from ...weighting.towers import Reader, native_readers
+from ...weighting.features import TextFeatures, text_features
+from ...weighting.towers import Reader, layout_of, native_readers
 from .contract import host
-from .embeddings import HostEmbeddings
+from .token_offsets import HostEmbeddings
 from .types import ModelPatcher
 
 logger = logging.getLogger(__name__)
@@ -142,3 +149,58 @@ def encode_native(clip: NativeClip, prepared: Prepared) -> list[EncodedTowers]:
 
     model_management.load_models_gpu([clip.patcher])
     return prepared.run(model_management.throw_exception_if_processing_interrupted)
+
+
+def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> Hosted[FullClip]:
+    """Read a complete CLIP and let the host manage its memory; ``activation`` as in `load_full_clip`.
+
+    Raises:
+        CheckpointError: If the file cannot be used.
+    """
+    clip = load_full_clip(path, dtype=dtype, activation=activation)
+    logger.info("%s: %s", clip.name, clip.origin)
+    return Hosted(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
+
+
+def encode_texts(hosted: Hosted[FullClip], texts: Sequence[str], syntax: str) -> list[TextFeatures]:
+    """Vectors of some texts; the host loads the model into memory, and may interrupt.
+
+    Args:
+        hosted: The model.
+        texts: Any strings.
+        syntax: Syntax of their weights, which are left out.
+    """
+    clip = hosted.model
+    _, check = working(hosted.patcher, len(texts))
+    layout = layout_of(clip.text.config)
+
+    def encode(chunks: Sequence[Sequence[int]]) -> Tensor:
+        check()
+        return clip.text_features(chunks)
+
+    return [text_features(text, syntax, default_tokenizer(), layout, encode) for text in texts]
+
+
+def encode_images(hosted: Hosted[FullClip], images: Tensor, crop: Crop) -> Tensor:
+    """Vectors of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
+
+    Args:
+        hosted: The model, loaded into memory by the host.
+        images: ``[images, height, width, channels]``, float, 0..1.
+        crop: Cropping of images to a square.
+
+    Returns:
+        ``[images, p]``, of unit length.
+
+    Raises:
+        ValueError: If there are no images.
+    """
+    if not len(images):
+        raise ValueError("there are no images to compare: the batch is empty")
+    show, check = working(hosted.patcher, len(images))
+
+    def on_progress(count: int) -> None:
+        show(count)
+        check()
+
+    return image_features(hosted.model, images, crop, on_progress=on_progress)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.hosts.comfy import live
+from weighted_clip.hosts.comfy import live_tokenizers
 from weighted_clip.nodes.ruler import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
@@ -43,15 +43,17 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A host with that tokenizer, and one that cannot be made without a checkpoint."""
     global num_made
     num_made = 0
-    live._tokenizer_alone.cache_clear()
+    live_tokenizers._tokenizer_alone.cache_clear()
     module, other = ModuleType("comfy.text_encoders.z_image"), ModuleType("comfy.text_encoders.pixart_t5")
     module.ZImageTokenizer = ZImageTokenizer
     other.PixArtTokenizer = lambda: {}["spiece_model"]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(sys.modules, other.__name__, other)
-    monkeypatch.setattr(live, "OF_LOADERS", {"CLIPLoader toy": Z_IMAGE, "CLIPLoader none": "comfy.no.Tokenizer"})
+    monkeypatch.setattr(
+        live_tokenizers, "OF_LOADERS", {"CLIPLoader toy": Z_IMAGE, "CLIPLoader none": "comfy.no.Tokenizer"}
+    )
     yield
-    live._tokenizer_alone.cache_clear()
+    live_tokenizers._tokenizer_alone.cache_clear()
 
 
 def shown(node: str, text: str, encoder: object = Z_IMAGE, **values: Any) -> list[dict[str, Any]]:
