@@ -22,8 +22,8 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from .contract import host
-from .text_rows import Character, as_read, inner_tokenizer, offsets, stripped, text_family, token_of
-from .token_offsets import NoSuchEmbedding, as_id, pieces
+from .text_rows import Character, as_read, inner_tokenizer, stripped, text_family, token_of
+from .token_offsets import NoSuchEmbedding, as_id, offsets, pieces
 from .types import Clip, Conditioning
 
 _DEFAULTS = EncodeOptions()

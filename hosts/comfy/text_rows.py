@@ -9,7 +9,6 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from ...weighting.prompt import Break, Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from ...weighting.tags import bare
-from .token_offsets import Piece, as_id, pieces
+from .token_offsets import as_id, check_offsets, offsets, pieces
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
@@ -222,7 +221,7 @@ def _tokens(
     if plain.startswith(("<|im_start|>", "<|start_header_id|>")):  # the host treats it as a template of its own
         template = "{}"
     found = pieces(inner, template.format(plain), offsets)
-    _check_offsets(inner, template.format(plain), found)
+    check_offsets(inner, template.format(plain), found)
     starts_at = len(template.split("{}")[0])
     tokens: list[Token] = []
     for chunk in chunks:
@@ -303,51 +302,6 @@ def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]
     moved = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues]
     issues = (*moved, *found.issues(text))
     return replace(prompt, source=text, parts=(), marks=(), sections=(), issues=issues), characters
-
-
-def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
-    """Id, start and end in the text of each token, except those that the tokenizer adds itself."""
-    if hasattr(tokenizer.tokenizer, "serialize_model"):  # sentencepiece, as the host wraps it
-        return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
-    try:
-        found = tokenizer.tokenizer(text, return_offsets_mapping=True)
-    except (NotImplementedError, TypeError) as error:
-        raise ValueError(
-            f"Weigh Attention needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that ComfyUI "
-            "has installed does not say where its tokens come from."
-        ) from error
-    stop = -1 if tokenizer.tokenizer_adds_end_token else None
-    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
-    return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
-
-
-def _check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:
-    """Refuse a tokenizer that omits letters; if it changes letters, that cannot be detected."""
-    covered = {place for _, start, end in found for place in range(start, end)}
-    missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
-    if missed and unicodedata.is_normalized("NFKC", text):
-        raise ValueError(
-            f"Weigh Attention cannot tell which rows are a word's: {type(tokenizer.tokenizer).__name__} of the "
-            "transformers that ComfyUI has installed does not say where in the text its tokens stand, or leaves "
-            "letters out. Another version of transformers may."
-        )
-
-
-def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, int]]:
-    """The same from sentencepiece itself (``SentencePieceProcessor``)."""
-    alone = {"add_bos": False, "add_eos": False}
-    if hasattr(processor, "EncodeAsOffsetMapping"):
-        found = processor.encode(text, return_type="offset_mapping", **alone)
-        pieces = [(piece_id, *place) for piece_id, place in zip(found["ids"], found["offsets"], strict=True)]
-    else:  # before 0.2.2
-        found = processor.encode(text, out_type="immutable_proto", **alone).pieces
-        pieces = [(piece.id, piece.begin, piece.end) for piece in found]
-    # of the pieces of one character, such as its bytes, only the last has a position
-    for index in reversed(range(len(pieces) - 1)):
-        piece_id, start, end = pieces[index]
-        if start == end:
-            pieces[index] = (piece_id, *pieces[index + 1][1:])
-    return pieces
 
 
 def token_of(
