@@ -20,7 +20,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.hosts.comfy import attention, attention_layers, contract, live_tokenizers, models, schemes, text_rows
+from weighted_clip.hosts.comfy import attention, attention_layers, contract, families, live_tokenizers, models, schemes
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -163,7 +163,7 @@ def test_attributes_of_the_hosts_objects_are_in_the_contract() -> None:
 
 
 def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
-    named = {*attention_layers.FAMILIES, *attention_layers.FILLED_IN_FRONT, *text_rows.TEXT_FAMILIES}
+    named = {*families.BY_TOKENIZER, *families.WEIGHERS, *families.FILLED_IN_FRONT}
     assert named <= set(contract.OBJECTS)
     assert set(live_tokenizers.OF_LOADERS.values()) <= set(contract.OBJECTS)
     assert set(schemes.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
-from .attention_layers import COUPLED, Call, Weighing, family_of, is_filled_in_front
+from .attention_layers import COUPLED, Call, Weighing
 from .contract import PATCHER, checked_object, host
+from .families import is_filled_in_front, weigher_of
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -327,14 +328,14 @@ def _apply(
     if not num_rows:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
-    family = family_of(model)
+    weigh = weigher_of(model)
     assert c_crossattn is not None  # all families have the text there
     num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
     # the host repeats shorter texts in a batch until all have equal length
     tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys) for own in rows]
     bias, factor = torch.stack(tiled, dim=1)
     weighing = Weighing(bias, factor, x.device)
-    options = family(weighing, Call(model.diffusion_model, options, inputs))
+    options = weigh(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     seen = options.get(MARKER)
     if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps

@@ -1,4 +1,4 @@
-"""Text layers of each family of ComfyUI's diffusion models, and how weights get into their attention.
+"""Text layers of ComfyUI's diffusion models, and how weights get into their attention; families.py says whose is whose.
 
 For one call of a model its options get another function around the attention, which adds a bias to the logits of the
 text's keys and multiplies their values. The text keys are known from the model, never guessed from a shape.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .contract import checked_object, host
+from .contract import host
 from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     """Its other inputs by name."""
 
 
-Family = Callable[["Weighing", Call], TransformerOptions]
+Weigh = Callable[["Weighing", Call], TransformerOptions]
 """From weights and a call of a model to a copy of its options with the weights applied."""
 
 
@@ -356,52 +356,3 @@ def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
 def _block_type(choices: Mapping[str, Any]) -> Any:
     """Kind of block that an attention belongs to, as named by the host."""
     return choices.get("transformer_options", {}).get("block_type")
-
-
-FAMILIES: Mapping[str, Family] = {
-    "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": in_cross_attention,
-    "comfy.ldm.flux.model.Flux": in_joint_attention,
-    "comfy.ldm.chroma.model.Chroma": in_joint_attention,
-    "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": in_joint_attention,
-    "comfy.ldm.lumina.model.NextDiT": behind_refiners,
-    "comfy.ldm.krea2.model.SingleStreamDiT": behind_text_fusion,
-    "comfy.ldm.anima.model.Anima": in_cross_attention,
-    "comfy.ldm.wan.model.WanModel": in_wan_cross_attention,
-    "comfy.ldm.wan.model.VaceWanModel": in_wan_cross_attention,
-    "comfy.ldm.wan.model.CameraWanModel": in_wan_cross_attention,
-    "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": in_joint_blocks,
-    "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": before_three_texts,
-}
-"""Families by class of the diffusion model, each verified by a test that weights act as defined."""
-
-
-FILLED_IN_FRONT = ("comfy.model_base.Flux2",)
-"""Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
-
-
-def is_filled_in_front(model: Any) -> bool:
-    """Whether a model of the host pads the text's rows at the front."""
-    return f"{type(model).__module__}.{type(model).__qualname__}" in FILLED_IN_FRONT
-
-
-def family_of(model: Any) -> Family:
-    """Method for getting weights into a model's attention.
-
-    Args:
-        model: The host's model (``comfy.model_base.BaseModel``).
-
-    Returns:
-        Function from weights and a call of the model to a copy of its options with the weights applied.
-
-    Raises:
-        ValueError: If it is unknown where this model reads text.
-    """
-    network = getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
-    name = f"{type(network).__module__}.{type(network).__qualname__}"
-    if name not in FAMILIES:
-        raise ValueError(
-            f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
-            "text. For this model, encode without it."
-        )
-    checked_object(network, name)
-    return FAMILIES[name]

@@ -22,7 +22,8 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from .contract import host
-from .text_rows import Character, as_read, inner_tokenizer, stripped, text_family, token_of
+from .families import text_family
+from .text_rows import Character, as_read, inner_tokenizer, stripped, token_of
 from .token_offsets import NoSuchEmbedding, as_id, offsets, pieces
 from .types import Clip, Conditioning
 
@@ -209,7 +210,7 @@ def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
     """Encoder whose tokens are shown: the first one that is loaded."""
     family = text_family(clip)
     if family is not None:
-        return family.key
+        return family.encoder_of(clip)
     loaded = {name for name, _ in clip.cond_stage_model.named_children()}
     return next((name for name in host_tokens if {name, f"clip_{name}"} & loaded), next(iter(host_tokens)))
 

@@ -29,9 +29,9 @@ from ...weighting.towers import Reader, Reads, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note
 from .cache import memory_of, with_recall
 from .contract import CLIP, PATCHER, checked_object, host
+from .families import class_of
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from .text_rows import class_of
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
 

@@ -20,19 +20,14 @@ from ...encoder.config import TOWERS
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt
 from .by_host import read_for_host, stock_note
-from .text_rows import TEXT_FAMILIES, class_of, read_rows
+from .families import BY_TOKENIZER, FAMILIES, class_of
+from .text_rows import read_rows
 from .types import Clip
 
 logger = logging.getLogger(__name__)
 
-OF_LOADERS: Mapping[str, str] = {
-    "DualCLIPLoader flux": "comfy.text_encoders.flux.FluxTokenizer",
-    "CLIPLoader chroma": "comfy.text_encoders.pixart_t5.PixArtTokenizer",
-    "CLIPLoader qwen_image": "comfy.text_encoders.qwen_image.QwenImageTokenizer",
-    "CLIPLoader krea2": "comfy.text_encoders.krea2.Krea2Tokenizer",
-}
-"""Most likely tokenizer by name of the loader and its type setting. The file decides which one it is; so types used for
-several models, such as ``lumina2``, are left out."""
+OF_LOADERS: Mapping[str, str] = {one.loader: next(iter(one.tokenizers)) for one in FAMILIES if one.loader is not None}
+"""Most likely tokenizer by name of the loader and its type setting."""
 
 _lock = Lock()
 
@@ -52,7 +47,7 @@ class _TokenizerAlone:
 
 def as_weighed(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
     """Read a prompt whose words are weighted in the attention."""
-    return read_rows(clip, TEXT_FAMILIES[class_of(clip.tokenizer)], text, options).read
+    return read_rows(clip, BY_TOKENIZER[class_of(clip.tokenizer)], text, options).read
 
 
 def as_by_host(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
@@ -99,7 +94,7 @@ def live_reader(name: str, read: Callable[[Clip, str, EncodeOptions], ReadPrompt
 @cache
 def _tokenizer_alone(name: str) -> Any:
     """A host's tokenizer by its class; None if it is not available."""
-    if name not in TEXT_FAMILIES:
+    if name not in BY_TOKENIZER:
         return None
     module, _, class_name = name.rpartition(".")
     try:

@@ -9,8 +9,8 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -23,101 +23,9 @@ from ...weighting.prompt import Break, Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from ...weighting.tags import bare
+from .families import ANIMA_ROWS, Family
 from .token_offsets import as_id, check_offsets, offsets, pieces
 from .types import Clip
-
-IM_START, USER, NEWLINE = 151644, 872, 198
-"""Ids of Qwen's tokenizer by which the host finds the end of the template."""
-ANIMA_ROWS = 512
-"""Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
-
-
-def _all_rows(ids: Sequence[int | bytes]) -> int:
-    return 0
-
-
-def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
-    turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
-    start = turns[:2][-1]
-    return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
-
-
-Part = tuple[str, ...] | int
-"""Rows of a conditioning: those of an encoder, of two that share rows, or a number belonging to no word."""
-
-
-def _is_loaded(clip: Clip, encoder: str) -> bool:
-    """Whether a CLIP has one of its text encoders, by its name there; a lone tokenizer counts as having all."""
-    loaded = getattr(clip, "cond_stage_model", None)
-    return loaded is None or getattr(loaded, encoder) is not None
-
-
-def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
-    """Rows of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
-    towers = tuple(key for key in ("l", "g") if _is_loaded(clip, f"clip_{key}"))
-    parts = [part for part in (towers, ("t5xxl",) if _is_loaded(clip, "t5xxl") else ()) if part]
-    if not parts:
-        raise ValueError("This CLIP holds no text encoder of Stable Diffusion 3: load CLIP-L, CLIP-G or T5.")
-    return tuple(parts)
-
-
-def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
-    """Rows of T5, then those of Llama; the host puts zeros for a missing one."""
-    has_t5, has_llama = _is_loaded(clip, "t5xxl"), _is_loaded(clip, "llama")
-    if not (has_t5 or has_llama):
-        raise ValueError("This CLIP holds no text encoder of HiDream whose rows are read: load T5 or Llama.")
-    return ("t5xxl",) if has_t5 else 128, ("llama",) if has_llama else 1
-
-
-@dataclass(frozen=True)
-class TextFamily:
-    """A text encoder with known rows."""
-
-    title: str
-    """Models that use it."""
-    key: str
-    """Its name among the host's tokens."""
-    num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
-    """Function from its ids to the number of first rows that the host leaves out."""
-    has_weights: bool = True
-    """Whether its stock tokenizer reads weights, unless told otherwise."""
-    min_rows: int = 0
-    """Minimum number of rows, up to which its model pads without words."""
-    parts: Callable[[Clip], tuple[Part, ...]] | None = None
-    """Function that gives the order of rows of several encoders; None for those of ``key`` alone."""
-    has_row_weights: bool = False
-    """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
-    takes_embeddings: bool = True
-    """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
-
-
-TEXT_FAMILIES: Mapping[str, TextFamily] = {
-    "comfy.text_encoders.flux.FluxTokenizer": TextFamily("Flux 1", "t5xxl"),
-    "comfy.text_encoders.pixart_t5.PixArtTokenizer": TextFamily("Chroma", "t5xxl"),
-    "comfy.text_encoders.qwen_image.QwenImageTokenizer": TextFamily(
-        "Qwen-Image", "qwen25_7b", _qwen_image_prefix, has_weights=False
-    ),
-    "comfy.text_encoders.z_image.ZImageTokenizer": TextFamily("Z-Image", "qwen3_4b", has_weights=False),
-    "comfy.text_encoders.krea2.Krea2Tokenizer": TextFamily(
-        "Krea 2", "qwen3vl_4b", _qwen_image_prefix, has_weights=False
-    ),
-    "comfy.text_encoders.anima.AnimaTokenizer": TextFamily(
-        "Anima", "t5xxl", min_rows=ANIMA_ROWS, has_row_weights=True, takes_embeddings=False
-    ),
-    "comfy.text_encoders.wan.WanT5Tokenizer": TextFamily("Wan", "umt5xxl"),
-    "comfy.text_encoders.sd3_clip.SD3Tokenizer": TextFamily(
-        "Stable Diffusion 3", "t5xxl", parts=_sd3_parts, takes_embeddings=False
-    ),
-    "comfy.text_encoders.lumina2.LuminaTokenizer": TextFamily("Lumina 2", "gemma2_2b"),
-    "comfy.text_encoders.flux.KleinTokenizer": TextFamily("Flux 2", "qwen3_4b", has_weights=False),
-    "comfy.text_encoders.flux.KleinTokenizer8B": TextFamily("Flux 2", "qwen3_8b", has_weights=False),
-    "comfy.text_encoders.flux.Flux2Tokenizer": TextFamily("Flux 2", "mistral3_24b", has_weights=False),
-    "comfy.text_encoders.hidream.HiDreamTokenizer": TextFamily(
-        "HiDream", "llama", parts=_hidream_parts, takes_embeddings=False
-    ),
-}
-"""Families by class of the host's tokenizer, each with rows verified by a test."""
 
 
 class TextRows(NamedTuple):
@@ -133,16 +41,6 @@ class TextRows(NamedTuple):
     """Tokens in the host's form, to be encoded."""
     encoder: str
     """Encoder of ``read``, by its key among the host's tokens."""
-
-
-def text_family(clip: Clip) -> TextFamily | None:
-    """Family of a CLIP's text encoder, or None if its rows are unknown."""
-    return TEXT_FAMILIES.get(class_of(clip.tokenizer))
-
-
-def class_of(tokenizer: object) -> str:
-    """Class of one of the host's tokenizers, with its module."""
-    return f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
 
 
 def inner_tokenizer(clip: Clip, key: str) -> Any:
@@ -165,7 +63,7 @@ def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     return num_rows + (0 if llama is None else llama.shape[2])
 
 
-def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions) -> TextRows:
+def read_rows(clip: Clip, family: Family, text: str, options: EncodeOptions) -> TextRows:
     """Read a prompt as a text encoder does.
 
     Args:
@@ -186,10 +84,11 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
     given = (as_id(pair[0]) for chunks in host_tokens.values() for chunk in chunks for pair in chunk)
     if not family.takes_embeddings and any(isinstance(token, bytes) for token in given):
         raise ValueError(f"Weigh Attention takes no embeddings with {family.title}: take “embedding:…” out.")
+    encoder = family.encoder_of(clip)
     issues: list[Issue] = []
     rows: list[Token] = []
     words: dict[str, list[Token]] = {}
-    for part in ((family.key,),) if family.parts is None else family.parts(clip):
+    for part in ((encoder,),) if family.parts is None else family.parts(clip):
         if isinstance(part, int):
             rows += [Token(0)] * part
             continue
@@ -201,7 +100,7 @@ def read_rows(clip: Clip, family: TextFamily, text: str, options: EncodeOptions)
             sharing[key] = tokens[family.num_left_out(ids) :]
         rows += _shared(sharing)
     rows += [Token(0)] * (family.min_rows - len(rows))
-    key = family.key if family.key in words else next(iter(words))
+    key = encoder if encoder in words else next(iter(words))
     read = as_read(prompt, words[key], tuple(dict.fromkeys(issues)), options)
     return TextRows(plain, tuple(rows), read, host_tokens, key)
 

@@ -18,7 +18,7 @@ from ...weighting.embeddings import TokenId
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
-from .text_rows import text_family
+from .families import text_family
 from .token_offsets import HostEmbeddings
 from .types import Clip, Tokenizer, Tower
 

@@ -24,13 +24,12 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
+from .families import FAMILIES, Family, class_of, text_family
 from .models import NativeClip
-from .text_rows import TEXT_FAMILIES, TextFamily, class_of, num_rows_read, read_rows, text_family
+from .text_rows import num_rows_read, read_rows
 from .types import Clip, ModelPatcher
 
-KNOWN_MODELS = ", ".join(
-    ["Stable Diffusion 1, 2 and XL", *dict.fromkeys(family.title for family in TEXT_FAMILIES.values())]
-)
+KNOWN_MODELS = ", ".join(family.title for family in FAMILIES)
 """Names of the known models."""
 
 
@@ -132,9 +131,7 @@ def _check_is_known(clip: EitherClip) -> None:
     )
 
 
-def _encode_by_host(
-    clip: Clip, family: TextFamily, text: str, options: EncodeOptions
-) -> tuple[Encoded, tuple[Token, ...]]:
+def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOptions) -> tuple[Encoded, tuple[Token, ...]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""
     rows = read_rows(clip, family, text, options)
     host("comfy.model_management").throw_exception_if_processing_interrupted()
@@ -146,7 +143,7 @@ def _encode_by_host(
 
 
 def _encode_as_negpip(
-    clip: Clip, family: TextFamily, text: str, options: EncodeOptions
+    clip: Clip, family: Family, text: str, options: EncodeOptions
 ) -> tuple[Encoded, tuple[Token, ...]]:
     """Let the host encode a prompt of Anima with absolute weights; also returns the weighted token of each row."""
     if not family.has_row_weights:

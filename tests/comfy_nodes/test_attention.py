@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy import attention, attention_layers, contract
+from weighted_clip.hosts.comfy import attention, attention_layers, contract, families
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import (
     OVERRIDE,
@@ -17,7 +17,6 @@ from weighted_clip.hosts.comfy.attention_layers import (
     before_three_texts,
     behind_refiners,
     behind_text_fusion,
-    family_of,
     in_cross_attention,
     in_joint_attention,
     in_joint_blocks,
@@ -293,7 +292,7 @@ class Network:
 
 def test_an_unknown_model_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"this model \(SimpleNamespace, Network\)"):
-        family_of(SimpleNamespace(diffusion_model=Network()))
+        families.weigher_of(SimpleNamespace(diffusion_model=Network()))
 
 
 # ---- the wrappers
@@ -304,7 +303,7 @@ def known(monkeypatch) -> None:
     """`Network` reads text in its cross attention."""
     install(monkeypatch)
     name = f"{Network.__module__}.{Network.__qualname__}"
-    monkeypatch.setattr(attention_layers, "FAMILIES", {name: in_cross_attention})
+    monkeypatch.setattr(families, "WEIGHERS", {name: in_cross_attention})
     monkeypatch.setattr(contract, "OBJECTS", {**contract.OBJECTS, name: ()})
 
 
@@ -418,7 +417,7 @@ def test_rows_of_zeros_have_no_weights_and_the_hosts_entry_stays() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_rows_that_a_model_puts_in_front_are_plain(monkeypatch) -> None:
-    monkeypatch.setattr(attention_layers, "FILLED_IN_FRONT", ("builtins.str",))
+    monkeypatch.setattr(families, "FILLED_IN_FRONT", ("builtins.str",))
     seen = []
     conds = [[entry(6, marker_of(4, row1=RowEffect(1.0)), cross_attn=random(1, 4, DIM)), entry(6)]]
     attention._predict(lambda model, conds: seen.append(conds), "model", conds)

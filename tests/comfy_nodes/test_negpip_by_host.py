@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention import MARKER, _hooks
-from weighted_clip.hosts.comfy.text_rows import TEXT_FAMILIES, TextFamily, class_of
+from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
+from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family, class_of
 
 from .fake_comfy import install, node
 from .test_by_host import TextClip
@@ -29,7 +30,8 @@ def clip(monkeypatch) -> Iterator[RowWeights]:
     install(monkeypatch)
     _hooks.cache_clear()
     clip = RowWeights(True)
-    monkeypatch.setitem(TEXT_FAMILIES, class_of(clip.tokenizer), TextFamily("Toy", "toy", has_row_weights=True))
+    name = class_of(clip.tokenizer)
+    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, (), {name: "toy"}, has_row_weights=True))
     yield clip
     _hooks.cache_clear()
 
@@ -58,6 +60,7 @@ def test_with_weights_above_0_it_is_the_hosts_own_conditioning(clip) -> None:
 
 
 def test_other_encoders_are_refused_by_name(clip, monkeypatch) -> None:
-    monkeypatch.setitem(TEXT_FAMILIES, class_of(clip.tokenizer), TextFamily("Toy", "toy"))
+    name = class_of(clip.tokenizer)
+    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, (), {name: "toy"}))
     with pytest.raises(ValueError, match="and on Anima, as CLIP NegPip of ComfyUI-ppm does, not on Toy"):
         run(clip, TEXT)

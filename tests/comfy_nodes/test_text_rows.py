@@ -4,15 +4,18 @@ The host's own tokenizers are tested in tests/hosts.
 """
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.text_rows import TextFamily, num_rows_read, read_rows
+from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
+from weighted_clip.hosts.comfy.families import Family
+from weighted_clip.hosts.comfy.text_rows import num_rows_read, read_rows
 from weighted_clip.weighting.options import EncodeOptions
 
 BOS, EOS, PAD = 99, 1, 0
-FAMILY = TextFamily("Toy", "toy")
+FAMILY = Family("Toy", in_cross_attention, (), {"types.SimpleNamespace": "toy"})
 VOCABULARY: dict[str, int] = {}
 
 
@@ -62,7 +65,7 @@ def test_syntax_is_stripped_and_each_row_has_the_weight_of_its_text() -> None:
 
 def test_a_template_and_what_the_host_leaves_out_count_for_nothing() -> None:
     clip = Clip("system <user> {} <end>")
-    family = TextFamily("Toy", "toy", lambda ids: 2, has_weights=False)
+    family = replace(FAMILY, num_left_out=lambda ids: 2, has_weights=False)
     assert weights("a (red:1.4) cat", clip=clip, family=family) == [1, 1.4, 1, 1, 1, 1]
     assert clip.texts == [("a red cat", {})]
 
@@ -118,7 +121,7 @@ def test_a_tokenizer_that_does_not_say_where_is_named() -> None:
 
 
 def test_a_model_that_makes_more_rows_gets_as_many() -> None:
-    family = TextFamily("Toy", "toy", min_rows=12)
+    family = replace(FAMILY, min_rows=12)
     assert weights("a (red:1.4) cat", family=family) == [1, 1.4] + [1] * 10
     rows = torch.zeros(1, 5, 4)
     assert num_rows_read(rows, {}) == 5
@@ -201,7 +204,8 @@ class Encoders:
         return tokens
 
 
-SHARING = TextFamily("Toy", "long", parts=lambda clip: (("one", "two"), 2, ("long",)))
+LONG = replace(FAMILY, tokenizers={"types.SimpleNamespace": "long"})
+SHARING = replace(LONG, parts=lambda clip: (("one", "two"), 2, ("long",)))
 
 
 def test_a_word_has_its_weight_in_every_encoder_and_every_chunk() -> None:
@@ -214,7 +218,7 @@ def test_a_word_has_its_weight_in_every_encoder_and_every_chunk() -> None:
     ]
     rows = read_rows(Encoders(), SHARING, text, EncodeOptions())
     assert (rows.encoder, rows.read.issues) == ("long", ())
-    towers = TextFamily("Toy", "long", parts=lambda clip: (("one",),))
+    towers = replace(LONG, parts=lambda clip: (("one",),))
     assert read_rows(Encoders(), towers, text, EncodeOptions()).encoder == "one"
 
 

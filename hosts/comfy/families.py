@@ -1,0 +1,241 @@
+"""Families of diffusion models whose words Weigh Attention weights: one record each, and the tables made of them.
+
+A family is known by classes of the host: that of its diffusion model says where it reads text, that of its tokenizer
+which rows of a CONDITIONING are a word's. A test in the host verifies each.
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .attention_layers import (
+    Weigh,
+    before_three_texts,
+    behind_refiners,
+    behind_text_fusion,
+    in_cross_attention,
+    in_joint_attention,
+    in_joint_blocks,
+    in_wan_cross_attention,
+)
+from .contract import checked_object
+from .types import Clip
+
+IM_START, USER, NEWLINE = 151644, 872, 198
+"""Ids of Qwen's tokenizer by which the host finds the end of the template."""
+ANIMA_ROWS = 512
+"""Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
+
+Part = tuple[str, ...] | int
+"""Rows of a conditioning: those of an encoder, of two that share rows, or a number belonging to no word."""
+
+
+def _all_rows(ids: Sequence[int | bytes]) -> int:
+    return 0
+
+
+def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
+    turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
+    start = turns[:2][-1]
+    return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
+
+
+def _is_loaded(clip: Clip, encoder: str) -> bool:
+    """Whether a CLIP has one of its text encoders, by its name there; a lone tokenizer counts as having all."""
+    loaded = getattr(clip, "cond_stage_model", None)
+    return loaded is None or getattr(loaded, encoder) is not None
+
+
+def _sd3_parts(clip: Clip) -> tuple[Part, ...]:
+    """Rows of CLIP-L and CLIP-G side by side, then those of T5; each may be missing."""
+    towers = tuple(key for key in ("l", "g") if _is_loaded(clip, f"clip_{key}"))
+    parts = [part for part in (towers, ("t5xxl",) if _is_loaded(clip, "t5xxl") else ()) if part]
+    if not parts:
+        raise ValueError("This CLIP holds no text encoder of Stable Diffusion 3: load CLIP-L, CLIP-G or T5.")
+    return tuple(parts)
+
+
+def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
+    """Rows of T5, then those of Llama; the host puts zeros for a missing one."""
+    has_t5, has_llama = _is_loaded(clip, "t5xxl"), _is_loaded(clip, "llama")
+    if not (has_t5 or has_llama):
+        raise ValueError("This CLIP holds no text encoder of HiDream whose rows are read: load T5 or Llama.")
+    return ("t5xxl",) if has_t5 else 128, ("llama",) if has_llama else 1
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models that read text in the same way."""
+
+    title: str
+    """Its name in messages."""
+    weigh: Weigh
+    """Method for getting weights into its attention."""
+    networks: tuple[str, ...]
+    """Classes of its diffusion model."""
+    tokenizers: Mapping[str, str]
+    """Name of its text encoder among the host's tokens, by class of the tokenizer; none if it has CLIP text towers
+    alone."""
+    loader: str | None = None
+    """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
+    so types used for several models, such as ``lumina2``, are left out."""
+    num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
+    """Function from its ids to the number of first rows that the host leaves out."""
+    has_weights: bool = True
+    """Whether its stock tokenizer reads weights, unless told otherwise."""
+    min_rows: int = 0
+    """Minimum number of rows, up to which its model pads without words."""
+    parts: Callable[[Clip], tuple[Part, ...]] | None = None
+    """Function that gives the order of rows of several encoders; None for those of one alone."""
+    has_row_weights: bool = False
+    """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
+    takes_embeddings: bool = True
+    """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
+    filled_in_front: tuple[str, ...] = ()
+    """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
+
+    def encoder_of(self, clip: Clip) -> str:
+        """Name of a CLIP's text encoder among the host's tokens."""
+        return self.tokenizers[class_of(clip.tokenizer)]
+
+
+FAMILIES = (
+    Family(
+        "Stable Diffusion 1, 2 and XL",
+        in_cross_attention,
+        ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
+        {},
+    ),
+    Family(
+        "Flux 1",
+        in_joint_attention,
+        ("comfy.ldm.flux.model.Flux",),
+        {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
+        loader="DualCLIPLoader flux",
+    ),
+    Family(
+        "Chroma",
+        in_joint_attention,
+        ("comfy.ldm.chroma.model.Chroma",),
+        {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
+        loader="CLIPLoader chroma",
+    ),
+    Family(
+        "Qwen-Image",
+        in_joint_attention,
+        ("comfy.ldm.qwen_image.model.QwenImageTransformer2DModel",),
+        {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
+        loader="CLIPLoader qwen_image",
+        num_left_out=_qwen_image_prefix,
+        has_weights=False,
+    ),
+    Family(
+        "Z-Image",
+        behind_refiners,
+        ("comfy.ldm.lumina.model.NextDiT",),
+        {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
+        has_weights=False,
+    ),
+    Family(
+        "Krea 2",
+        behind_text_fusion,
+        ("comfy.ldm.krea2.model.SingleStreamDiT",),
+        {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
+        loader="CLIPLoader krea2",
+        num_left_out=_qwen_image_prefix,
+        has_weights=False,
+    ),
+    Family(
+        "Anima",
+        in_cross_attention,
+        ("comfy.ldm.anima.model.Anima",),
+        {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
+        min_rows=ANIMA_ROWS,
+        has_row_weights=True,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Wan",
+        in_wan_cross_attention,
+        ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
+        {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
+    ),
+    Family(
+        "Stable Diffusion 3",
+        in_joint_blocks,
+        ("comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper",),
+        {"comfy.text_encoders.sd3_clip.SD3Tokenizer": "t5xxl"},
+        parts=_sd3_parts,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Lumina 2",
+        behind_refiners,
+        ("comfy.ldm.lumina.model.NextDiT",),
+        {"comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b"},
+    ),
+    Family(
+        "Flux 2",
+        in_joint_attention,
+        ("comfy.ldm.flux.model.Flux",),
+        {
+            "comfy.text_encoders.flux.KleinTokenizer": "qwen3_4b",
+            "comfy.text_encoders.flux.KleinTokenizer8B": "qwen3_8b",
+            "comfy.text_encoders.flux.Flux2Tokenizer": "mistral3_24b",
+        },
+        has_weights=False,
+        filled_in_front=("comfy.model_base.Flux2",),
+    ),
+    Family(
+        "HiDream",
+        before_three_texts,
+        ("comfy.ldm.hidream.model.HiDreamImageTransformer2DModel",),
+        {"comfy.text_encoders.hidream.HiDreamTokenizer": "llama"},
+        parts=_hidream_parts,
+        takes_embeddings=False,
+    ),
+)
+"""All families, in the order in which messages name them."""
+
+BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizers}
+"""Families by class of the host's tokenizer."""
+WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
+"""Methods for getting weights into the attention, by class of the diffusion model."""
+FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
+"""Classes of host models that pad the text's rows at the front."""
+
+
+def class_of(thing: object) -> str:
+    """Class of an object, with its module."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def text_family(clip: Clip) -> Family | None:
+    """Family of a CLIP's text encoder, or None if its rows are unknown."""
+    return BY_TOKENIZER.get(class_of(clip.tokenizer))
+
+
+def is_filled_in_front(model: Any) -> bool:
+    """Whether a model of the host pads the text's rows at the front."""
+    return class_of(model) in FILLED_IN_FRONT
+
+
+def weigher_of(model: Any) -> Weigh:
+    """Method for getting weights into the attention of a host's model (``comfy.model_base.BaseModel``).
+
+    A ValueError says that it is unknown where this model reads text.
+    """
+    network = getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+    name = class_of(network)
+    if name not in WEIGHERS:
+        raise ValueError(
+            f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
+            "text. For this model, encode without it."
+        )
+    checked_object(network, name)
+    return WEIGHERS[name]
