@@ -13,7 +13,7 @@ from .console import show
 from .loading import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
 if TYPE_CHECKING:
-    from ..web.lab.shelf import Shelf
+    from ..web.lab.native import Shelf
 
 
 def _add_arguments(lab: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..web.lab.ports import listen
+    from ..web.lab.access import listen
 
     with listen(arguments.port) as listening:  # before anything is loaded, which takes a while
         return _serve(arguments, listening)
@@ -96,8 +96,7 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
         ValueError: If it is not available.
     """
     from ..web.lab import places
-    from ..web.lab.native import Settings, file_model, random_model
-    from ..web.lab.shelf import Shelf
+    from ..web.lab.native import Settings, Shelf, file_model, random_model
 
     if arguments.model is not None and arguments.models is None:
         raise ValueError(f"--model {arguments.model}: say where it is with --models DIR, or use --weights FILE")

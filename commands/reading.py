@@ -141,8 +141,7 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
     Raises:
         ValueError: If no token is the word, a number is out of range, or the weights cannot be loaded.
     """
-    from ..web.lab.attending import Choice, find_attention
-    from ..web.lab.attention_chart import row_of
+    from ..web.lab.attending import Choice, find_attention, row_of
     from ..web.lab.model import LabError
     from ..web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
 

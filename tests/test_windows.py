@@ -1,4 +1,4 @@
-"""Problems on Windows that other systems can detect: consoles, file names, files held open, ports.
+"""Problems on Windows that other systems can detect: consoles, file names, files held open, access.
 
 Nothing here has run on Windows. Its consoles are replaced by streams of their encodings, its paths by
 `PureWindowsPath`, and a file that it would refuse to replace by one that is still mapped into memory.
@@ -34,7 +34,7 @@ from weighted_clip.hosts.comfy.loras import load_loras
 from weighted_clip.nodes import routes
 from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.training.data import _in_order, read_captions, read_data
-from weighted_clip.web.lab import ports
+from weighted_clip.web.lab import access
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.tags import read_loras, take_tags
 
@@ -343,8 +343,8 @@ def test_a_port_that_windows_keeps_for_itself_is_passed_over(monkeypatch: pytest
         def close(self) -> None: ...
 
     monkeypatch.setattr(socket, "socket", Socket)
-    assert isinstance(ports.listen(None), Socket)
-    assert asked == [ports.FIRST_PORT, ports.FIRST_PORT + 1, ports.FIRST_PORT + 2]
+    assert isinstance(access.listen(None), Socket)
+    assert asked == [access.FIRST_PORT, access.FIRST_PORT + 1, access.FIRST_PORT + 2]
     asked.clear()
     with pytest.raises(ValueError, match="port 80 cannot be used: an attempt was made"):
-        ports.listen(80)
+        access.listen(80)

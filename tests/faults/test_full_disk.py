@@ -26,9 +26,9 @@ from weighted_clip.output.export import write_conditioning
 from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.parity import figures
 from weighted_clip.parity import page as parity_page
-from weighted_clip.web.lab.export import export
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.study import export
 from weighted_clip.weighting.options import EncodeOptions
 
 from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from weighted_clip.web.lab.guard import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET, UPLOADS, Guard
+from weighted_clip.web.lab.access import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET, UPLOADS, Guard
 
 HOST = "127.0.0.1:7867"
 OWN = f"http://{HOST}"

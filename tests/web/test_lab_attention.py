@@ -26,9 +26,8 @@ from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
-from weighted_clip.web.lab.attending import MAX_VERSIONS
+from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
 from weighted_clip.web.lab.attention import AttentionTab
-from weighted_clip.web.lab.attention_chart import Attended, attention_chart
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
 

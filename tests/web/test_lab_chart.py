@@ -8,8 +8,7 @@ from html import unescape
 
 import pytest
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.web.lab.chart import CUT, comparison_chart, told_of
-from weighted_clip.web.lab.comparing import Comparison, compare
+from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, told_of
 from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.web.lab.study import read
 from weighted_clip.web.pictures.changes import RowChange

@@ -20,8 +20,7 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab.image_tokens import TokenLab
-from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.web.lab.shelf import Shelf
+from weighted_clip.web.lab.native import Settings, Shelf, random_model
 from weighted_clip.web.lab.text_to_image import TextToImageLab
 
 from ..dalle.models import palette_dvae

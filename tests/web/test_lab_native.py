@@ -14,10 +14,9 @@ from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab import native, places, ports, server
+from weighted_clip.web.lab import access, native, places, server
 from weighted_clip.web.lab.model import LabError, LabModel
-from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, file_model, random_model
-from weighted_clip.web.lab.shelf import Shelf
+from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, Shelf, file_model, random_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
@@ -306,7 +305,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 def test_without_a_command_the_lab_starts(served: Served, capsys) -> None:
     assert main([]) == 0
     ((model, port, open_browser),) = served
-    assert port in range(ports.FIRST_PORT, ports.FIRST_PORT + ports.NUM_PORTS)
+    assert port in range(access.FIRST_PORT, access.FIRST_PORT + access.NUM_PORTS)
     assert open_browser
     assert model.warning == RANDOM_WARNING
     assert RANDOM_WARNING in capsys.readouterr().err

@@ -36,8 +36,8 @@ from .lab_in_browser import LabPage
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
 import gradio as gr
+from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.components import PREFIX
-from weighted_clip.web.lab.guard import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
 from weighted_clip.web.lab.page import build_page
 

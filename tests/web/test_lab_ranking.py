@@ -13,9 +13,8 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import Settings, file_model, random_model
+from weighted_clip.web.lab.native import Settings, Shelf, file_model, random_model
 from weighted_clip.web.lab.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
-from weighted_clip.web.lab.shelf import Shelf
 from weighted_clip.weighting.options import EncodeOptions
 
 from ..transformers_clip import Reference

@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.web.lab.shelf import Shelf
+from weighted_clip.web.lab.native import Settings, Shelf, random_model
 
 from ..patience import SECONDS
 from .chromium import Tab, running_chromium

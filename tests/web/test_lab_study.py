@@ -17,13 +17,21 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.chart import comparison_chart
-from weighted_clip.web.lab.comparing import Comparison, compare
-from weighted_clip.web.lab.export import export
-from weighted_clip.web.lab.masks import chunk_masks, further_masks, mask_pictures
+from weighted_clip.web.lab.comparing import Comparison, compare, comparison_chart
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
-from weighted_clip.web.lab.study import HEADERS, chunk_of, ids_text, read, token_rows, totals
+from weighted_clip.web.lab.study import (
+    HEADERS,
+    chunk_masks,
+    chunk_of,
+    export,
+    further_masks,
+    ids_text,
+    mask_pictures,
+    read,
+    token_rows,
+    totals,
+)
 from weighted_clip.weighting.options import HIDDEN_FROM, EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.pipeline import EncodedPrompt

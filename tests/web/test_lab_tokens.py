@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.web.lab.image_tokens import TokenLab
-from weighted_clip.web.lab.images import SHOWN_SIDE
+from weighted_clip.web.lab.values import SHOWN_SIDE
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures

@@ -11,8 +11,7 @@ from typing import Any
 import gradio as gr
 
 from . import markup
-from .attending import AttentionModel, Choice, find_attention
-from .attention_chart import attention_chart
+from .attending import AttentionModel, Choice, attention_chart, find_attention
 from .components import element_id, html
 from .handlers import MAX_POSITIONS, Handlers, inputs_of
 from .model import LabError

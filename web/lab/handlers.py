@@ -28,12 +28,10 @@ from ...weighting.timed.view import MAX_TEXTS, read_standing, standing_texts, ti
 from ...weighting.view import counted, view
 from ..inspection import MAX_BYTES, MAX_VIEWS
 from . import markup, study, webui
-from .chart import comparison_chart, told_of
-from .comparing import Comparison, compare
+from .comparing import Comparison, compare, comparison_chart, told_of
 from .components import buttons, element_id
-from .export import export
-from .masks import mask_pictures
 from .model import LabError, LabModel, ModelSource
+from .study import export, mask_pictures
 from .values import EXPLAINED, checked_number, checked_text, explained, whole_number
 from .webui import Given
 

@@ -13,9 +13,9 @@ from ...dalle.sampling import SampleOptions
 from . import markup
 from .components import buttons, element_id, html, live
 from .image_tokens import TokenLab
-from .images import opened_upload
 from .model import LabError
 from .text_to_image import MAX_COUNT, TextToImageLab
+from .values import opened_upload
 
 TOKENS_TAB = "Image tokens"
 DRAWING_TAB = "Text to image"

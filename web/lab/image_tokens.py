@@ -18,8 +18,7 @@ from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup
-from .images import enlarged, picture_of, pixels_of
-from .values import explained, whole_number
+from .values import enlarged, explained, picture_of, pixels_of, whole_number
 
 MAX_SIDE = 256
 """Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this

@@ -10,8 +10,8 @@ import gradio as gr
 
 from . import markup
 from .components import element_id, html
+from .native import Shelf
 from .ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
-from .shelf import Shelf
 from .values import explained
 
 PICTURES_TAB = "Pictures"

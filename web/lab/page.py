@@ -16,6 +16,7 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.repeat import FINEST_STEPS
 from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
+from .alone import LabBlocks, keep
 from .attention import AttentionTab
 from .beside import BesideTab
 from .components import element_id, html, live
@@ -33,14 +34,12 @@ from .handlers import (
 )
 from .image_tabs import DRAWING_TAB, TOKENS_TAB, image_tokens_tab, text_to_image_tab
 from .image_tokens import TokenLab
-from .keeping import keep
 from .markup import NOT_YET
 from .model import ModelSource
+from .native import Shelf
 from .own_tabs import PICTURES_TAB, PicturesTab, WeightsPart
 from .ranking import RankingLab
-from .shelf import Shelf
 from .text_to_image import TextToImageLab
-from .uploads import LabBlocks
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """Initial prompt."""

@@ -23,9 +23,8 @@ from ...weighting.towers import layout_of
 from ...weighting.view import counted
 from ..pictures.matrices import scale_of
 from . import markup
-from .images import opened_upload
 from .model import LabError
-from .values import checked_text, explained
+from .values import checked_text, explained, opened_upload
 
 MAX_PICTURES = 48
 MAX_TEXTS = 8

@@ -22,10 +22,9 @@ from typing import Any
 
 from ...dalle.dalle import DALLE
 from ...dalle.dvae import DVAE
-from .guard import Guard
+from .access import HOST, Guard
 from .model import LabError, ModelSource
-from .ports import HOST
-from .shelf import Shelf
+from .native import Shelf
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPTS = ("javascript", "web/comfyui/ruler", "web/lab/scripts")
@@ -45,7 +44,7 @@ def serve(
 
     Args:
         source: Function that returns the model.
-        listening: Socket from `ports.listen`.
+        listening: Socket from `access.listen`.
         open_browser: Whether to open it in the user's browser.
         is_private: Whether the browser stores nothing of the prompt and forgets what it stored before.
         dvae: Model for images as tokens, or None.

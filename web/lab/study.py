@@ -1,22 +1,39 @@
-"""A prompt as the page shows it: read for a model, and its tokens as a table.
+"""A prompt as the page shows it: read for a model, its tokens as a table, its attention masks; and as a file.
 
-None of this needs a loaded model. ``masks.py`` draws the masks, ``comparing.py`` compares schemes, ``export.py`` writes
-files.
+Only the file needs a loaded model. ``comparing.py`` compares schemes.
+
+Source: docs/masks.md.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...encoder.masks import causal_mask, combine
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.chunks import TokenChunk
+from ...output.export import write_conditioning
+from ...weighting.chunking import ChunkedSection
+from ...weighting.chunks import Token, TokenChunk
+from ...weighting.hiding import phrases_visible
 from ...weighting.options import EncodeOptions
+from ...weighting.padding import padding_visible
+from ...weighting.pipeline import plan_prompt
+from ...weighting.plan import VisibleFn, mask_tensor
 from ...weighting.reading import ReadPrompt, told_here
+from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.towers import read_for_towers
+from ...weighting.towers import joined, read_for_towers
 from ...weighting.view import counted, id_of, text_of, token_bytes
-from .model import LabError, LabModel
+from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
+from .model import LabError, LabModel, without_folder
 
 HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")
 """Columns of the table of tokens."""
@@ -87,3 +104,173 @@ def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
     if not 0 <= chunk < len(read.chunks):
         raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(read.chunks)}")
     return read.chunks[chunk]
+
+
+def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
+    """Encode a prompt into a safetensors file; an existing one is replaced.
+
+    Raises:
+        LabError: If the prompt cannot be encoded or the file cannot be written.
+    """
+    try:
+        check_without_signs(read_for_towers(text, options, model.readers()).values(), "a file")
+        rows = joined(model.encode(text, options))
+    except ValueError as error:
+        raise LabError(str(error)) from error
+    about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
+    try:
+        write_conditioning(path, rows, text, options, about)
+    except OSError as error:
+        raise LabError(without_folder(error, path)) from error
+    except UnicodeError as error:
+        raise LabError(f"{path.name} cannot be written: {error}") from error
+
+
+PADDING_CAPTIONS = {
+    "attend": "Padding hides nothing: every position may attend PAD, as Stable Diffusion was trained.",
+    "mask": "PAD is hidden from every position; EOS stays visible.",
+    "mask EOS too": "PAD is hidden from every position, and so is EOS where it has the same id.",
+    "drop": "Padding hides nothing from the encoder: its rows are left out of the result afterwards.",
+    "clean": "Padding hides nothing from the encoder: its rows are replaced by the empty prompt's afterwards.",
+    "clean EOS too": "Padding hides nothing from the encoder: its rows, and that of EOS, are replaced by the empty "
+    "prompt's afterwards.",
+}
+"""Effect of each padding option on the mask."""
+
+SHOWN_VERSIONS = ((16, 4), (40, 2))
+"""Numbers of further masks side by side: up to so many positions, so many masks; beyond that, one."""
+
+
+class MaskPicture(NamedTuple):
+    """A mask as a picture."""
+
+    title: str
+    """Its title, also drawn above it."""
+    caption: str
+    """A text about its effect, not drawn."""
+    image: Image.Image
+    """RGB."""
+
+
+def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
+    """Draw the masks of one chunk, given by its number from 0.
+
+    At most ``limit`` positions are shown, with only a little of the padding.
+
+    Returns:
+        The causal mask, the padding mask, the mask of hidden phrases if the chunk has any, and their product; then, if
+        the scheme blends in encodings that hide further words, the masks of the first of these.
+
+    Raises:
+        LabError: If there is no such chunk.
+        ValueError: If ``limit`` is below 1.
+    """
+    shown = chunk_of(read, chunk)
+    labels = mask_labels(shown, read.prompt.source)
+    visible = min(len(labels), shown.num_content + 2 + SHOWN_PADDING, limit)
+    pictures = [
+        MaskPicture(title, caption, draw_masks([(title, mask)], labels, visible=visible))
+        for title, caption, mask in chunk_masks(read, shown)
+    ]
+    versions = further_masks(read, shown)
+    if versions:
+        count = next((number for positions, number in SHOWN_VERSIONS if visible <= positions), 1)
+        drawn = [(f"version {number}", mask) for number, mask in enumerate(versions[:count], 1)]
+        caption = f"{read.options.scheme} also encodes this chunk with further words hidden, and blends the results."
+        if read.options.binds:
+            is_whole = read.options.bind_hide == "whole phrases"
+            hidden = "all phrases hidden but one" if is_whole else "these words hidden in all phrases but one"
+            caption = f"The chunk is also encoded with {hidden}, from which that one's rows are taken."
+        if len(versions) > len(drawn):
+            caption += f" Of {len(versions)} such versions {len(drawn)} {'is' if len(drawn) == 1 else 'are'} shown."
+        pictures.append(MaskPicture("further encodings", caption, draw_masks(drawn, labels, visible=visible)))
+    return pictures
+
+
+def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Tensor]]:
+    """Title, caption and mask of each picture of a chunk; masks are ``[1, 77, 77]``, bool, True = may be attended."""
+    options, length = read.options, read.layout.length
+    everything = torch.ones(1, length, length, dtype=torch.bool)
+
+    def of_chunk(visible: VisibleFn) -> Tensor:
+        mask = mask_tensor([visible(chunk)], length)
+        return everything if mask is None else mask.expand(1, length, length)
+
+    causal = causal_mask(length) if options.is_causal else everything
+    padding = of_chunk(padding_visible(options.padding, read.layout))
+    phrases = of_chunk(phrases_visible(options))
+    causal_caption = (
+        "Each position may attend itself and what comes before it; everything after it is hidden."
+        if options.is_causal
+        else "Causality is off: every position may attend every other, which CLIP was not trained for."
+    )
+    masks = [("causal mask", causal_caption, causal), ("padding mask", PADDING_CAPTIONS[options.padding], padding)]
+    if any(token.is_hidden for token in chunk.tokens):
+        masks.append(("hidden phrases", _hidden_caption(read, chunk), phrases))
+    product = combine(causal, padding, phrases)
+    assert product is not None
+    if torch.equal(product, causal):
+        told = "Here that is causality alone." if options.is_causal else "Here nothing is hidden."
+    else:
+        told = "Here more is hidden than by causality." if options.is_causal else "Here something is hidden."
+    return [*masks, ("product", f"What the encoder gets: a cell is open where all masks are. {told}", product)]
+
+
+def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
+    """Distinct masks of those encodings of a chunk in which the scheme hides more than the prompt itself.
+
+    Each is ``[77, 77]``, bool, including causality; empty for schemes that hide nothing.
+    """
+    causal = causal_mask(read.layout.length)
+    own = chunk_masks(read, chunk)[-1][2][0]
+    found: dict[bytes, Tensor] = {}
+    for variant in plan_prompt(_around(read, chunk), _one_token).variants():
+        for its_chunk, visible in zip(variant.chunks, variant.visible, strict=True):
+            mask = mask_tensor([visible], read.layout.length)
+            if mask is not None and its_chunk.ids == chunk.ids:
+                seen = mask[0] & causal[0] if variant.is_causal else mask[0].expand(read.layout.length, -1)
+                found[seen.numpy().tobytes()] = seen
+    return [mask for mask in found.values() if bool((own & ~mask).any())]
+
+
+def _around(read: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
+    """A prompt of one chunk and its neighbours, into which its words may extend.
+
+    Otherwise a long prompt would be encoded completely for each faded word anywhere in it.
+    """
+    for section in read.sections:
+        for prompt in section.prompts:
+            for index, one in enumerate(prompt):
+                if one is chunk:
+                    beside = prompt[max(0, index - 1) : index + 2]
+                    return read._replace(sections=(ChunkedSection((beside,)),), kept=None)
+    raise ValueError("the chunk is none of this prompt")
+
+
+def _one_token(text: str) -> list[tuple[int, int, int]]:
+    """Tokenizer for texts that do not matter: the filler, and the raw text of a pooled vector."""
+    return [(0, 0, len(text))]
+
+
+def _hidden_caption(read: ReadPrompt, chunk: TokenChunk) -> str:
+    hidden = _texts(read, chunk, lambda token: token.is_hidden)
+    subject = f"{' and '.join(hidden)} {'is' if len(hidden) == 1 else 'are'} hidden from"
+    if read.options.hidden_from == "everything":
+        return f"{subject} every position, {'its' if len(hidden) == 1 else 'their'} own included."
+    if read.options.hidden_from == "padding rows only":
+        return f"{subject} the padding after the prompt; its words still see all of it."
+    blind = _texts(read, chunk, lambda token: token.is_blind)
+    return f"{subject} {' and '.join(blind) or 'nothing in this chunk'}; all else still sees it."
+
+
+def _texts(read: ReadPrompt, chunk: TokenChunk, is_meant: Callable[[Token], bool]) -> list[str]:
+    """Quoted stretches of text of the selected tokens."""
+    texts: list[str] = []
+    for meant, group in groupby(chunk.content, is_meant):
+        text, end = "", 0
+        for span in dict.fromkeys(token.span for token in group if meant and token.span):
+            # brackets and weights between two tokens are not part of a phrase
+            text += (" " if text and span.start > end else "") + read.prompt.source[span.start : span.end]
+            end = span.end
+        texts += [f"“{text}”"] if text else []
+    return list(dict.fromkeys(texts))

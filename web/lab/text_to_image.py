@@ -20,9 +20,8 @@ from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, step
 from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
-from .images import enlarged, pixels_of
 from .model import LabError
-from .values import checked_number, checked_text, explained, whole_number
+from .values import checked_number, checked_text, enlarged, explained, pixels_of, whole_number
 
 MAX_COUNT = 16
 """Maximum number of images at a time."""

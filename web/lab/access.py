@@ -1,4 +1,6 @@
-"""Request filter of the stand-alone lab: it accepts only requests from its own pages, up to a maximum size.
+"""Access to the stand-alone lab: its port, and a filter that lets only short requests from its own pages pass.
+
+Imports nothing heavy: a port in use is reported before anything is loaded.
 
 Other users of the computer, and their programs, reach its port as well. So the first part of every path is a secret,
 which the lab prints with its address. A cookie would not do: browsers send it to all ports of a host, and so to the
@@ -13,8 +15,11 @@ Source: the Fetch standard, headers ``Origin`` and ``Sec-Fetch-Site``; behaviour
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
+import socket
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -134,3 +139,44 @@ def _refusal(scope: Mapping[str, Any], path: str) -> tuple[HTTPStatus, str] | No
     if len(length) > len(str(most)) or int(length) > most:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {most} bytes at most, got {length:.20}"
     return None
+
+
+HOST = "127.0.0.1"
+"""Loopback: not reachable from outside this computer."""
+FIRST_PORT = 7867
+"""First port to try, if none is given."""
+NUM_PORTS = 20
+"""Number of ports to try."""
+
+
+def listen(port: int | None) -> socket.socket:
+    """Listen at a port of this computer.
+
+    Args:
+        port: The port; None for 7867 or the next free one.
+
+    Returns:
+        The socket; clients wait until it is served.
+
+    Raises:
+        ValueError: If the port is in use or not available.
+    """
+    tried = range(FIRST_PORT, FIRST_PORT + NUM_PORTS) if port is None else [port]
+    for one in tried:
+        listening = socket.socket()
+        if os.name == "posix":  # elsewhere it would share the port with another program
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, one))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            # EACCES is Windows' error for its reserved ports
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
+                raise ValueError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
+        except OverflowError as error:
+            listening.close()
+            raise ValueError(f"a port is a number from 0 to 65535; got {one}") from error
+        else:
+            return listening
+    raise ValueError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")

@@ -1,14 +1,19 @@
-"""Files in requests to the stand-alone lab: only those uploaded to it, and only where a component takes files.
+"""Parts of the page only where the lab is alone: files in requests, and the state kept for the next visit.
 
 gradio copies every file that a request names, at any place of any value, to where requests can fetch it. It asks
-whether the file was uploaded only where it has launched the page itself. For gradio 6 only.
+whether the file was uploaded only where it has launched the page itself. So only files uploaded to the lab are taken,
+and only where a component takes files.
 
-Source: behaviour of gradio 6.31.
+The prompt and all choices stay in the browser: in its storage, and after the ``#`` in the page's address, which is sent
+to no server. ``scripts/keeping.js`` handles them. A WebUI's page keeps its own state there.
+
+For gradio 6 only. Source: behaviour of gradio 6.31.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +67,34 @@ def _is_in(folder: Path, path: object) -> bool:
         return isinstance(path, str) and Path(path).resolve().is_relative_to(folder.resolve())
     except ValueError:  # a NUL
         return False
+
+
+def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> None:
+    """Let a page start with its last values, or with those in its address.
+
+    Args:
+        page: The page, opened as a context.
+        parts: Components by the name of their content.
+        link: The button that copies the address.
+        told: Component for the message that it was copied.
+    """
+    fields = json.dumps([(name, _allowed(part)) for name, part in parts.items()])
+    values = list(parts.values())
+
+    def script(function: str) -> str:
+        return f"(...values) => weightedClipKeeping.{function}({fields}, values)"
+
+    page.load(None, inputs=values, outputs=values, js=script("restore"), queue=False, show_progress="hidden")
+    for part in values:
+        part.change(None, inputs=values, outputs=[], js=script("save"), queue=False, show_progress="hidden")
+    link.click(None, inputs=values, outputs=[told], js=script("copyLink"), queue=False, show_progress="hidden")
+
+
+def _allowed(part: Any) -> Any:
+    """Values a component can hold, in the script's form."""
+    if isinstance(part, gr.Slider):
+        return {"from": part.minimum, "to": part.maximum, "step": part.step}
+    if isinstance(part, gr.Textbox):
+        return "text"
+    choices = [value for _, value in part.choices]
+    return {"several": choices} if isinstance(part, gr.CheckboxGroup) else choices
