@@ -50,7 +50,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "weighted-clip.json"
-LEFT_OUT = {"test": "tests", "check": "tests", "bench": "benchmarks", "parity": "parity/command.py"}
+LEFT_OUT = {"test": "tests", "check": "tests", "bench": "workshop", "parity": "workshop"}
 """Commands, and what each needs that the archive of the Comfy Registry leaves out."""
 TRAINING_PARTS = (["train-vae"], ["train"], ["demo"])
 """Parts of the command ``dalle`` that need the training set."""
@@ -390,7 +390,7 @@ def check() -> int:
         "ruff check": ["-m", "ruff", "check", "."],
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "pyright": ["-m", "pyright", "--pythonpath", str(VENV_PYTHON)],
-        "archive": ["tools/archive.py", "--check"],
+        "archive": ["workshop/archive.py", "--check"],
         "import-linter": ["-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
     }
     failed: list[str] = []

@@ -134,7 +134,7 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
     """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        if (Path(__file__).resolve().parents[1] / package / "command.py").is_file():
+        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "command.py").is_file():
             import_module(f"...{package}", __name__).add_arguments(parser)
             return
         from .. import REPOSITORY
@@ -154,10 +154,10 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
 PARITY = Command(
     "parity",
     "compare every scheme with every reference program that is there",
-    *_outside("parity"),
+    *_outside("workshop.parity"),
     ("--hosts hosts", "--quick"),
 )
-BENCH = Command("bench", "measure speed beside other programs", *_outside("benchmarks"), ("", "--quick"))
+BENCH = Command("bench", "measure speed beside other programs", *_outside("workshop.bench"), ("", "--quick"))
 COMMANDS = (
     INSPECT,
     SCHEDULE,

@@ -208,9 +208,9 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..parity.torchvision_operators import declare_missing_operators
     from ..training.data import read_data, summary
     from ..training.run import Run
+    from ..training.torchvision_operators import declare_missing_operators
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA

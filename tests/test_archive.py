@@ -1,6 +1,6 @@
 """The archive for the Comfy Registry: its files, their size, and that the pack works from them alone.
 
-comfy-cli packs what git tracks and .comfyignore does not name, by the rules of .gitignore. tools/archive.py has git
+comfy-cli packs what git tracks and .comfyignore does not name, by the rules of .gitignore. workshop/archive.py has git
 read these rules; here they are read a third time, by code of our own.
 """
 
@@ -20,7 +20,7 @@ import pytest
 import weighted_clip
 
 ROOT = Path(__file__).resolve().parents[1]
-NEVER = ("tests", "benchmarks", "tools", "docs/evidence", "docs/images", "parity/reference_scripts", ".github", ".venv")
+NEVER = ("tests", "workshop", "docs/evidence", "docs/images", ".github", ".venv")
 
 
 def load(path: Path, name: str) -> ModuleType:
@@ -35,10 +35,10 @@ def load(path: Path, name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    """tools/archive.py, where this is a checkout by git."""
+    """workshop/archive.py, where this is a checkout by git."""
     if not (ROOT / ".git").exists():
         pytest.skip("this folder is no checkout by git")
-    return load(ROOT / "tools" / "archive.py", "weighted_clip_archive")
+    return load(ROOT / "workshop" / "archive.py", "weighted_clip_archive")
 
 
 @pytest.fixture(scope="module")

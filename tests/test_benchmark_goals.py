@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 import pytest
-from weighted_clip.benchmarks import add_arguments, page, run
-from weighted_clip.benchmarks.goals import GOALS, SECTIONS, goal_block
-from weighted_clip.benchmarks.hosts import PLAN, WAYS, ways_of
+from weighted_clip.workshop.bench import add_arguments, page, run
+from weighted_clip.workshop.bench.goals import GOALS, SECTIONS, goal_block
+from weighted_clip.workshop.bench.hosts import PLAN, WAYS, ways_of
 
 
 def test_goals_of_hosts_look_at_rows_that_there_are() -> None:

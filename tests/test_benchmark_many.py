@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from weighted_clip.benchmarks import many_runs
-from weighted_clip.benchmarks.made_prompts import FEWEST_WORDS, MEDIAN_WORDS, MOST_WORDS, made_prompts
-from weighted_clip.benchmarks.many import (
+from weighted_clip.commands.bulk import SHARD_SIZE
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.workshop.bench import many_runs, runs
+from weighted_clip.workshop.bench.made_prompts import FEWEST_WORDS, MEDIAN_WORDS, MOST_WORDS, made_prompts
+from weighted_clip.workshop.bench.many import (
     HEAD,
     OURS,
     count_tokens,
@@ -24,16 +27,13 @@ from weighted_clip.benchmarks.many import (
     read_prompts,
     tokens_shared,
 )
-from weighted_clip.benchmarks.many_process import Watch, encode_shards
-from weighted_clip.benchmarks.many_runs import ours, transformers_process, write_prompts
-from weighted_clip.benchmarks.page import table_rows
-from weighted_clip.benchmarks.runs import TRANSFORMERS, best_batch, transformers_of
-from weighted_clip.benchmarks.scale import FULL, QUICK
-from weighted_clip.commands.bulk import SHARD_SIZE
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.parity.native import save_model
-from weighted_clip.parity.transformers_reference import transformers_tokenizer
-from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.workshop.bench.many_process import Watch, encode_shards
+from weighted_clip.workshop.bench.many_runs import ours, transformers_process, write_prompts
+from weighted_clip.workshop.bench.page import table_rows
+from weighted_clip.workshop.bench.runs import TRANSFORMERS, best_batch, transformers_of
+from weighted_clip.workshop.bench.scale import FULL, QUICK
+from weighted_clip.workshop.parity.native import save_model
+from weighted_clip.workshop.peers.transformers import transformers_tokenizer
 
 from .libraries import library
 
@@ -176,7 +176,7 @@ def test_the_peer_counts_no_token_it_cuts_off(tmp_path: Path) -> None:
 
 def test_the_batch_of_the_least_time_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = {"1": [3.0, 3.0], "4": [1.0, 2.0], "8": [2.0, 2.0]}
-    monkeypatch.setattr("weighted_clip.benchmarks.runs.times_in_turn", lambda runs, **_: {n: taken[n] for n in runs})
+    monkeypatch.setattr(runs, "times_in_turn", lambda contestants, **_: {name: taken[name] for name in contestants})
     theirs = transformers_of(QUICK.model()) if library("transformers", "5") else None
     assert best_batch(theirs, lambda: repeat(["a cat"]), [1, 4, 8]) == 4
 

@@ -1,10 +1,16 @@
 """The prompts that are timed: their lengths and weights, and that no round meets one that was encoded before."""
 
 import pytest
-from weighted_clip.benchmarks.parsing import SYNTAXES
-from weighted_clip.benchmarks.runs import native, ours
-from weighted_clip.benchmarks.sharing import timed
-from weighted_clip.benchmarks.texts import (
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.prefix import LEAST_SHARED, num_shared
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.workshop.bench.parsing import SYNTAXES
+from weighted_clip.workshop.bench.runs import native, ours
+from weighted_clip.workshop.bench.sharing import timed
+from weighted_clip.workshop.bench.texts import (
     BEGINNING,
     FOUR_DOWN,
     NEGATIVE,
@@ -17,12 +23,6 @@ from weighted_clip.benchmarks.texts import (
     words,
     written,
 )
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import LEAST_SHARED, num_shared
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), NEGATIVE])

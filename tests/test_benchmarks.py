@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.benchmarks import add_arguments, gpu, page, run
-from weighted_clip.benchmarks.command import MEASURES
-from weighted_clip.benchmarks.dalle import OWN
-from weighted_clip.benchmarks.encoding import PAIRS, encode_block
-from weighted_clip.benchmarks.goals import GOALS
-from weighted_clip.benchmarks.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
-from weighted_clip.benchmarks.hosts import ADV, PLAN, STOCK, find_places, ways_of
-from weighted_clip.benchmarks.machine import processor
-from weighted_clip.benchmarks.page import NOT_FOUND, table_rows
-from weighted_clip.benchmarks.parsing import SYNTAXES
-from weighted_clip.benchmarks.processors import HEAD, WEIGHTED, merged
-from weighted_clip.benchmarks.processors import WORKS as OF_PROCESSORS
-from weighted_clip.benchmarks.reranking import WORKS, memory_rows
-from weighted_clip.benchmarks.sampling import TIMED, WAYS
-from weighted_clip.benchmarks.scale import QUICK
-from weighted_clip.benchmarks.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
-from weighted_clip.benchmarks.texts import (
-    TEXTS,
-)
-from weighted_clip.benchmarks.timing import times_in_turn
-from weighted_clip.benchmarks.tokenizing import token_block
 from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.workshop.bench import add_arguments, gpu, page, run
+from weighted_clip.workshop.bench.command import MEASURES
+from weighted_clip.workshop.bench.dalle import OWN
+from weighted_clip.workshop.bench.encoding import PAIRS, encode_block
+from weighted_clip.workshop.bench.goals import GOALS
+from weighted_clip.workshop.bench.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
+from weighted_clip.workshop.bench.hosts import ADV, PLAN, STOCK, find_places, ways_of
+from weighted_clip.workshop.bench.machine import processor
+from weighted_clip.workshop.bench.page import NOT_FOUND, table_rows
+from weighted_clip.workshop.bench.parsing import SYNTAXES
+from weighted_clip.workshop.bench.processors import HEAD, WEIGHTED, merged
+from weighted_clip.workshop.bench.processors import WORKS as OF_PROCESSORS
+from weighted_clip.workshop.bench.reranking import WORKS, memory_rows
+from weighted_clip.workshop.bench.sampling import TIMED, WAYS
+from weighted_clip.workshop.bench.scale import QUICK
+from weighted_clip.workshop.bench.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
+from weighted_clip.workshop.bench.texts import (
+    TEXTS,
+)
+from weighted_clip.workshop.bench.timing import times_in_turn
+from weighted_clip.workshop.bench.tokenizing import token_block
 
 from .libraries import library
 from .patience import SECONDS

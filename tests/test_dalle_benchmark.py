@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 
 import pytest
-from weighted_clip.benchmarks import add_arguments, dalle, page, run
-from weighted_clip.benchmarks.dalle import DRAWERS, DRAWING, ENVIRONMENT, OWN, TRAINERS, TRAINING, dalle_block
-from weighted_clip.benchmarks.goals import GOALS
-from weighted_clip.benchmarks.scale import QUICK
-from weighted_clip.parity.find_hosts import python_of
+from weighted_clip.workshop.bench import add_arguments, dalle, page, run
+from weighted_clip.workshop.bench.dalle import DRAWERS, DRAWING, ENVIRONMENT, OWN, TRAINERS, TRAINING, dalle_block
+from weighted_clip.workshop.bench.goals import GOALS
+from weighted_clip.workshop.bench.scale import QUICK
+from weighted_clip.workshop.find_hosts import python_of
 
 PEERS = [
     *((DRAWING, images, peer) for images in ("1", "2") for peer in (OWN, *DRAWERS.values())),

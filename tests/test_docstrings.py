@@ -9,20 +9,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    "benchmarks",
     "commands",
     "dalle",
     "encoder",
     "hosts",
     "nodes",
     "output",
-    "parity",
     "scripts",
     "tests",
-    "tools",
     "training",
     "web",
     "weighting",
+    "workshop",
 )
 FILES = sorted([*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))])
 BEGINNING = re.compile(r"\s*(Of|What|How|Where|Which|When|Who|Whose|Why)\b")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from weighted_clip.parity.find_hosts import WEBUIS, find_hosts, find_packs
+from weighted_clip.workshop.find_hosts import WEBUIS, find_hosts, find_packs
 
 COMFY = {"main.py": "", "comfy/sd.py": "", "comfyui_version.py": '__version__ = "{}"'}
 WEBUI = {"launch.py": "", "modules/processing.py": "", "CHANGELOG.md": "## {}"}

@@ -74,7 +74,7 @@ NOT_IN_3_64 = {
 
 
 def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("weighted_clip_contract_tool", ROOT / "tools" / "contract.py")
+    spec = importlib.util.spec_from_file_location("weighted_clip_contract_tool", ROOT / "workshop" / "contract.py")
     assert spec
     assert spec.loader
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -242,7 +242,7 @@ def test_the_tool_finds_what_is_there_and_names_what_is_not(checkout: Path) -> N
 
 @pytest.mark.host
 def test_every_name_is_in_the_real_host(request: pytest.FixtureRequest) -> None:
-    from weighted_clip.parity.find_hosts import find_hosts
+    from weighted_clip.workshop.find_hosts import find_hosts
 
     folder = request.config.getoption("--hosts")
     hosts = find_hosts(Path(folder), "ComfyUI") if folder else []

@@ -16,10 +16,9 @@ FOLDERS = (
     "nodes",
     "web",
     "commands",
-    "parity",
-    "benchmarks",
+    "workshop",
 )
-RUN_IN_HOSTS = {"reference_scripts", "host_process.py"}
+RUN_IN_HOSTS = {"peers", "host_process.py"}
 """Files whose functions run in a host's own Python."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
 ALLOWED = {
@@ -28,7 +27,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "benchmarks/precision_process.py"),
+    "accelerate": ("training/*.py", "workshop/bench/precision_process.py"),
     "peft": ("training/lora.py",),
     "sklearn": ("training/probe.py",),
 }

@@ -17,17 +17,17 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity import add_arguments, command, hosts, libraries
-from weighted_clip.parity.embeddings import SIZES, write_embeddings
-from weighted_clip.parity.figures import DATA, digest_of_prompts, row_figures
-from weighted_clip.parity.native import encode_natively, seeded_model
-from weighted_clip.parity.prompts import PROMPTS
-from weighted_clip.parity.report import Absence, Result, problems, table
-from weighted_clip.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.workshop.parity import add_arguments, command, hosts, libraries
+from weighted_clip.workshop.parity.embeddings import SIZES, write_embeddings
+from weighted_clip.workshop.parity.figures import DATA, digest_of_prompts, row_figures
+from weighted_clip.workshop.parity.native import encode_natively, seeded_model
+from weighted_clip.workshop.parity.prompts import PROMPTS
+from weighted_clip.workshop.parity.report import Absence, Result, problems, table
+from weighted_clip.workshop.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 
 from .patience import SECONDS
 
@@ -240,7 +240,7 @@ def test_a_host_that_loads_the_pack_never_imports_it() -> None:
         f"submodule_search_locations=[{str(ROOT)!r}])\n"
         "module = sys.modules['p'] = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
-        "assert not [name for name in sys.modules if name.startswith('p.parity')]\n"
+        "assert not [name for name in sys.modules if name.startswith('p.workshop')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=SECONDS)
 

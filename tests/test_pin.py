@@ -1,4 +1,4 @@
-"""tools/pin.py: the hashes that it writes into lists of requirements. Asks no index."""
+"""workshop/pin.py: the hashes that it writes into lists of requirements. Asks no index."""
 
 import importlib.util
 from pathlib import Path
@@ -21,8 +21,8 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def pin() -> ModuleType:
-    """tools/pin.py, loaded by path."""
-    spec = importlib.util.spec_from_file_location("weighted_clip_pin", ROOT / "tools" / "pin.py")
+    """workshop/pin.py, loaded by path."""
+    spec = importlib.util.spec_from_file_location("weighted_clip_pin", ROOT / "workshop" / "pin.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

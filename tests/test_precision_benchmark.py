@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from torch import distributed
-from weighted_clip.benchmarks import page, precision
-from weighted_clip.benchmarks.precision import ALONE, TOGETHER, precision_block
-from weighted_clip.benchmarks.scale import QUICK
+from weighted_clip.workshop.bench import page, precision
+from weighted_clip.workshop.bench.precision import ALONE, TOGETHER, precision_block
+from weighted_clip.workshop.bench.scale import QUICK
 
 from .libraries import library
 

@@ -14,11 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from weighted_clip.benchmarks import parsing
-from weighted_clip.benchmarks.texts import PROMPTS, written
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.common import INPUTS
-from weighted_clip.parity.pipelines import SCHEME_OF
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.normalize import NORMALIZATIONS
 from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
@@ -26,6 +23,9 @@ from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
+from weighted_clip.workshop.bench import parsing
+from weighted_clip.workshop.bench.texts import PROMPTS, written
+from weighted_clip.workshop.peers.diffusers import SCHEME_OF
 
 from .weighting.test_schemes import OURS
 
@@ -116,8 +116,8 @@ def test_every_syntax_that_can_be_written_is_benchmarked(target: str) -> None:
 
 
 def test_the_comparison_of_two_commits_covers_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    spec = importlib.util.spec_from_file_location("weighted_clip_oracle", ROOT / "tools" / "oracle.py")
+    monkeypatch.syspath_prepend(str(ROOT / "workshop"))
+    spec = importlib.util.spec_from_file_location("weighted_clip_oracle", ROOT / "workshop" / "oracle.py")
     assert spec and spec.loader
     oracle = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(oracle)
@@ -148,7 +148,7 @@ def test_every_node_class_is_in_the_menus() -> None:
 
 
 def test_the_pictures_of_the_help_pages_can_be_drawn_again() -> None:
-    tool = page("tools/make_images.py")
+    tool = page("workshop/make_images.py")
     pictures = sorted((ROOT / "web" / "comfyui" / "docs" / "images").glob("*.png"))
     assert [picture.name for picture in pictures if f'"{picture.stem}"' not in tool] == []
 

@@ -11,7 +11,7 @@ from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = sorted({"scripts", "tools", *(path.parent.name for path in ROOT.glob("*/__init__.py"))} - {"tests"})
+FOLDERS = sorted({"scripts", *(path.parent.name for path in ROOT.glob("*/__init__.py"))} - {"tests"})
 NAMES = {*SCHEMES, *SYNTAXES}
 OTHER_THINGS = {"compel", "none"}
 """Names that are also those of a law, a normalization and the like: they count only beside the words below."""
@@ -73,7 +73,7 @@ def test_no_name_is_compared_outside_its_record() -> None:
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*.py")
     }
-    assert {"weighting", "hosts", "nodes", "web", "commands", "tools"} <= set(FOLDERS)
+    assert {"weighting", "hosts", "nodes", "web", "commands", "workshop"} <= set(FOLDERS)
     trees = {path: ast.parse(source) for path, source in sources.items()}
     tables = {"SCHEMES", "SYNTAXES", "CHUNKINGS", "WAYS"}  # to ask whether they have a name is no comparison with one
     lists = {name: names for tree in trees.values() for name, names in lists_in(tree).items() if name not in tables}

@@ -322,9 +322,8 @@ def test_every_package_folder_is_built(project: dict) -> None:
         "hosts",
         "nodes",
         "web",
-        "benchmarks",
         "commands",
-        "parity",
+        "workshop",
     )
     folders = [init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")]
     names = {".".join(["weighted_clip", *folder.parts]) for folder in folders}

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 import torch
-from weighted_clip.benchmarks import add_arguments, page, run, training, training_peers
-from weighted_clip.benchmarks.scale import QUICK
-from weighted_clip.benchmarks.training import (
+from weighted_clip.encoder.full_clip import FullClip
+from weighted_clip.training.optimizer import Rates
+from weighted_clip.workshop.bench import add_arguments, page, run, training, training_peers
+from weighted_clip.workshop.bench.scale import QUICK
+from weighted_clip.workshop.bench.training import (
     FULL_SIZE,
     LIKE_OURS,
     LOCKED,
@@ -19,8 +21,6 @@ from weighted_clip.benchmarks.training import (
     WITH_ACCELERATE,
     training_block,
 )
-from weighted_clip.encoder.full_clip import FullClip
-from weighted_clip.training.optimizer import Rates
 
 from .libraries import library
 

@@ -109,7 +109,17 @@ def test_no_escape_sequence_is_written_to_terminals() -> None:
 
 def product_files() -> list[Path]:
     """Our modules, without those that run in a host."""
-    names = ("commands", "encoder", "hosts", "nodes", "web", "weighting", "parity", "benchmarks", "scripts")
+    names = (
+        "commands",
+        "encoder",
+        "hosts",
+        "nodes",
+        "web",
+        "weighting",
+        "workshop/bench",
+        "workshop/parity",
+        "scripts",
+    )
     files = [path for name in names for path in sorted((ROOT / name).rglob("*.py"))]
     return [*files, ROOT / "run.py", ROOT / "__init__.py", ROOT / "__main__.py"]
 

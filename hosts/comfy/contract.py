@@ -1,7 +1,7 @@
 """Every name of ComfyUI's that this pack uses, in one place, with a clear message if a ComfyUI lacks one.
 
 The lists were compared with each ComfyUI named in docs/compatibility.md. The tables are organised by the module that
-defines a name, so that a new version can be checked against them: ``python tools/contract.py DIR``.
+defines a name, so that a new version can be checked against them: ``python workshop/contract.py DIR``.
 
 Source: ComfyUI 0.3.64 and 0.29.0.
 """

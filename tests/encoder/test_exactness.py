@@ -12,7 +12,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.kernels import VARIABLE, Kernel, available
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.parity.transformers_reference import transformers_text_model
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
 from .conftest import random_ids

@@ -318,17 +318,15 @@ def test_damaged_files_are_read_or_refused_in_words(kind: str, options: dict[str
 
 def test_pictures_are_opened_in_one_place_only() -> None:
     parts = (
-        "benchmarks",
         "commands",
-        "tools",
         "encoder",
         "hosts",
         "nodes",
         "output",
-        "parity",
         "scripts",
         "web",
         "weighting",
+        "workshop",
     )
     files = [path for part in parts for path in (ROOT / part).rglob("*.py")]
     calls = [

@@ -19,8 +19,8 @@ from weighted_clip.encoder.packing import ONEDNN
 from weighted_clip.encoder.prefix import PrefixTextEncoder, bytes_per_chunk, num_shared, share
 from weighted_clip.encoder.remember import ChunkKey
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.embeddings import EmbeddingVector
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import is_torch, library
 from .conftest import TINY, random_ids

@@ -12,7 +12,7 @@ from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
-from weighted_clip.parity.transformers_reference import transformers_projected_model, transformers_text_model
+from weighted_clip.workshop.peers.transformers import transformers_projected_model, transformers_text_model
 
 from ..libraries import library, needs_half, needs_masked_kernel
 from .conftest import OPENCLIP, TINY, random_ids

@@ -16,7 +16,7 @@ from weighted_clip.encoder.files.textual_inversion import (
 )
 from weighted_clip.encoder.masks import padding_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.parity.transformers_reference import transformers_text_model
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
 from .conftest import random_ids

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import VOCABULARY_FILE, Tokenizer, default_tokenizer
-from weighted_clip.parity.transformers_reference import transformers_tokenizer
+from weighted_clip.workshop.peers.transformers import transformers_tokenizer
 
 from ..libraries import library
 

@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
-from weighted_clip.benchmarks import page as benchmarks_page
 from weighted_clip.commands.program import main
 from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
@@ -24,12 +23,13 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.nodes import results
 from weighted_clip.output.export import write_conditioning
 from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
-from weighted_clip.parity import figures
-from weighted_clip.parity import page as parity_page
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.lab.study import export
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.workshop.bench import page as benchmarks_page
+from weighted_clip.workshop.parity import figures
+from weighted_clip.workshop.parity import page as parity_page
 
 from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
 

@@ -20,7 +20,7 @@ else:
     import sre_parse as parser
 
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = frozenset(("tests", "parity", "benchmarks"))
+SKIPPED = frozenset(("tests", "workshop"))
 """Folders that read no text of strangers."""
 METHODS = frozenset(("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn"))
 OPTIONAL = frozenset(("gradio", "aiohttp", "accelerate"))

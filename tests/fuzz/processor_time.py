@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import log2
 from typing import Any
 
-from weighted_clip.benchmarks.timing import without_collector
+from weighted_clip.workshop.bench.timing import without_collector
 
 KIB = 1024
 TINY = (*range(12, 64, 4), *range(64, 512, 16))

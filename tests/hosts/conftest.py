@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.parity.find_hosts import WEBUIS, Host, find_hosts, find_packs
+from weighted_clip.workshop.find_hosts import WEBUIS, Host, find_hosts, find_packs
 
 from . import comfy_server
 from .browser import running_browser

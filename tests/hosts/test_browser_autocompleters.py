@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from weighted_clip.parity.find_hosts import Host, find_packs
+from weighted_clip.workshop.find_hosts import Host, find_packs
 
 from . import comfy_server
 from .browser import running_browser

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from .comfy_server import (
     CHECKPOINT,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from .comfy_server import PACK_FOLDER, link_folder, pack_folder, run_script
 from .parity import Figures

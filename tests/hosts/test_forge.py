@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.parity.find_hosts import Host
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.workshop.find_hosts import Host
 
 from .webui_server import LORA_TAG, TITLE, APIError, Generation, WebUIServer, pixels_of, running_webui
 

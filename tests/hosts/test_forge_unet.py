@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from .parity import Figures
 from .webui_server import run_in_forge

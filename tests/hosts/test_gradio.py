@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
-from weighted_clip.parity.job import own_environment, run_in_host
+from weighted_clip.workshop.job import own_environment, run_in_host
 
 from ..patience import SECONDS
 from ..web.chromium import running_chromium

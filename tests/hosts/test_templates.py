@@ -24,7 +24,7 @@ from PIL import Image
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle
 from . import comfy_server

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from ..libraries import library
 from .comfy_server import ComfyServer, Conditioning, Graph, Node, add_checkpoint, add_picture

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from weighted_clip.encoder.kernels import VARIABLE
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from .browser import Page, running_browser
 from .comfy_server import (

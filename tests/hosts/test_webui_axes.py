@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of, running_webui
 

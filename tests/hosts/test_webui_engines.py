@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.job import run_in_host
+from weighted_clip.workshop.find_hosts import Host
+from weighted_clip.workshop.job import run_in_host
 
 from ..patience import SECONDS
 from .comfy_server import pack_folder

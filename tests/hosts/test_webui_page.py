@@ -13,9 +13,9 @@ from safetensors import safe_open
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.find_hosts import Host
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.workshop.find_hosts import Host
 
 from ..door import encode_prompt
 from ..web.chromium import Tab, running_chromium

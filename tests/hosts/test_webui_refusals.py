@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.parity.find_hosts import Host
+from weighted_clip.workshop.find_hosts import Host
 
 from ..web.chromium import Tab, running_chromium
 from .webui_server import TITLE, APIError, WebUIServer, running_webui

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.job import own_environment, run_in_host
 from weighted_clip.weighting.timed.schedule import schedule
+from weighted_clip.workshop.find_hosts import Host
+from weighted_clip.workshop.job import own_environment, run_in_host
 
 from ..patience import SECONDS
 

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
-from weighted_clip.parity.find_hosts import Host
-from weighted_clip.parity.job import own_environment, run_in_host
+from weighted_clip.workshop.find_hosts import Host
+from weighted_clip.workshop.job import own_environment, run_in_host
 
 from ..patience import SECONDS
 from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder, pack_folder

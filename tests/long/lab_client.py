@@ -58,7 +58,7 @@ def running_lab(folder: Path, *options: str) -> Iterator[Lab]:
 
 @contextmanager
 def _process(command: Sequence[str], errors: Any) -> Iterator[subprocess.Popen[bytes]]:
-    from weighted_clip.parity.job import own_environment
+    from weighted_clip.workshop.job import own_environment
 
     # one place for all threads' memory: else the C library keeps what each of them has freed, for itself
     environment = {**own_environment(), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weighted_clip.benchmarks.machine import machine
-from weighted_clip.benchmarks.page import table
+from weighted_clip.workshop.bench.machine import machine
+from weighted_clip.workshop.bench.page import table
 
 from .course import MEBIBYTE, Growth, Point, growth, tenths
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from safetensors.torch import load, save_file
-from weighted_clip.benchmarks.page import table
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.workshop.bench.page import table
 
 from .course import MEBIBYTE, NO_PROC, PROC, Point, growth, resident_bytes
 from .lab_client import Client, Lab, running_lab

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from weighted_clip.benchmarks.page import table
 from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.writing import hugging_face_tensors
@@ -26,6 +25,7 @@ from weighted_clip.training.batches import held_out
 from weighted_clip.training.captions import token_ids
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.evaluation import recalls
+from weighted_clip.workshop.bench.page import table
 
 from ..encoder.files import write
 from ..libraries import library

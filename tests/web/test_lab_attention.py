@@ -14,11 +14,11 @@ import torch
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
 from .chromium import running_chromium

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from .test_binding import CAT, DOG, MODEL, PHRASES, TEXT, encoded, theirs
 

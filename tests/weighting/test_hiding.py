@@ -7,12 +7,12 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, hide_from, span_mask
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.transformers_reference import transformers_text_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import visible_fn
 from weighted_clip.weighting.plan import mask_tensor
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view
+from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..door import encode_prompt
 from ..libraries import library, needs_masked_kernel

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.parity.pipelines import SCHEME_OF, Pipelines, find_checkout, sdxl_models
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.embeddings import TokenId
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
@@ -19,6 +18,7 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.rows import CODE
 from weighted_clip.weighting.towers import Reader
+from weighted_clip.workshop.peers.diffusers import SCHEME_OF, Pipelines, find_checkout, sdxl_models
 
 from ..door import encode_prompt
 from ..libraries import library

@@ -1,0 +1,90 @@
+"""Write the archive that the Comfy Registry would get from this checkout, and check it.
+
+    python workshop/archive.py [node.zip]     # writes the archive
+    python workshop/archive.py --check        # its size, and the registry's rules for code
+
+comfy-cli packs the files tracked by git that .comfyignore does not name. Here git itself lists them, so that neither
+comfy-cli nor a network is needed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+IGNORE_FILE = ".comfyignore"
+MAX_BYTES = 1_800_000
+"""Maximum size of the archive."""
+RULES = ("S102", "S307", "E702", "S603")
+"""exec, eval, several statements in a line, subprocesses. `comfy node validate` only warns about the first three;
+exceptions, with reasons, are in pyproject.toml, which is in the archive."""
+
+
+def git(root: Path, *arguments: str) -> list[str]:
+    """Run a git command that lists files separated by null bytes."""
+    command = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return done.stdout.decode("utf-8").split("\0")[:-1]
+
+
+def archive_files(root: Path = ROOT) -> list[str]:
+    """Files of the archive, as paths with slashes relative to the root.
+
+    Args:
+        root: A git checkout. Tracked but deleted files are left out, as in comfy-cli.
+
+    Raises:
+        subprocess.CalledProcessError: If ``root`` is not a checkout.
+    """
+    ignored = set(git(root, "ls-files", "-z", "--cached", "--ignored", f"--exclude-from={root / IGNORE_FILE}"))
+    return [name for name in git(root, "ls-files", "-z") if name not in ignored and (root / name).exists()]
+
+
+def write_archive(path: Path, root: Path = ROOT) -> None:
+    """Write the archive of a checkout to a file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in archive_files(root):
+            archive.write(root / name, name)
+
+
+def problems(root: Path = ROOT) -> list[str]:
+    """Problems with the archive of a checkout: its size and the findings of ruff in its code, one per line."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, unpacked = Path(folder, "node.zip"), Path(folder, "unpacked")
+        write_archive(path, root)
+        size = path.stat().st_size
+        found = [f"the archive has {size:,} bytes, more than {MAX_BYTES:,}"] if size > MAX_BYTES else []
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(unpacked)
+        command = [sys.executable, "-m", "ruff", "check", ".", "--quiet", "--no-cache", "--select", ",".join(RULES)]
+        done = subprocess.run(
+            [*command, "--output-format", "concise"], cwd=unpacked, capture_output=True, encoding="utf-8", check=False
+        )
+        if done.returncode:
+            found += (done.stdout + done.stderr).splitlines()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write the archive, or check it; return the exit status."""
+    if arguments != ["--check"]:
+        path = Path(*arguments) if arguments else ROOT / "node.zip"
+        write_archive(path)
+        print(f"{path}: {len(archive_files())} files, {path.stat().st_size:,} bytes")
+        return 0
+    if not (ROOT / ".git").exists():
+        print("not checked: this folder is no checkout by git, which says what belongs to the archive")
+        return 0
+    found = problems()
+    print("\n".join(found or ["the archive of the Comfy Registry: all right"]))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    if any(argument.startswith("-") and argument != "--check" for argument in sys.argv[1:]) or len(sys.argv) > 2:
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""Tables, and BENCHMARKS.md: its prose is written by hand, its figures between markers by the command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...output.files import written_whole
+from .timing import Ratio
+
+PAGE = Path(__file__).resolve().parents[2] / "BENCHMARKS.md"
+
+NOT_FOUND = "not found"
+COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half", "Difference")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) -> str:
+    """Make a Markdown table that is readable as plain text.
+
+    Args:
+        head: Names of the columns.
+        rows: The cells.
+        num_left: Number of columns of words, which are left-aligned.
+
+    Returns:
+        Lines of equal length.
+
+    >>> print(table(["Text", "ms"], [["short", "1.5"], ["long", "12.0"]], num_left=1))
+    | Text  |   ms |
+    | ----- | ---: |
+    | short |  1.5 |
+    | long  | 12.0 |
+    """
+    widths = [max(3, *(len(row[column]) for row in (head, *rows))) for column in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if column < num_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rules = ["-" * width if column < num_left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    return "\n".join([line(head), line(rules), *map(line, rows)])
+
+
+def milliseconds(seconds: float) -> str:
+    """Format a time with at least two digits.
+
+    >>> milliseconds(0.1234), milliseconds(0.0123), milliseconds(0.0000123)
+    ('123', '12.3', '0.012')
+    """
+    value = seconds * 1000
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
+    """Cells of `COMPARISON_HEAD` for two programs that encoded the same prompt.
+
+    ``difference`` is the largest absolute difference of their hidden states; None if they compute different things.
+    """
+    return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
+
+
+def times(ratio: Ratio, shown: Callable[[float], str] = milliseconds) -> list[str]:
+    """Cells about times in a comparison: ours, the peer's, their ratio and its interquartile range."""
+    return [shown(ratio.ours), shown(ratio.peer), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}"]
+
+
+def small(difference: float) -> str:
+    """Format a difference with one digit.
+
+    >>> small(0.0), small(0.0000083)
+    ('0', '8e-06')
+    """
+    return "0" if difference == 0 else f"{difference:.0e}"
+
+
+def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
+    """Row of a peer that was not timed."""
+    return [prompt, ours, peer, *["-"] * 4, why]
+
+
+def table_rows(markdown: str) -> Iterator[dict[str, str]]:
+    r"""Rows of all tables in a block.
+
+    Args:
+        markdown: The block.
+
+    Yields:
+        The cells of a row by column name.
+
+    >>> list(table_rows("| Text | ms |\n| ---- | -: |\n| long | 12 |"))
+    [{'Text': 'long', 'ms': '12'}]
+    """
+    for lines in re.findall(r"(?:^\|.*\n?)+", markdown, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines())
+        yield from (dict(zip(head, row, strict=True)) for row in rows)
+
+
+def blocks_of(page: str) -> dict[str, str]:
+    r"""Text between the markers of a page, by name.
+
+    >>> blocks_of("A\n<!-- bench x -->\n\nold\n\n<!-- end x -->\nB")
+    {'x': 'old'}
+    """
+    found = re.finditer(r"<!-- bench (\w+) -->(.*?)<!-- end \1 -->", page, re.DOTALL)
+    return {match[1]: match[2].strip() for match in found}
+
+
+def fill(page: str, blocks: Mapping[str, str]) -> str:
+    r"""Put each block between its markers.
+
+    Args:
+        page: Markdown with ``<!-- bench NAME -->`` and ``<!-- end NAME -->`` on lines of their own.
+        blocks: Markdown by name.
+
+    Returns:
+        The page with the blocks instead of the previous text.
+
+    Raises:
+        ValueError: If a marker is missing.
+
+    >>> fill("A\n<!-- bench x -->\nold\n<!-- end x -->\nB", {"x": "new"})
+    'A\n<!-- bench x -->\n\nnew\n\n<!-- end x -->\nB'
+    """
+    for name, block in blocks.items():
+        start, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
+        before, found, rest = page.partition(start)
+        _, closed, behind = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{PAGE.name} has no pair of markers {start} and {end}")
+        page = f"{before}{start}\n\n{block}\n\n{end}{behind}"
+    return page
+
+
+def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
+    """Write the blocks into the page.
+
+    Args:
+        blocks: Markdown by name.
+        path: The page.
+
+    Raises:
+        ValueError: If the page does not exist or a marker is missing.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
+    filled = fill(path.read_text(encoding="utf-8"), blocks)
+    with written_whole(path) as place:
+        place.write_text(filled, encoding="utf-8")

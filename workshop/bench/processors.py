@@ -1,0 +1,155 @@
+"""Table of the goals of speed with a column for each processor they were measured on.
+
+Columns of other machines stay as they are on the page; only this one's is replaced.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..job import HostFailed
+from .encoding import COMPEL, peers
+from .hosts import STOCK, WAYS, find_places, job_for, run_in
+from .machine import processor, with_torch
+from .page import NOT_FOUND, table, table_rows
+from .reranking import memory_rows, tower_times
+from .runs import TRANSFORMERS, Transformers, best_batch, native, ours, ours_together, transformers_of
+from .scale import Scale
+from .texts import PROMPTS, fresh, grids, typed
+from .timing import Run, compare, times_in_turn
+
+if TYPE_CHECKING:
+    from ...encoder.text_model import TextModel
+
+BATCHES = (4, 8, 16)
+"""Batch sizes of the peer, of which the fastest counts; others were slower on every machine so far."""
+NUM_IMAGES = 4
+IMAGE_REPETITIONS = 3
+HEAD = ("Work", "Beside", "Asked, Intel / AMD")
+ABOUT = ("date", "version, threads")
+"""Names of the rows below the figures."""
+
+
+class Work(NamedTuple):
+    """Row of the table."""
+
+    name: str
+    beside: str
+    asked: str
+
+
+PLAIN = Work("plain prompt", "transformers, sdpa", "1.3 / 2.0")
+FADED = Work("four words down", "compel", "2.6 / 3.5")
+TYPED = Work("last word of three chunks", "transformers' full encode", "6 / 8")
+GRID = Work("64 prompts with 40 tokens alike", "transformers' best batch", "2.0 / 2.6")
+IMAGES = Work("image tower", "transformers", "1.2 / 1.6")
+WEIGHTED = Work("a weighted prompt", "ComfyUI's own encode", "2.5 / 3.5")
+MEMORY = Work("32 images of 512 x 512, MiB", "budget of 512 MiB", "512 / 512")
+WORKS = (PLAIN, FADED, TYPED, GRID, IMAGES, WEIGHTED, MEMORY)
+
+
+def processor_block(
+    scale: Scale, before: str = "", folder: Path | None = None, say: Callable[[str], None] = print
+) -> str:
+    """Make the Markdown table of speedups over peers, on this processor and on those of the previous table.
+
+    Args:
+        scale: Sizes and repetitions.
+        before: Current block of the page.
+        folder: Folder of the hosts.
+        say: Called with the reason if a host did not run.
+    """
+    import torch
+
+    model = scale.model()
+    with torch.no_grad():
+        found = dict(_text_rows(model, scale))
+    found[IMAGES] = _ratio(tower_times(scale, NUM_IMAGES, min(IMAGE_REPETITIONS, scale.image_repetitions)))
+    found[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
+    found[WEIGHTED] = _hosted(model, scale, folder, say)
+    day = str(datetime.datetime.now(datetime.timezone.utc).date())
+    column = {work.name: found[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
+    return merged(before, processor(), column)
+
+
+def merged(before: str, name: str, column: Mapping[str, str]) -> str:
+    """Replace the column of that name in a table, or append it.
+
+    Args:
+        before: Previous table, or an empty string.
+        name: Head of the column.
+        column: Cells by name of the row.
+
+    Returns:
+        Markdown.
+
+    >>> print(merged("", "One", {work.name: "2.00" for work in WORKS} | {"date": "today"}).splitlines()[2])
+    | plain prompt                    | transformers, sdpa        | 1.3 / 2.0          |  2.00 |
+    """
+    old = {row[HEAD[0]]: row for row in table_rows(before)}
+    names = [head for row in list(old.values())[:1] for head in row if head not in HEAD]
+    names += [name] if name not in names else []
+    firsts = [*WORKS, *((about, "", "") for about in ABOUT)]
+    rows = [
+        [*first, *(column.get(first[0], "-") if one == name else old.get(first[0], {}).get(one, "-") for one in names)]
+        for first in firsts
+    ]
+    return table([*HEAD, *names], rows, num_left=len(HEAD))
+
+
+def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
+    theirs, others = transformers_of(model), peers(model)
+
+    def timed(run: Run, peer: Run | None, repetitions: int) -> str:
+        if peer is None:
+            return NOT_FOUND
+        return _ratio(times_in_turn({"ours": run, "peer": peer}, repetitions=repetitions))
+
+    def peer_of(name: str, prompt: str) -> Run | None:
+        return others[name](prompt) if name in others else None
+
+    plain = ours(native(model), fresh(PROMPTS["plain"], "comfy"), syntax="comfy", scheme="comfy")
+    yield PLAIN, timed(plain, peer_of(TRANSFORMERS, "plain"), scale.repetitions)
+    faded = ours(native(model), fresh(PROMPTS["four words down"], "compel"), syntax="compel", scheme="compel")
+    yield FADED, timed(faded, peer_of(COMPEL, "four words down"), scale.repetitions)
+    long = None if theirs is None else theirs.long(typed())
+    yield TYPED, timed(ours(native(model), typed()), long, scale.repetitions)
+    together = ours_together(native(model, 0), grids(scale.num_prompts))
+    best = None if theirs is None else _best(theirs, scale.num_prompts)
+    yield GRID, timed(together, best, min(3, scale.grid_repetitions))
+
+
+def _best(theirs: Transformers, count: int) -> Run:
+    """Peer in batches of the size that is fastest here."""
+    return theirs.batch(grids(count), best_batch(theirs, lambda: grids(count), BATCHES, repetitions=1, warm_up=0))
+
+
+def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[str], None]) -> str:
+    from ..parity.native import save_model
+
+    place = find_places(folder).get(STOCK)
+    if place is None:
+        return NOT_FOUND
+    with tempfile.TemporaryDirectory() as temporary:
+        weights = Path(temporary, "model.safetensors")
+        save_model(model, weights)
+        job: dict[str, Any] = job_for(model, weights, place, STOCK, scale.repetitions)
+        prompt = job["prompts"]["one word up"]
+        prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
+        job["prompts"] = {"one word up": prompt}
+        try:
+            times = run_in(place, job)["prompts"]["one word up"]["times"]
+        except HostFailed as error:
+            say(f"{STOCK} did not run:\n{str(error)[-3000:]}")
+            return "failed"
+        ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
+        return _ratio({"ours": own, "peer": times["peer"]})
+
+
+def _ratio(times: Mapping[str, list[float]] | None) -> str:
+    """Speedup over the peer."""
+    return NOT_FOUND if times is None else f"{1 / compare(times['ours'], times['peer']).ratio:.2f}"

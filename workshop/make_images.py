@@ -1,0 +1,679 @@
+r"""Draw the pictures of the documentation with the pack's own drawing code.
+
+Run it with a Python that has the requirements, for example the one that ``run.py`` makes:
+``.venv/bin/python workshop/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites
+``docs/images/*.png`` and the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
+"""
+
+# ruff: noqa: E402 - the package has to be loaded before anything can be imported from it
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import random
+import runpy
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "images"
+HELP_FOLDER = ROOT / "web" / "comfyui" / "docs" / "images"
+HELP_WIDTH = 340
+"""Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
+
+if "weighted_clip" not in sys.modules:
+    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+from PIL import ImageDraw
+from safetensors.torch import save_file
+from sparse_pictures import draw_sparse_masks
+from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
+from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.pieces import clip_pieces
+from weighted_clip.dalle.shapes import KINDS
+from weighted_clip.dalle.tokens import read_swaps, swapped
+from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
+from weighted_clip.encoder.contrastive import similarity
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.image_file import open_image
+from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
+from weighted_clip.encoder.prefix import share
+from weighted_clip.encoder.remember import chunk_keys
+from weighted_clip.encoder.reranking import best, image_features
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.web import difference, pictures
+from weighted_clip.web.pictures.canvas import Canvas
+from weighted_clip.web.pictures.masks import draw_mask_rows
+from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
+from weighted_clip.weighting.attention import effect_of
+from weighted_clip.weighting.convert import convert
+from weighted_clip.weighting.encoders import Encoders
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import plan_prompt
+from weighted_clip.weighting.plan import mask_tensor, variant_mask, versions_of_first
+from weighted_clip.weighting.reading import ReadPrompt, read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
+from weighted_clip.weighting.towers import Reader
+from weighted_clip.weighting.view import view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from PIL import Image
+
+STRIP = (
+    "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK ((oil painting)), (cinematic lighting:1.2), "
+    "(sharp focus"
+)
+LENGTH = CLIP_L.context_length
+
+
+def main() -> None:
+    """Draw all pictures."""
+    drawn = {
+        "tokens": pictures.draw_tokens(view(read(STRIP)), width=860),
+        "masks": pictures.draw_figure_masks(),
+        "architecture": pictures.draw_architecture(CLIP_L),
+        "masked-blend": blend(
+            "a (red:0.6) cat and a (dog:0.3)",
+            ["0.3 × whole prompt", "0.3 × without dog", "0.4 × without red, dog"],
+        ),
+        "hidden": hidden("a red cat, a blue dog"),
+        "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
+        "sparse-masks": draw_sparse_masks(),
+        "shared-prefix": shared_prefix("a (red:0.6) cat and a (dog:0.3) in a bowl", ["whole", "no dog", "no red, dog"]),
+    }
+    save(drawn, FOLDER)
+    for name, picture in {**compared(6, keep=4), **sorted_shapes()}.items():
+        picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others
+    some = ("comfy", "a1111", "compel", "masked_blend")
+    shown = {
+        "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
+        "a1111-encode": timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
+        "masked-blend": blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
+        "bind-phrases": bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
+        "mask-control": mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
+        "sdxl-encode": two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
+        "weigh-attention": shares("a (red:2) cat on a (mat:0.3)"),
+        "convert": converted("a ((red)) [cat], (dog:1.3)"),
+        "inspect": pictures.draw_tokens(
+            view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
+        ),
+        "load": clip_skips(),
+        "load-prompt-loras": lora_tag(),
+        "remember": remembered_chunks(),
+        "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
+        "difference": changed_word("a red ring", "red", "blue"),
+        "load-dvae": image_and_tokens(PUBLISHED, 256),
+        "image-to-tokens": token_grid(),
+        "tokens-to-image": swapped_tokens("3-4, 2-7 = 120"),
+        "load-dalle": parts_of_dalle("A house on a hill", 12),
+        "dalle-sample": growing_images(12),
+        **compared_in_help(),
+    }
+    save(shown, HELP_FOLDER)
+
+
+def save(drawn: dict[str, Image.Image], folder: Path) -> None:
+    """Write pictures as small PNGs."""
+    folder.mkdir(exist_ok=True)
+    for name, picture in drawn.items():
+        picture.quantize(128, kmeans=2).save(folder / f"{name}.png", optimize=True)
+
+
+def read(text: str, scheme: str = "a1111") -> ReadPrompt:
+    """Read a prompt in A1111's syntax."""
+    return read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
+
+
+def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
+    """Masks under which masked_blend encodes a prompt with faded words, with a title for each encoding."""
+    prompt = read(text, "masked_blend")
+    labels = pictures.mask_labels(prompt.chunks[0], text)
+    versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants())
+    rows = [(title, variant_mask(version, LENGTH)[0]) for title, version in zip(titles, versions, strict=False)]
+    if is_column:
+        lines = [("", [row]) for row in rows]
+        return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
+    return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
+
+
+def hidden(text: str) -> Image.Image:
+    """A word hidden from every position, and from some only."""
+    prompt = read(text)
+    labels = pictures.mask_labels(prompt.chunks[0], text)
+    red, dog = labels.index("red"), labels.index("dog")
+    causal = causal_mask(LENGTH)
+    everywhere = combine(causal, span_mask(LENGTH, [(red, red + 1)]))
+    some = combine(causal, hide_from(LENGTH, keys=[red], queries=[dog - 1, dog]))
+    assert everywhere is not None
+    assert some is not None
+    rows = [("red hidden from all", everywhere[0]), ("red hidden from blue and dog", some[0])]
+    return pictures.draw_masks(rows, labels, visible=prompt.chunks[0].num_content + 3)
+
+
+def schemes(text: str) -> Image.Image:
+    """Change of each row of a short prompt under each scheme."""
+    # to repeat a row does not move it, and without weights below 0 negpip is comfy, and negpip_apart a1111
+    moving = tuple(name for name, scheme in SCHEMES.items() if not (scheme.is_repeating or scheme.is_signed))
+    change, labels, weights = changes(text, moving)
+    return heat_map(change, labels, weights)
+
+
+def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], list[str], Sequence[float]]:
+    """Change of each row under some schemes, on an encoder with seeded random weights; the rows' labels and weights."""
+    encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TextEncoder(seeded_text_model())})
+    prompts = {name: encoders.prepare([text], syntax="a1111", scheme=name) for name in ("unweighted", *names)}
+    rows = {name: prepared.run()[0].hidden[0] for name, prepared in prompts.items()}
+    plain = rows["unweighted"]
+    change: dict[str, list[float]] = {}
+    for name in names:
+        before = plain[: len(rows[name])]  # a scheme may have no rows of padding
+        change[name] = ((rows[name] - before).norm(dim=-1) / before.norm(dim=-1)).tolist()
+    (chunk,) = prompts["unweighted"].reads["clip_l"][0].chunks
+    return change, [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"], chunk.weights
+
+
+def columns(text: str, names: Sequence[str]) -> Image.Image:
+    """Same as `schemes`, with a column for each of a few schemes and a row for each token."""
+    change, labels, weights = changes(text, names)
+    height, left, top = 25, 84, 44
+    width = (HELP_WIDTH - left - 8) / len(names)
+    canvas = Canvas(HELP_WIDTH, top + height * len(labels) + 10, DARK.background)
+    for column, name in enumerate(names):
+        middle = left + (column + 0.5) * width
+        for line, word in enumerate(name.split("_")):
+            canvas.text(middle, 16 + 15 * line, word, DARK.text, size=13, align="center")
+        for row, value in enumerate(change[name][: len(labels)]):
+            x, y = left + column * width, top + row * height
+            color = mix(DARK.surface, DARK.up, min(1.0, 0.15 + value / 0.5)) if value >= 0.0005 else DARK.surface
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=color, radius=3)
+            if value >= 0.0005:
+                ink = readable(color, DARK.text)
+                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
+                canvas.text(x + width / 2, y + height / 2, number, ink, size=12, align="center")
+    for row, (label_text, weight) in enumerate(zip(labels, weights, strict=False)):
+        y = top + (row + 0.5) * height
+        shown = label_text if weight == 1 else f"{label_text} {weight:g}"
+        canvas.text(left - 8, y, shown, DARK.text, size=13, align="right")
+    return canvas.image()
+
+
+def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Sequence[float]) -> Image.Image:
+    """Numbers in coloured cells: a row for each scheme, a column for each token with its label and weight."""
+    width, height, left, top = 52, 28, MARGIN + 150, MARGIN + 44
+    canvas = Canvas(left + width * len(labels) + MARGIN, top + height * len(change) + MARGIN, LIGHT.background)
+    for column, (label, weight) in enumerate(zip(labels, weights, strict=False)):
+        x = left + (column + 0.5) * width
+        canvas.text(x, top - 36, label, LIGHT.text, size=15, align="center")
+        if weight != 1.0:
+            canvas.text(x, top - 14, f"{weight:g}", LIGHT.muted, size=SMALL_SIZE, align="center")
+    for row, (name, values) in enumerate(change.items()):
+        y = top + row * height
+        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=15, align="right")
+        for column, value in enumerate(values[: len(labels)]):
+            x = left + column * width
+            is_moved = value >= 0.0005
+            fill = mix(LIGHT.surface, LIGHT.up, min(1.0, 0.12 + value / 0.6)) if is_moved else LIGHT.surface
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
+            if is_moved:
+                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
+                middle = x + width / 2
+                canvas.text(middle, y + height / 2, number, readable(fill, LIGHT.text), size=SMALL_SIZE, align="center")
+    return canvas.image()
+
+
+def timeline(text: str, steps: int) -> Image.Image:
+    """Text of a timed prompt at each step, by both counters."""
+    (branch,) = read_timed(text, steps).branches
+    height, left, top = 28, 14, 40
+    width = (HELP_WIDTH - 2 * left) / steps
+    canvas = Canvas(HELP_WIDTH, top + 2 * 88, DARK.background)
+    colors = [mix(DARK.surface, DARK.down, 0.75), mix(DARK.surface, DARK.up, 0.75)]
+    canvas.text(left, 20, text, DARK.text, size=15, bold=True)
+    for row, counter in enumerate(reversed(COUNTERS)):
+        y = top + row * 88
+        canvas.text(left, y + 12, f"counter: {counter}", DARK.muted, size=13)
+        for number, run in enumerate(runs(branch, steps, counter)):
+            for step in range(run.first, run.end):
+                x = left + step * width
+                canvas.box(x, y + 24, x + width - 1, y + 24 + height, fill=colors[number], radius=3)
+                ink = readable(colors[number], DARK.text)
+                canvas.text(x + width / 2, y + 24 + height / 2, str(step + 1), ink, size=13, align="center")
+            start, what = left + run.first * width, run.fragment.text.split(" on ")[0] + " on …"
+            canvas.text(start, y + 24 + height + 12, what, DARK.text, size=13)
+    return canvas.image()
+
+
+def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
+    """Mask of the node Mask Control."""
+    options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
+    prompt = read_prompt(text, options, default_tokenizer())
+    (chunk,) = prompt.chunks
+    mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
+    labels = pictures.mask_labels(chunk, text)
+    return pictures.draw_masks([("", mask)], labels, visible=chunk.num_content + 3, cell=22)
+
+
+def bound_phrases(text: str, phrases: str) -> Image.Image:
+    """Masks of the node Bind Phrases, one for the pass of each phrase."""
+    prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
+    (chunk,) = prompt.chunks
+    variants = plan_prompt(prompt, default_tokenizer()).variants()
+    rows = [("", [(variant.title, variant_mask(variant, LENGTH)[0])]) for variant in list(variants)[1:]]
+    return draw_mask_rows(rows, pictures.mask_labels(chunk, text), visible=chunk.num_content + 2, cell=16)
+
+
+def shares(text: str) -> Image.Image:
+    """Attention of one image position to each word, with and without weights, from seeded logits."""
+    (chunk,) = read(text).chunks
+    tokens = chunk.tokens[: chunk.num_content + 2]
+    logits = 0.7 * torch.randn(len(tokens), generator=torch.Generator().manual_seed(3))
+    biased = logits + torch.tensor([effect_of(token.weight).bias for token in tokens])
+    before, after = (torch.softmax(one, dim=0).tolist() for one in (logits, biased))
+    height, left, top = 34, 84, 44
+    scale = (HELP_WIDTH - left - 60) / max(*before, *after)
+    canvas = Canvas(HELP_WIDTH, top + height * len(tokens) + 8, DARK.background)
+    for column, (name, color) in enumerate((("without weights", DARK.muted), ("with them", DARK.up))):
+        canvas.box(left + 136 * column, 14, left + 136 * column + 10, 24, fill=color, radius=2)
+        canvas.text(left + 136 * column + 16, 19, name, DARK.text, size=13)
+    labels = pictures.mask_labels(chunk, text)
+    for row, token in enumerate(tokens):
+        y = top + row * height
+        shown = labels[row] if token.weight == 1 else f"{labels[row]} {token.weight:g}"
+        canvas.text(left - 8, y + height / 2 - 4, shown, DARK.text, size=13, align="right")
+        for line, (part, color) in enumerate(((before[row], DARK.muted), (after[row], DARK.up))):
+            canvas.box(left, y + 12 * line, left + scale * part, y + 12 * line + 10, fill=color, radius=2)
+            canvas.text(left + scale * part + 6, y + 12 * line + 5, f"{part:.0%}", DARK.muted, size=11)
+    return canvas.image()
+
+
+def converted(text: str) -> Image.Image:
+    """A prompt in A1111's syntax and in ComfyUI's, above their common chips."""
+    other = convert(text, "a1111", "comfy", default_tokenizer()).text
+    chips = pictures.draw_tokens(view(read(text)), width=HELP_WIDTH).crop((0, 10, HELP_WIDTH, MARGIN + 92))
+    canvas = Canvas(HELP_WIDTH, chips.height + 92, DARK.background)
+    for row, (name, written) in enumerate({"a1111": text, "comfy": other}.items()):
+        y = 18 + row * 42
+        canvas.text(MARGIN, y, name, DARK.muted, size=13)
+        canvas.text(MARGIN, y + 19, written, DARK.text, size=14)
+    picture = canvas.image()
+    picture.paste(chips, (0, 92))
+    return picture
+
+
+def two_towers(text_g: str, text_l: str) -> Image.Image:
+    """Both texts of SDXL, their encoders, and the rows side by side."""
+    canvas = Canvas(HELP_WIDTH, 214, DARK.background)
+    left, unit = 14.0, (HELP_WIDTH - 28) / (768 + 1280)
+    towers = (("text_l", text_l, "CLIP-L", 768, DARK.down), ("text_g", text_g, "CLIP-G", 1280, DARK.up))
+    for row, (name, text, tower, dim, color) in enumerate(towers):
+        y, middle = 60 - row * 40, left + dim * unit / 2
+        start = HELP_WIDTH - 34 if row else middle  # next to the other text
+        canvas.text(14, y, name, DARK.muted, size=13)
+        canvas.text(64, y, text, DARK.text, size=14)
+        canvas.arrow([(start, y + 12), (start, 116)], DARK.muted)
+        label(canvas, middle, 134, tower, mix(DARK.surface, color, 0.6), dim * unit - 2, 32)
+        canvas.text(middle, 163, f"{dim} wide", DARK.text, size=13, align="center")
+        left += dim * unit
+    canvas.text(HELP_WIDTH / 2, 192, "77 rows for each chunk, side by side", DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+def clip_skips() -> Image.Image:
+    """Layers of CLIP-L, and those used by clip skip 1 and 2."""
+    canvas = Canvas(HELP_WIDTH, 136, DARK.background)
+    step, y, count = (HELP_WIDTH - 28) / CLIP_L.num_layers, 50, CLIP_L.num_layers
+    canvas.text(14, 18, "the layers of CLIP-L", DARK.muted, size=13)
+    for layer in range(1, count + 1):
+        x = 14 + (layer - 0.5) * step
+        skip = count + 1 - layer
+        color = mix(DARK.surface, DARK.down, 0.7) if skip < 3 else DARK.surface
+        label(canvas, x, y, str(layer), color, step - 3, 32)
+        if skip < 3:
+            bottom = 114 if skip == 1 else 88
+            canvas.line([(x, y + 18), (x, bottom), (x - 18, bottom)], DARK.muted)
+            canvas.text(x - 24, bottom, f"clip_skip {skip}", DARK.text, size=14, align="right")
+    return canvas.image()
+
+
+def lora_tag() -> Image.Image:
+    """A prompt with a LoRA's tag, and the destination of its parts."""
+    canvas = Canvas(HELP_WIDTH, 162, DARK.background)
+    canvas.text(14, 28, "a castle in the fog", DARK.text, size=14)
+    tag = 246
+    label(canvas, tag, 28, "<lora:ink:0.5:0.8>", mix(DARK.surface, DARK.up, 0.6), 166, 30)
+    ends = ((74, "text", "a castle in the fog"), (198, "CLIP", "ink at 0.5"), (294, "MODEL", "ink at 0.8"))
+    for x, name, what in ends:
+        start = x if name == "text" else tag
+        points = [(start, 46), (x, 96)] if start == x else [(start, 46), (start, 70), (x, 70), (x, 96)]
+        canvas.arrow(points, DARK.muted)
+        canvas.text(x, 112, name, DARK.text, size=14, bold=True, align="center")
+        canvas.text(x, 134, what, DARK.muted, size=13, align="center")
+    return canvas.image()
+
+
+def remembered_chunks() -> Image.Image:
+    """Chunks of a prompt with a changed word, and which of them are encoded."""
+    canvas = Canvas(HELP_WIDTH, 178, DARK.background)
+    rows = (
+        ("chunk 1", "a castle, …"),
+        ("chunk 2", "oil painting, …"),
+        ("chunk 3", "… evening light"),
+        ("empty prompt", ""),
+    )
+    for index, (name, text) in enumerate(rows):
+        y, is_new = 24 + 34 * index, name == "chunk 3"
+        canvas.text(10, y, name, DARK.muted, size=SMALL_SIZE)
+        label(canvas, 174, y, text, mix(DARK.surface, DARK.up, 0.6 * is_new), 140, 26)
+        about = "encoded" if is_new else "remembered"
+        canvas.text(254, y, about, DARK.text if is_new else DARK.muted, size=SMALL_SIZE, bold=is_new)
+    canvas.text(10, 162, "A word of chunk 3 was changed.", DARK.muted, size=SMALL_SIZE)
+    return canvas.image()
+
+
+def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
+    """Encodings of a masked blend, and which of their states are computed anew."""
+    found = read(text, scheme="masked_blend")
+    variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants())
+    ids = [chunk.ids for variant in variants for chunk in variant.chunks]
+    mask = mask_tensor([visible for variant in variants for visible in variant.visible], LENGTH)
+    fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)
+    words = [*pictures.mask_labels(found.chunks[0], text)[: found.chunks[0].num_content + 2], "…"]
+    left, width, height = 110.0, 52.0, 30.0
+    canvas = Canvas(left + width * len(words) + MARGIN, 3 * height + 76, LIGHT.background)
+    for column, word in enumerate(words):
+        canvas.text(left + width * (column + 0.5), 24, word, LIGHT.text, size=14, align="center")
+    for row, name in enumerate(names):
+        y = 40 + row * height
+        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=14, align="right")
+        for column in range(len(words)):
+            fill = LIGHT.visible if (row, column) in fresh else LIGHT.hidden
+            x = left + width * column
+            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
+    count = len(fresh)
+    caption = f"dark: computed, {count} states of {len(names) * LENGTH}; light: taken from a row above"
+    canvas.text(left, 40 + 3 * height + 18, caption, LIGHT.muted, size=13)
+    return canvas.image()
+
+
+@cache
+def load_shapes() -> ModuleType:
+    """Load the module that trains the tests' small CLIP."""
+    return load_of_tests("encoder", "shapes")
+
+
+def load_of_tests(folder: str, name: str) -> ModuleType:
+    """Load a module of the tests."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def changed_word(text: str, word: str, other: str) -> Image.Image:
+    """Chart of the changes in a text if the tests' CLIP has the embedding of another word for one."""
+    tokenize = default_tokenizer()
+    [[one], [another]] = [[token.id for token in tokenize(name)] for name in (word, other)]
+    model = load_shapes().trained_clip().text
+    changed = copy.deepcopy(model)
+    changed.embeddings.token_embedding.weight[one] = model.embeddings.token_embedding.weight[another]
+    original, swapped = (
+        Encoders({"clip_l": Reader(tokenize)}, {"clip_l": TextEncoder(encoder)})
+        .prepare([text], scheme="unweighted")
+        .run()[0]
+        .prompts["clip_l"]
+        for encoder in (model, changed)
+    )
+    with (
+        patch.multiple(difference, HEADING="Each token, before and after", LEGEND="length and angle: of each row"),
+        patch.multiple(pictures.changes, GUTTER=148, MARGIN=10),
+    ):
+        found = difference.difference("clip_l", original, swapped)
+        return difference.draw_differences([found], width=HELP_WIDTH + 10)
+
+
+def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
+    """Scores by the tests' CLIP on captions and pictures that it was not trained on; and these two."""
+    shapes = load_shapes()
+    clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
+    images = [shapes.picture_of(shape, rng, 192) for shape in shown]
+    texts = [shape.caption for shape in shown]
+    vectors = clip.text_features([shapes.chunk_of(text).plain_ids for text in texts])
+    return similarity(vectors, image_features(clip, images)), texts, images
+
+
+def compared(count: int, keep: int) -> dict[str, Image.Image]:
+    """Texts and images with their scores."""
+    scores, texts, images = scored_shapes()
+    ranked = scores[0].tolist()
+    return {
+        "similarity": pictures.draw_similarity(scores[:count, :count], texts[:count], images[:count]),
+        "ranking": pictures.draw_ranking(images, ranked, best(ranked, len(ranked)), keep, texts[0]),
+    }
+
+
+def sorted_shapes() -> dict[str, Image.Image]:
+    """Output of ``sort``: 192 pictures by the shape in them, from 20 examples each; by the tests' CLIP."""
+    shapes = load_shapes()
+    clip, rng = shapes.trained_clip(), random.Random(5)
+    learned, others = shapes.split()
+    scale = {"logit_scale": torch.tensor(clip.logit_scale).log()}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        save_file(
+            {**hugging_face_tensors(clip.text), **hugging_face_tensors(clip.vision), **scale},
+            folder / "clip.safetensors",
+        )
+        (folder / "images").mkdir()
+        for number, shape in enumerate(others * 3):
+            shapes.picture_of(shape, rng).save(folder / "images" / f"{number:03}.png")
+        for kind in KINDS:
+            (folder / "examples" / kind).mkdir(parents=True)
+            for number, shape in enumerate([shape for shape in learned if shape.kind == kind][:20]):
+                shapes.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
+        given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
+        options = [part for option, value in given.items() for part in (option, str(folder / value))]
+        command = [sys.executable, str(ROOT / "__main__.py"), "sort", str(folder / "images"), *options]
+        subprocess.run(command, check=True)
+        return {f"sort-{part}": open_image(folder / "out" / f"{part}.png") for part in ("confusion", "unsure")}
+
+
+def compared_in_help() -> dict[str, Image.Image]:
+    """The same for fewer of them, as narrow as in help pages."""
+    scores, texts, images = scored_shapes()
+    width = HELP_WIDTH + 16 - 2 * MARGIN
+    with (
+        patch.multiple(pictures.matrices, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
+        patch.multiple(pictures.sheets, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
+    ):
+        some = [0, 2, 5]  # those whose captions fit
+        matrix = pictures.draw_similarity(
+            scores[some][:, some], [texts[index] for index in some], [images[index] for index in some]
+        )
+        ranked = scores[0, :8].tolist()
+        ranking = pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
+    return {"similarity": matrix, "rerank": ranking}
+
+
+def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Image:
+    """Inputs of the two halves of a CLIP, and where their vectors meet."""
+    canvas = Canvas(HELP_WIDTH, 232, DARK.background)
+    halves = (
+        (86, f"“{text}”", "text encoder", f"{clip.num_layers} layers, {clip.hidden_dim} wide", DARK.down),
+        (254, f"{tower.image_size} × {tower.image_size} pixels", "image encoder", "", DARK.up),
+    )
+    for x, given, name, size, color in halves:
+        size = size or f"{tower.num_layers} layers, {tower.hidden_dim} wide"
+        canvas.text(x, 24, given, DARK.text, size=14, align="center")
+        canvas.arrow([(x, 36), (x, 56)], DARK.muted)
+        label(canvas, x, 76, name, mix(DARK.surface, color, 0.6), 136, 36)
+        canvas.text(x, 108, size, DARK.muted, size=13, align="center")
+        canvas.arrow([(x, 120), (x, 140)], DARK.muted)
+        label(canvas, x, 156, f"{tower.projection_dim} numbers", DARK.surface, 136, 28)
+        canvas.line([(x, 171), (x, 186), (HELP_WIDTH / 2, 186)], DARK.muted)
+    canvas.arrow([(HELP_WIDTH / 2, 186), (HELP_WIDTH / 2, 202)], DARK.muted)
+    canvas.text(HELP_WIDTH / 2, 216, "score: their cosine", DARK.text, size=14, bold=True, align="center")
+    return canvas.image()
+
+
+def image_and_tokens(config: DVAEConfig, side: int) -> Image.Image:
+    """Tokens of an image, and a dVAE's reconstruction."""
+    with torch.device("meta"):
+        dvae = DVAE(config)
+    sizes = [sum(part.numel() for part in half.parameters()) / 1e6 for half in (dvae.encoder, dvae.decoder)]
+    count = side // config.downsampling
+    canvas = Canvas(HELP_WIDTH, 196, DARK.background)
+    for x, name, size, color, is_down in (
+        (86, "encoder", sizes[0], DARK.down, True),
+        (254, "decoder", sizes[1], DARK.up, False),
+    ):
+        canvas.text(x, 24, f"{side} × {side} pixels", DARK.text, size=14, align="center")
+        for top, bottom in ((36, 56), (112, 134)):
+            canvas.arrow([(x, top), (x, bottom)] if is_down else [(x, bottom), (x, top)], DARK.muted)
+        label(canvas, x, 76, name, mix(DARK.surface, color, 0.6), 136, 36)
+        canvas.text(x, 103, f"{size:.1f} million parameters", DARK.muted, size=12, align="center")
+    text = f"{count} × {count} tokens, each 0 to {config.vocab_size - 1:,}"
+    label(canvas, HELP_WIDTH / 2, 156, text, DARK.surface, 304, 34)
+    return canvas.image()
+
+
+def house(side: int) -> Image.Image:
+    """A picture of a house on a hill."""
+    picture = PillowImage.new("RGB", (512, 512), (90, 160, 250))
+    draw = ImageDraw.Draw(picture)
+    draw.ellipse((360, 40, 470, 150), fill=(255, 240, 90))
+    draw.ellipse((-200, 330, 520, 900), fill=(60, 170, 60))
+    draw.ellipse((200, 370, 800, 900), fill=(30, 130, 40))
+    draw.rectangle((130, 220, 290, 370), fill=(245, 240, 225))
+    draw.polygon([(105, 220), (210, 120), (315, 220)], fill=(200, 40, 30))
+    draw.rectangle((185, 290, 235, 370), fill=(120, 70, 30))
+    draw.rectangle((390, 320, 410, 400), fill=(110, 60, 20))
+    draw.ellipse((340, 210, 460, 340), fill=(20, 110, 30))
+    return picture.resize((side, side), PillowImage.Resampling.BOX)
+
+
+def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor, torch.Tensor]:
+    """The tests' dVAE of plain colours, a picture, and its tokens."""
+    dvae = load_of_tests("dalle", "models").palette_dvae()
+    pixels = pictures_of([house(side)])
+    return dvae, pixels, dvae.tokens(pixels)
+
+
+def pictures_of(images: Sequence[Image.Image]) -> torch.Tensor:
+    """``[b, 3, h, w]``, 0 to 1."""
+    return torch.stack(
+        [torch.from_numpy(np.asarray(one.convert("RGB")) / 255).float().movedim(-1, 0) for one in images]
+    )
+
+
+def as_picture(pixels: torch.Tensor) -> Image.Image:
+    """The first image of ``[b, 3, h, w]``."""
+    return PillowImage.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
+
+
+def token_grid() -> Image.Image:
+    """The grid of the node Image to Tokens."""
+    _, _, tokens = palette_tokens(32)
+    with patch.multiple(pictures.token_grid, MAX_CELL=37, MIN_CELL=37):
+        return pictures.draw_token_grid(house(512), tokens[0].tolist())
+
+
+def swapped_tokens(swap: str) -> Image.Image:
+    """A picture of tokens, and one with swapped tokens."""
+    dvae, _, tokens = palette_tokens(64)
+    _, rows, columns = tokens.shape
+    changed, _ = swapped(tokens, read_swaps(swap, rows, columns, dvae.config.vocab_size))
+    side, gap = 152, 36
+    canvas = Canvas(HELP_WIDTH, side + 44, DARK.background)
+    canvas.text(side / 2, 16, "as it is", DARK.text, size=14, align="center")
+    canvas.text(HELP_WIDTH - side / 2, 16, swap, DARK.text, size=14, align="center")
+    middle = 32 + side / 2
+    canvas.arrow([(side + 8, middle), (side + gap - 6, middle)], DARK.muted)
+    picture = canvas.image()
+    for left, ids in ((0, tokens), (HELP_WIDTH - side, changed)):
+        decoded = as_picture(dvae.images(ids)).resize((side, side), PillowImage.Resampling.NEAREST)
+        picture.paste(decoded, (left, 32))
+    return picture
+
+
+def parts_of_dalle(caption: str, side: int) -> Image.Image:
+    """The way from a caption to an image."""
+    dvae, _, tokens = palette_tokens(4 * side)
+    canvas = Canvas(HELP_WIDTH, 338, DARK.background)
+    middle, cell, top = HELP_WIDTH / 2, 9, 192
+    canvas.text(middle, 18, f"“{caption}”", DARK.text, size=14, align="center")
+    canvas.arrow([(middle, 30), (middle, 46)], DARK.muted)
+    pieces = clip_pieces()
+    shown = [*(pieces.symbol(piece).removesuffix("</w>") for piece in pieces(caption)), "", ""]
+    widths = [10 + 8 * len(text) if text else 22 for text in shown]
+    left = middle - (sum(widths) + 5 * (len(widths) - 1)) / 2
+    for text, width in zip(shown, widths, strict=True):
+        color = mix(DARK.surface, DARK.down, 0.6) if text else DARK.surface
+        label(canvas, left + width / 2, 62, text, color, width, 26)
+        left += width + 5
+    canvas.arrow([(middle, 80), (middle, 98)], DARK.muted)
+    label(canvas, middle, 120, "transformer: token after token", mix(DARK.surface, DARK.up, 0.45), 230, 36)
+    grid, picture_left, picture_side = 26.0, HELP_WIDTH - 26 - side * cell, side * cell
+    canvas.line([(middle, 138), (middle, 158), (grid + picture_side / 2, 158)], DARK.muted)
+    canvas.arrow([(grid + picture_side / 2, 158), (grid + picture_side / 2, top - 8)], DARK.muted)
+    for row, numbers in enumerate(tokens[0].tolist()):
+        for column, number in enumerate(numbers):
+            x, y = grid + column * cell, top + row * cell
+            canvas.box(x, y, x + cell - 1, y + cell - 1, fill=pictures.token_grid.token_color(number))
+    canvas.text(
+        grid + picture_side / 2, top + picture_side + 18, f"{side} × {side} tokens", DARK.text, size=14, align="center"
+    )
+    edge, y = grid + picture_side, top + picture_side / 2
+    canvas.arrow([(edge + 6, y), (picture_left - 6, y)], DARK.muted)
+    label(canvas, (edge + picture_left) / 2, y - 26, "dVAE", mix(DARK.surface, DARK.down, 0.6), 54, 30)
+    text = f"{dvae.config.downsampling * side} × {dvae.config.downsampling * side} pixels"
+    canvas.text(picture_left + picture_side / 2, top + picture_side + 18, text, DARK.text, size=14, align="center")
+    picture = canvas.image()
+    image = as_picture(dvae.images(tokens)).resize((picture_side, picture_side), PillowImage.Resampling.NEAREST)
+    picture.paste(image, (picture_left, top))
+    return picture
+
+
+def growing_images(side: int) -> Image.Image:
+    """An image as in its preview, each time with more rows of tokens."""
+    dvae, _, tokens = palette_tokens(4 * side)
+    pixels, gap = dvae.images(tokens), 12
+    shown, width = [side // 4, side // 2, side], (HELP_WIDTH - 2 * gap) // 3
+    canvas = Canvas(HELP_WIDTH, width + 30, DARK.background)
+    for index, rows in enumerate(shown):
+        text = f"{rows} of {side} rows" if rows < side else "done"
+        canvas.text(index * (width + gap) + width / 2, 14, text, DARK.text, size=13, align="center")
+    picture = canvas.image()
+    for index, rows in enumerate(shown):
+        drawn = torch.full_like(pixels, 0.5)
+        top = rows * dvae.config.downsampling
+        drawn[:, :, :top] = pixels[:, :, :top]
+        whole = as_picture(drawn).resize((width, width), PillowImage.Resampling.NEAREST)
+        picture.paste(whole, (index * (width + gap), 28))
+    return picture
+
+
+def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
+    """Draw a box with a text in it, at its centre."""
+    canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
+    canvas.text(x, y, text, readable(color, DARK.text), size=14, align="center")
+
+
+if __name__ == "__main__":
+    main()

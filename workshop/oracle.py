@@ -1,0 +1,292 @@
+"""Compare the numbers of two states of the code: another commit and the working tree, in one environment.
+
+    python workshop/oracle.py COMMIT [--prompts 2000] [--threads 1] [--tolerance 0] [--batched]
+
+Prompts are encoded alone, several together, and as the WebUI encodes the texts of one image, under a covering array of
+the options: every pair of two options' values occurs. By default the encoder takes each chunk by itself, so that its
+numbers depend only on the chunk and its mask, and both states must agree to the bit. ``--batched`` uses the encoder
+that users get, whose last digits depend on the number of chunks in a batch: give a tolerance with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any
+
+from states import PACKAGE, ROOT, checked_out, load_package, part
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "syntax": ("comfy", "a1111", "compel", "none"),
+    "scheme": (
+        "comfy",
+        "a1111",
+        "compel",
+        "masked_blend",
+        "down_weight",
+        "adv_compel",
+        "comfy++",
+        "a1111_no_norm",
+        "a1111_global_norm",
+        "perp",
+        "lerp_last",
+        "lpw",
+        "unweighted",
+        "repeat",
+        "negpip",
+        "negpip_apart",
+    ),
+    "normalization": ("none", "mean", "length", "length+mean"),
+    "chunking": (
+        "as syntax",
+        "a1111",
+        "comfy segment",
+        "comfy word",
+        "compel sentences",
+        "compel phrases",
+        "compel words",
+        "compel brutal",
+        "compel truncate",
+    ),
+    "padding": ("attend", "mask", "mask EOS too", "drop", "clean", "clean EOS too"),
+    "pooled": ("unweighted", "weighted", "raw text"),
+    "law": ("nested", "compel"),
+    "mask_method": ("attention", "token", "remove"),
+    "eos_rows": ("own", "first", "mean"),
+    "is_causal": (True, False),
+    "hide": ("", "cat\nblue house", "a"),
+    "hidden_from": ("everything", "the phrases below", "padding rows only"),
+    "from_phrases": ("", "dog\nmat"),
+    "filler": ("+", "the"),
+}
+PIECES = (
+    *("cat", "dog", "a blue house", "mat", "café", "猫", "🐱", "supercalifragilistic", "the", "of", ", ", ". ", "\n"),
+    *("(", ")", "[", "]", "((", "))", ":1.2)", ":0.5)", ":0)", ":-0.5)", ":1.4)", "\\(", "\\", '"', "|", ":", ":0.5]"),
+    *("+", "++", "-", "---", ")1.3", ")0.4", ")0", ")++", ")--", " BREAK ", " AND ", "<lora:x:1>", "embedding:x "),
+    *(
+        '("a cat", "a dog+").blend(0.7, 0.3)',
+        '("a (mat)0.5", "dog").and(1, 0.5)',
+        '("a", "b").blend(1, -1, no_normalize)',
+    ),
+)
+
+
+def covering_rows(options: dict[str, tuple[Any, ...]], generator: random.Random) -> list[dict[str, Any]]:
+    """Choices that cover every pair of values of two options, found greedily."""
+    names = list(options)
+    missing = {
+        ((one, a), (other, b)) for one, other in combinations(names, 2) for a in options[one] for b in options[other]
+    }
+    rows: list[dict[str, Any]] = []
+    while missing:
+        (one, a), (other, b) = min(missing, key=repr)
+        best: tuple[int, dict[str, Any]] = (-1, {})
+        for _ in range(40):
+            row = {name: generator.choice(values) for name, values in options.items()} | {one: a, other: b}
+            best = max(best, (len(missing & _pairs(row, names)), row), key=lambda scored: scored[0])
+        missing -= _pairs(best[1], names)
+        rows.append(best[1])
+    return rows
+
+
+def _pairs(row: dict[str, Any], names: Sequence[str]) -> set[Any]:
+    return {((one, row[one]), (other, row[other])) for one, other in combinations(names, 2)}
+
+
+def prompts() -> Iterator[str]:
+    """Real prompts from the tests' files and the parity command, then endless random ones."""
+    written = json.loads((ROOT / "tests/data/conversion_prompts.json").read_text(encoding="utf-8"))
+    real = [case["prompt"] for case in written]
+    for path in sorted((ROOT / "tests/cases").glob("*.json")):
+        cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+        real += [case[key] for case in cases for key in ("prompt", "text") if isinstance(case.get(key), str)]
+    generator = random.Random(0)
+    real = list(dict.fromkeys(text for text in real if len(text) < 3000))
+    generator.shuffle(real)
+    for text in real:
+        yield text
+        yield "".join(
+            generator.choice((" ", "", " ")) + generator.choice(PIECES) for _ in range(generator.randint(1, 40))
+        )
+    while True:
+        yield " ".join(generator.choices(PIECES, k=generator.randint(1, 90)))
+
+
+def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -> None:
+    """Encode all jobs with the code in one folder, and write tensors and problems to a file."""
+    import torch
+
+    torch.set_num_threads(threads)
+    load_package(root)
+    new_options, read_prompt = part("weighting.options").EncodeOptions, part("weighting.reading").read_prompt
+    encode = _encoder(is_batched=is_batched)
+    tokenize = part("encoder.tokenizer").default_tokenizer()
+    run = _door()
+    results: list[Any] = []
+    for job in json.loads(jobs.read_text(encoding="utf-8")):
+        try:
+            options = new_options(**job["options"])
+        except ValueError:
+            results.append(None)  # this state does not have the choice
+            continue
+        try:
+            reads = [read_prompt(text, options, tokenize) for text in job["texts"]]
+            encoded = run(reads, encode, tokenize, job["way"])
+            results.append([(one.hidden, one.pooled, [issue.line for issue in one.read.issues]) for one in encoded])
+        except ValueError as error:
+            results.append(str(error))
+    torch.save(results, out)
+
+
+def _encoder(*, is_batched: bool) -> Any:
+    import torch
+
+    config = part("encoder.config").TextConfig
+    seeded = part("encoder.files.checkpoint").seeded_text_model
+    model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
+    if is_batched:
+        families = part("encoder.families")
+        return families.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
+    text_model = part("encoder.text_model")
+    encoder = text_model.TextEncoder(model)
+
+    def one_by_one(ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
+        length = len(ids[0])
+        everything = torch.ones(len(ids), 1, length, dtype=torch.bool)
+        masks = everything if mask is None else mask.expand(len(ids), -1, length)
+        rows = [encoder([chunk], masks[row : row + 1], is_causal=is_causal) for row, chunk in enumerate(ids)]
+        return text_model.Encoding(*map(torch.cat, zip(*rows, strict=True)))
+
+    return one_by_one
+
+
+def _door() -> Any:
+    """Function that encodes prompts in that state of the code."""
+    if not importlib.util.find_spec(f"{PACKAGE}.weighting.encoders"):
+        return _old_door()
+    encoders = part("weighting.encoders")
+    towers = part("weighting.towers")
+
+    def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
+        door = encoders.Encoders(
+            {"clip_l": towers.Reader(tokenize)}, {"clip_l": encode}, max_chunks=5, keeps_calls=way != "together"
+        )
+        if way == "alone":
+            return [one for read in reads for one in door.plan([{"clip_l": read}]).run_tower("clip_l")]
+        if way == "together":
+            return door.plan([{"clip_l": read} for read in reads]).run_tower("clip_l")
+        prepared = door.prepare_together([read.prompt.source for read in reads], reads[0].options)
+        return prepared.run_tower("clip_l")
+
+    return run
+
+
+def _old_door() -> Any:
+    encoding = part("weighting.encode")
+    batching = part("weighting.batching")
+    together = part("weighting.together")
+
+    def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
+        if way == "alone":
+            return [encoding.encode_prompt(read, encode, tokenize) for read in reads]
+        if way == "together":
+            return batching.encode_prompts(reads, encode, tokenize)
+        return together.encode_together(_same_length(reads), encode, tokenize)
+
+    return run
+
+
+def _same_length(reads: Any) -> Any:
+    """The texts of one image, as in the WebUI: all with the same number of chunks and of kept rows."""
+    towers = part("weighting.towers")
+    longest = max(map(towers.num_chunks, reads))
+    reads = [towers.padded(read, longest) for read in reads]
+    if reads[0].kept is None:
+        return reads
+    kept = tuple(map(max, zip(*(read.kept for read in reads), strict=True)))
+    return [read._replace(kept=kept) for read in reads]
+
+
+def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:
+    """Print differences; return the number of jobs with any. A new choice in the working tree cannot be compared."""
+    import torch
+
+    differing, worst = 0, 0.0
+    for one, other, job in zip(theirs, ours, jobs, strict=True):
+        why = ""
+        if one is None:
+            continue
+        if other is None:
+            why = "options that are no longer known"
+        elif isinstance(one, str) or isinstance(other, str):
+            why = "" if one == other else f"{one!s:.200} | {other!s:.200}"
+        else:
+            for (hidden, pooled, issues), (its_hidden, its_pooled, its_issues) in zip(one, other, strict=True):
+                if issues != its_issues:
+                    why = f"problems {issues} | {its_issues}"
+                for a, b in ((hidden, its_hidden), (pooled, its_pooled)):
+                    if a.shape != b.shape:
+                        why = f"shapes {list(a.shape)} | {list(b.shape)}"
+                    elif not torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)):
+                        scale = max(1.0, float(a.abs().nan_to_num(0.0, 0.0).max()))
+                        far = float((a - b).abs().nan_to_num(float("inf"), float("inf")).max()) / scale
+                        worst = max(worst, far)
+                        why = f"off by {far:.3g} of the largest number" if far > tolerance else why
+        if why:
+            differing += 1
+            if differing <= 10:
+                print(f"{why}\n    {job}")
+    new = sum(one is None for one in theirs)
+    print(f"{len(jobs)} jobs, {differing} differ; the farthest numbers are {worst:.3g} apart")
+    if new:
+        print(f"{new} jobs were left out: they have a choice that is new")
+    return differing
+
+
+def main() -> int:
+    """Run the tool."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="what to compare with")
+    parser.add_argument("--prompts", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tolerance", type=float, default=0.0, help="relative to the largest number of a tensor")
+    parser.add_argument("--batched", action="store_true")
+    parser.add_argument("--work", nargs=3, type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(*arguments.work, threads=arguments.threads, is_batched=arguments.batched)
+        return 0
+    import torch
+
+    texts = list(islice(prompts(), arguments.prompts))
+    rows = covering_rows(OPTIONS, random.Random(0))
+    jobs: list[dict[str, Any]] = []
+    for index, text in enumerate(texts):
+        way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]
+        some = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
+        jobs.append({"texts": some, "options": rows[index % len(rows)], "way": way})
+    with tempfile.TemporaryDirectory() as name, checked_out(arguments.commit) as other:
+        folder = Path(name)
+        (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+        results: list[Any] = []
+        for root in (other, ROOT):
+            out = folder / f"{len(results)}.pt"
+            flags = ["--threads", str(arguments.threads), *(["--batched"] if arguments.batched else [])]
+            command = [sys.executable, "-B", __file__, arguments.commit, *flags]
+            command += ["--work", str(root), str(folder / "jobs.json"), str(out)]
+            subprocess.run(command, check=True, cwd=folder)
+            results.append(torch.load(out))
+    print(f"{len(texts)} prompts, {len(rows)} rows of options cover every pair")
+    return int(compare(results[0], results[1], jobs, arguments.tolerance) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""The command: runs every reference and our native encoder, and prints one table."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...encoder.text_model import TextModel
+from ...encoder.tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer
+from ...weighting.embeddings import Embeddings
+from ..job import HostFailed
+from ..peers.diffusers import compare_pipelines, find_checkout, largest_difference, version_of_checkout
+from . import hosts, libraries
+from .embeddings import write_embeddings
+from .figures import write_figures
+from .native import encode_natively, save_model, seeded_model
+from .page import write_page
+from .prompts import PROMPTS
+from .report import Absence, Result, in_words, problems, table
+from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS, Subject
+
+QUICK_STEP = 4
+"""Interval of the prompts used by ``--quick``."""
+NOT_INSTALLED = "not installed"
+
+Line = Result | Absence
+Native = dict[str, list[Tensor]]
+"""Our hidden states by `Subject.key`, in the order of the prompts."""
+
+
+def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int:
+    """Run every comparison and print the table.
+
+    Args:
+        folder: Folder of the hosts; None for libraries only.
+        is_quick: Whether to use only every `QUICK_STEP`-th prompt.
+        is_written: Whether to write the page and the data, if all references are available and all differences within
+            limits.
+
+    Returns:
+        0, or 1 if a difference is above its limit, a reference failed, or there is nothing to write.
+    """
+    step = QUICK_STEP if is_quick else 1
+    torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part per thread
+    model = seeded_model()
+    lines: list[Line] = []
+    kept: dict[str, Tensor] = {}
+    versions: dict[str, str] = {}
+    _say(f"one CLIP-L with seeded random weights, torch {torch.__version__}")
+    lines += _tokenizers()
+    lines += _libraries(model, step)
+    lines += _pipelines(folder, model, step)
+    lines += _hosts(folder, model, step, kept, versions)
+    sys.stdout.write(f"\n{table(lines)}\n")
+    sys.stdout.flush()
+    found = problems(lines)
+    for problem in found:
+        _say(problem)
+    if is_written and not found:
+        if step > 1 or any(isinstance(line, Absence) and line.reference != "open_clip" for line in lines):
+            found = ["nothing is written unless every prompt ran and every reference but open_clip was there"]
+            _say(found[0])
+        else:
+            write_figures(kept, versions)
+            write_page(lines, versions)
+    return 1 if found else 0
+
+
+def _tokenizers() -> Iterator[Line]:
+    """Compare our token ids with those of the libraries, for the text of all prompts."""
+    texts = [text for prompts in PROMPTS.values() for text in prompts]
+    openers = {"transformers": libraries.ids_of_transformers, "open_clip": libraries.ids_of_open_clip}
+    for name, open_ids in openers.items():
+        version = libraries.version_of(name)
+        if version is None:
+            if name == "open_clip":  # missing others are reported below
+                yield Absence(name, NOT_INSTALLED)
+            continue
+        ids_of = open_ids()
+        # open_clip repairs text, but not quite as Forge does, and writes special tokens differently: CLIP's are text to
+        # it
+        unlike = [one for one in texts if one in PROMPTS["cleaned"] or BOS_TEXT in one or EOS_TEXT in one]
+        same = [text for text in texts if name != "open_clip" or text not in unlike]
+        wrong = [text for text in same if ids_of(text) != [token.id for token in default_tokenizer()(text)]]
+        label = f"{name} {version}"
+        yield Result(
+            label, "tokenizer, texts with other ids", "tokenizer", "-", len(same), 0.0, len(wrong), "".join(wrong[:1])
+        )
+
+
+def _libraries(model: TextModel, step: int) -> Iterator[Line]:
+    openers = {"transformers": libraries.open_transformers, "compel": libraries.open_compel}
+    for name, open_library in openers.items():
+        version = libraries.version_of(name)
+        if version is None:
+            yield Absence(name, NOT_INSTALLED)
+            continue
+        label = f"{name} {version}"
+        _say(label)
+        encode = open_library(model)
+        subjects = [subject for subject in SUBJECTS if subject.reference == name]
+        theirs = {
+            f"{subject.key}/{number}": encode(subject.settings, prompt)
+            for subject in subjects
+            for number, prompt in enumerate(PROMPTS[subject.prompts][::step])
+        }
+        native = _native(model, subjects, step)
+        yield from (_compared(label, subject, theirs, native, step) for subject in subjects)
+
+
+def _pipelines(folder: Path | None, model: TextModel, step: int) -> Iterator[Line]:
+    name = REFERENCES["diffusers"]
+    version = libraries.version_of("diffusers")
+    checkout = None if folder is None else find_checkout(folder)
+    if version is None:
+        yield Absence(name, NOT_INSTALLED)
+    elif checkout is None:
+        yield Absence(name, "not looked for: no --hosts" if folder is None else "no checkout found")
+    else:
+        label = f"{name} {version}, community pipelines of {version_of_checkout(checkout)}"
+        _say(label)
+        subjects = [subject for subject in SUBJECTS if subject.reference == "diffusers"]
+        yield from compare_pipelines(checkout, label, model, subjects, step)
+
+
+def _hosts(
+    folder: Path | None, model: TextModel, step: int, kept: dict[str, Tensor], versions: dict[str, str]
+) -> Iterator[Line]:
+    if folder is None:
+        yield from (Absence(REFERENCES[name], "not looked for: no --hosts") for name in HOST_REFERENCES)
+        return
+    found = hosts.find_references(folder)
+    subjects = [subject for subject in SUBJECTS if subject.reference in HOST_REFERENCES and found[subject.reference]]
+    if not subjects:
+        _say(f"no host found in {folder}")
+    with tempfile.TemporaryDirectory(prefix="weighted-clip-parity-") as name:
+        work = Path(name)
+        save_model(model, work / hosts.WEIGHTS)
+        embeddings = write_embeddings(work / "ours", work / hosts.EMBEDDINGS)
+        native = _native(model, subjects, step, embeddings)
+        through_comfyui: dict[str, Mapping[str, Tensor]] = {}
+        for reference in HOST_REFERENCES:
+            if not found[reference]:
+                yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
+            asked = [subject for subject in subjects if subject.reference == reference]
+            for index, instance in enumerate(found[reference]):
+                if index > 0 and reference in hosts.PEERS:  # the same with another numpy, to show the effect briefly
+                    again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
+                    fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
+                    yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
+                else:
+                    yield from _one_host(instance, asked, native, work, step, kept, versions, through_comfyui)
+
+
+def _one_host(
+    instance: hosts.HostReference,
+    subjects: Sequence[Subject],
+    native: Native,
+    work: Path,
+    step: int,
+    kept: dict[str, Tensor],
+    versions: dict[str, str],
+    through_comfyui: dict[str, Mapping[str, Tensor]] | None = None,
+) -> Iterator[Line]:
+    """Lines of a reference; its results go into ``kept``, its versions into ``versions``.
+
+    Results of our nodes in ComfyUI for other references' prompts go into ``through_comfyui``, by its label, and are
+    used when those references run.
+    """
+    name = REFERENCES[instance.module]
+    _say(f"{name} in {instance.host.name}, {len(subjects)} ways of weighting ...")
+    try:
+        is_comfyui = instance.module == "comfyui" and through_comfyui is not None
+        guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
+        output = hosts.run_reference(instance, subjects, work, step, guests)
+    except HostFailed as error:
+        yield Absence(name, "\n".join(str(error).splitlines()[-12:]), is_failure=True)
+        return
+    label = _label(instance, output.about)
+    if is_comfyui and through_comfyui is not None:
+        through_comfyui[label] = output.hidden
+    kept.update({key: tensor for key, tensor in output.hidden.items() if not key.startswith("host/")})
+    versions[label] = ", ".join(f"{part} {version}" for part, version in output.about.items())
+    is_numpy_2 = instance.module in hosts.PEERS and not output.about["numpy"].startswith(("0.", "1."))
+    for subject in subjects:
+        if is_numpy_2 and subject.name in AFFECTED_BY_NUMPY_2:
+            yield replace(_compared(label, subject, output.hidden, native, step), limit=None)
+            continue
+        yield _compared(label, subject, output.hidden, native, step)
+        if subject.host_limit is not None:
+            line = _compared(label, subject, output.hidden, _through_host(subject, output.hidden, step), step)
+            yield replace(line, encoder="the host's", limit=subject.host_limit)
+        if subject.comfyui_limit is not None:
+            for other, hidden in (through_comfyui or {}).items():
+                line = _compared(label, subject, output.hidden, _through_host(subject, hidden, step), step)
+                yield replace(line, encoder=f"{other}'s", limit=subject.comfyui_limit)
+
+
+def _through_host(subject: Subject, hidden: Mapping[str, Tensor], step: int) -> Native:
+    """Results of our path through a host's encoder, among all that ran in it."""
+    return {subject.key: [hidden[f"host/{key}"] for key in _keys(subject, step)]}
+
+
+def _label(instance: hosts.HostReference, about: Mapping[str, str]) -> str:
+    if instance.module == "comfyui":
+        return f"ComfyUI {about['ComfyUI']}"
+    if instance.module == "forge":
+        return f"Forge {about['Forge']}"
+    if instance.module == "ppm":
+        return f"ComfyUI-ppm {about['ComfyUI-ppm']}"
+    version = about.get("prompt-control", about.get("ADV_CLIP_emb", ""))
+    return f"{REFERENCES[instance.module]} {version}, numpy {about['numpy']}"
+
+
+def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings: Embeddings | None = None) -> Native:
+    """Our hidden states for some subjects, prompt by prompt, so that each chunk is encoded once."""
+    native: Native = {subject.key: [] for subject in subjects}
+    for family, prompts in PROMPTS.items():
+        asked = [subject for subject in subjects if subject.prompts == family]
+        for prompt in prompts[::step] if asked else ():
+            encoded = encode_natively(model, prompt, [subject.options for subject in asked], embeddings)
+            for subject, hidden in zip(asked, encoded, strict=True):
+                native[subject.key].append(hidden)
+    return native
+
+
+def _compared(label: str, subject: Subject, theirs: Mapping[str, Tensor], ours: Native, step: int) -> Result:
+    worst, worst_prompt = -1.0, ""
+    prompts = PROMPTS[subject.prompts][::step]
+    for prompt, key, our_hidden in zip(prompts, _keys(subject, step), ours[subject.key], strict=True):
+        difference = largest_difference(our_hidden, theirs[key])
+        if not difference <= worst:  # NaN counts as worse
+            worst, worst_prompt = difference, prompt
+    words = in_words(subject.options)
+    return Result(label, subject.name, words, "native", len(prompts), subject.limit, worst, worst_prompt)
+
+
+def _keys(subject: Subject, step: int) -> list[str]:
+    return [f"{subject.key}/{number}" for number in range(len(PROMPTS[subject.prompts][::step]))]
+
+
+def _say(text: str) -> None:
+    """Print progress separately from the table."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
