@@ -18,8 +18,8 @@ FOLDERS = (
     "commands",
     "workshop",
 )
-RUN_IN_HOSTS = {"peers", "host_process.py"}
-"""Files whose functions run in a host's own Python."""
+RUN_IN_HOSTS = {"peers"}
+"""Folder of files whose functions run in a host's own Python."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
 ALLOWED = {
     # ComfyUI's, which `host` of hosts/comfy/contract.py gives
@@ -27,7 +27,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "workshop/bench/precision_process.py"),
+    "accelerate": ("training/*.py", "workshop/bench/precision.py"),
     "peft": ("training/lora.py",),
     "sklearn": ("training/probe.py",),
 }

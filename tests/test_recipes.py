@@ -23,7 +23,7 @@ from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
-from weighted_clip.workshop.bench import parsing
+from weighted_clip.workshop.bench.encoding import SYNTAXES as TIMED_SYNTAXES
 from weighted_clip.workshop.bench.texts import PROMPTS, written
 from weighted_clip.workshop.peers.diffusers import SCHEME_OF
 
@@ -108,7 +108,7 @@ def test_every_syntax_is_in_the_lists_of_guide_and_tooltip() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_syntax_that_can_be_written_is_benchmarked(target: str) -> None:
-    assert target in parsing.SYNTAXES
+    assert target in TIMED_SYNTAXES
     assert "{" not in written(PROMPTS["four words down"], target)
 
 

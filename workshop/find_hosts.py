@@ -1,4 +1,4 @@
-"""Finding hosts in the folder of ``--hosts``: checkouts of ComfyUI and of WebUIs, each with its own Python."""
+"""Finding checkouts in the folder of ``--hosts``: ComfyUI and WebUIs, each with its own Python, and packs of nodes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,9 @@ class Host:
 
 
 def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
-    """All hosts of some kinds in a folder that have a virtual environment, ``.venv`` or ``venv``.
+    """All hosts of some kinds in a folder, or the folder itself, that have a virtual environment ``.venv`` or ``venv``.
 
-    Args:
-        folder: Folder of checkouts, or a checkout.
-        *kinds: Kinds of programs.
-
-    Returns:
-        Hosts kind by kind, the newest version last.
+    They come kind by kind, the newest version last.
     """
     folder = folder.resolve()
     hosts: list[Host] = []
@@ -70,16 +65,7 @@ def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
 
 
 def find_packs(folder: Path, hosts: Sequence[Host], name: str) -> list[Path]:
-    """Folders of a node pack, next to the hosts and in the ``custom_nodes`` of each.
-
-    Args:
-        folder: Folder of checkouts.
-        hosts: ComfyUI hosts.
-        name: Part of the folder's name, in any case.
-
-    Returns:
-        The folders.
-    """
+    """Folders with a pack's name in theirs, in any case, next to the hosts and in the ``custom_nodes`` of each."""
     places = [folder.resolve(), *(host.folder / "custom_nodes" for host in hosts)]
     return [path for place in places for path in folders_in(place) if name.lower() in path.name.lower()]
 
@@ -93,3 +79,45 @@ def python_of(folder: Path, environments: Sequence[str] = (".venv", "venv")) -> 
 def folders_in(folder: Path) -> list[Path]:
     """Folders in a folder by name; none if it does not exist."""
     return sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+
+
+# ---- references in hosts
+
+PEERS = {"adv_clip_emb": "ADV_CLIP_emb", "prompt_control": "comfyui-prompt-control"}
+"""Packs that compute differently under numpy 2, by (part of) their folder names."""
+PPM = "ComfyUI-ppm"
+
+
+@dataclass(frozen=True)
+class HostReference:
+    """A reference that was found, and its place."""
+
+    module: str
+    """Its module in peers."""
+    python: Path
+    host: Path
+    """Working directory: the host's checkout."""
+    folder: Path
+    """The reference's own folder: a pack's, or the host's."""
+
+
+def find_references(folder: Path) -> dict[str, list[HostReference]]:
+    """Hosts by reference; an empty list for one that is missing or has no Python.
+
+    Packs run in the newest ComfyUI, those of `PEERS` with the Python of ``peers-venv`` if it exists, and once more with
+    that ComfyUI's own.
+    """
+    comfy = find_hosts(folder, "ComfyUI")
+    found = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
+    for name, pack_name in PEERS.items():
+        packs = find_packs(folder, comfy, pack_name) if comfy else []
+        pythons = [python_of(folder.resolve(), (PEERS_VENV,)), comfy[-1].python] if packs else []
+        found[name] = [HostReference(name, python, comfy[-1].folder, packs[0]) for python in pythons if python]
+    packs = find_packs(folder, comfy, PPM) if comfy else []
+    found["ppm"] = [HostReference("ppm", comfy[-1].python, comfy[-1].folder, pack) for pack in packs[:1]]
+    found["forge"] = [_of_host("forge", host) for host in find_hosts(folder, "Forge")]
+    return found
+
+
+def _of_host(module: str, host: Host) -> HostReference:
+    return HostReference(module, host.python, host.folder, host.folder)

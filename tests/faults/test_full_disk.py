@@ -28,8 +28,7 @@ from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.lab.study import export
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.workshop.bench import page as benchmarks_page
-from weighted_clip.workshop.parity import figures
-from weighted_clip.workshop.parity import page as parity_page
+from weighted_clip.workshop.parity import native, report
 
 from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
 
@@ -255,16 +254,16 @@ def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: py
     page, data = disk.folder / "PAGE.md", disk.folder / "figures.safetensors"
     page.write_text("<!-- bench x -->\nold\n<!-- end x -->\n", encoding="utf-8")
     data.write_bytes(b"old")
-    monkeypatch.setattr(parity_page, "PAGE", page)
-    monkeypatch.setattr(figures, "DATA", data)
+    monkeypatch.setattr(report, "PAGE", page)
+    monkeypatch.setattr(native, "DATA", data)
     before = snapshot(disk.folder)
     with disk.full(512 if disk._disk is None else 0):
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
             benchmarks_page.write({"x": "new" * 2000}, page)
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
-            parity_page.write_page([], {"host": "words"})
+            report.write_page([], {"host": "words"})
         with pytest.raises(OSError, match=r"figures\.safetensors cannot be written: "):
-            figures.write_figures({"a": torch.ones(1, 2000, 4)}, {})
+            native.write_figures({"a": torch.ones(1, 2000, 4)}, {})
     assert snapshot(disk.folder) == before
 
 

@@ -5,55 +5,50 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ...training.torchvision_operators import declare_missing_operators
 from . import page
-from .dalle import dalle_block
-from .encoding import encode_block
-from .goals import goal_block
-from .gpu import gpu_section
-from .hosts import host_block
+from .dalle import DALLE
+from .encoding import ENCODE, PARSE, TOKENS
+from .gpu import GPU
+from .hosts import HOSTS, SAMPLING
+from .images import IMAGES
 from .machine import machine
-from .many import many_block
-from .parsing import parse_block
-from .precision import PICTURE, precision_block
-from .processors import processor_block
-from .reranking import image_block
-from .sampling import sampling_block
-from .scale import FULL, QUICK, Scale
-from .sharing import sharing_block
-from .tokenizing import token_block
-from .training import training_block
+from .many import MANY
+from .precision import PICTURE, PRECISION
+from .processors import PROCESSORS
+from .scale import FULL, QUICK
+from .sections import Request, Section, goal_block
+from .sharing import SHARING
+from .training import TRAINING
 
-MEASURES: dict[str, Callable[[Scale], str]] = {
-    "machine": lambda scale: machine(),
-    "processors": processor_block,
-    "parse": parse_block,
-    "tokens": token_block,
-    "encode": encode_block,
-    "sharing": sharing_block,
-    "many": many_block,
-    "images": image_block,
-    "training": training_block,
-    "dalle": dalle_block,
-    "precision": precision_block,
-    "hosts": host_block,
-    "sampling": sampling_block,
-    "gpu": gpu_section,
-}
-"""Functions that make each section as Markdown, in the order of measurement. ``goals`` comes after them, made from
-their results."""
-
-
+MACHINE = Section("machine", lambda request: machine())
+SECTIONS = (
+    MACHINE,
+    PROCESSORS,
+    PARSE,
+    TOKENS,
+    ENCODE,
+    SHARING,
+    MANY,
+    IMAGES,
+    TRAINING,
+    DALLE,
+    PRECISION,
+    HOSTS,
+    SAMPLING,
+    GPU,
+)
+"""All sections in the order of measurement. ``goals`` comes after them, made from their results."""
 GOALS = "goals"
-OF_GOALS = ("machine", "processors")
+OF_GOALS = (MACHINE.name, PROCESSORS.name)
 """Sections measured by ``--only goals``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
+    names = [section.name for section in SECTIONS]
     parser.add_argument(
         "--quick", action="store_true", help="a tiny model and few repetitions: the figures mean nothing"
     )
@@ -66,10 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*MEASURES, GOALS],
-        default=MEASURES,
+        choices=[*names, GOALS],
+        default=names,
         metavar="SECTION",
-        help=f"of: {', '.join(MEASURES)}; or {GOALS}, which is {' and '.join(OF_GOALS)} and takes a few minutes",
+        help=f"of: {', '.join(names)}; or {GOALS}, which is {' and '.join(OF_GOALS)} and takes a few minutes",
     )
     parser.add_argument(
         "--images",
@@ -88,17 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
-    """Measure everything and print it.
+    """Measure what is asked for and print it, by a function that prints.
 
-    Args:
-        options: ``quick``, ``hosts``, ``only``, ``images``, ``prompts`` and ``write``, see `add_arguments`.
-        say: Function that prints.
-
-    Returns:
-        The exit status, 0.
-
-    Raises:
-        ValueError: If the options are incompatible, or the page cannot be written.
+    It raises ValueError if the options are incompatible, or the page cannot be written.
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
@@ -108,22 +95,18 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         if options.images < 1:
             raise ValueError(f"--images must be at least 1, got {options.images}")
         scale = replace(scale, num_images=options.images)
-    in_hosts = {"dalle": dalle_block, "hosts": host_block, "sampling": sampling_block}
-    measures = MEASURES | {name: partial(block, folder=options.hosts, say=say) for name, block in in_hosts.items()}
-    measures["many"] = partial(many_block, file=options.prompts)
-    measures["precision"] = partial(precision_block, say=say, picture=PICTURE if options.write else None)
-    blocks: dict[str, str] = {}
-    on_page = page.PAGE.read_text(encoding="utf-8") if page.PAGE.is_file() else ""
-    before = page.blocks_of(on_page).get("processors", "")
-    measures["processors"] = partial(processor_block, before=before, folder=options.hosts, say=say)
+    request = Request(scale, options.hosts, say, options.prompts, PICTURE if options.write else None)
+    on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8") if page.PAGE.is_file() else "")
     asked = [*options.only, *(OF_GOALS if GOALS in options.only else ())]
-    for name in (name for name in measures if name in asked):
-        blocks[name] = measures[name](scale)
-        say(f"\n## {name}\n\n{blocks[name]}")
-    say(f"\n## goals\n\n{goal_block(blocks)}")
+    blocks: dict[str, str] = {}
+    for section in SECTIONS:
+        if section.name in asked:
+            blocks[section.name] = section.measure(replace(request, before=on_page.get(section.name, "")))
+            say(f"\n## {section.name}\n\n{blocks[section.name]}")
+    say(f"\n## {GOALS}\n\n{goal_block(SECTIONS, blocks)}")
     if options.write:
         page.write(blocks, page.PAGE)
         on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))  # with earlier measurements
-        page.write({"goals": goal_block(on_page)}, page.PAGE)
+        page.write({GOALS: goal_block(SECTIONS, on_page)}, page.PAGE)
         say(f"\nwrote {page.PAGE.name}")
     return 0

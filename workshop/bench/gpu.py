@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ..peers.transformers import Transformers, transformers_of
 from .page import COMPARISON_HEAD, comparison, milliseconds, missing, table
-from .runs import TRANSFORMERS, Transformers, native, ours, transformers_of
+from .runs import TRANSFORMERS, native, ours
 from .scale import Scale
+from .sections import Goal, Request, Section
 from .texts import ONE_UP, fresh
 from .timing import compare, times_in_turn
 
@@ -40,14 +42,14 @@ PASSES: dict[str, tuple[Backend, str | None] | None] = {
 """Backend and mode of ``torch.compile`` for whole passes."""
 
 
-def gpu_section(scale: Scale) -> str:
+def gpu_section(request: Request) -> str:
     """`gpu_block` on the GPU, or a note that there is none."""
     import torch
 
     if not torch.cuda.is_available():
         return NO_DEVICE
     name = torch.cuda.get_device_name()
-    return f"{gpu_block(scale, 'cuda')}\n\nMeasured on: {name}."
+    return f"{gpu_block(request.scale, 'cuda')}\n\nMeasured on: {name}."
 
 
 def gpu_block(scale: Scale, device: str) -> str:
@@ -174,3 +176,11 @@ def _finished(run: Callable[[], Any], device: str) -> Callable[[], Any]:
         return result
 
     return waiting
+
+
+GPU = Section(
+    "gpu",
+    gpu_section,
+    "On a GPU",
+    (Goal("A weighted prompt on a GPU", "transformers, eager", {"Peer": (f"{TRANSFORMERS}, eager",)}, 3.0),),
+)

@@ -1,4 +1,4 @@
-"""The same prompts inside a real ComfyUI, compared with its stock node and ADV_CLIP_emb, on the same weights.
+"""The same prompts inside a real ComfyUI, compared with its stock node and ADV_CLIP_emb on the same weights.
 
 ``--hosts DIR`` is a folder with a ComfyUI checkout that has its virtual environment (``.venv`` or ``venv``), or that
 checkout itself. ADV_CLIP_emb is searched for in DIR and in the checkout's custom_nodes; it needs numpy below 2, so a
@@ -8,19 +8,21 @@ in turn with ours: on ComfyUI's CLIP object, for some prompts on one with a cach
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..find_hosts import HostReference, find_references
 from ..job import HostFailed, run_job
-from ..parity.hosts import HostReference, find_references
 from ..peers.transformers import sizes_of
-from . import host_process
-from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table
-from .scale import Scale
-from .texts import PROMPTS
-from .timing import compare
+from .machine import load
+from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table, times
+from .sections import Goal, Request, Section, rows_of
+from .texts import PROMPTS, fresh
+from .timing import Run, compare, times_in_turn
 
 if TYPE_CHECKING:
     from ...encoder.text_model import TextModel
@@ -61,15 +63,12 @@ def ways_of(peer: str, prompt: str, name: str) -> list[str]:
     return [way for way in WAYS if way != "memory" or (peer, prompt, name) in REMEMBERED]
 
 
-def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], None] = print) -> str:
-    """Section in Markdown: what ran in which process, and a row for each peer, prompt and way of ours.
-
-    Hosts are searched for in ``folder``; ``say`` is called with the reason if a peer did not run.
-    """
+def host_block(request: Request) -> str:
+    """Section in Markdown: what ran in which process, and a row for each peer, prompt and way of ours."""
     from ..parity.native import save_model
 
-    model = scale.model()
-    places = find_places(folder)
+    model = request.scale.model()
+    places = find_places(request.hosts)
     about: list[str] = []
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -79,7 +78,7 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
             if peer in places:
                 if not weights.exists():
                     save_model(model, weights)
-                job = job_for(model, weights, places[peer], peer, scale.repetitions)
+                job = job_for(model, weights, places[peer], peer, request.scale.repetitions)
                 try:
                     result = run_in(places[peer], job)
                     about.append(
@@ -87,22 +86,15 @@ def host_block(scale: Scale, folder: Path | None = None, say: Callable[[str], No
                     )
                 except HostFailed as error:
                     why = "failed"
-                    say(f"{peer} did not run:\n{str(error)[-3000:]}")
-            rows += _rows(peer, prompts, result, why)
+                    request.say(f"{peer} did not run:\n{str(error)[-3000:]}")
+            rows += _host_rows(peer, prompts, result, why)
     return "\n\n".join(["\n".join(about), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
 
 
 def find_places(folder: Path | None) -> dict[str, HostReference]:
-    """Locations of the peers: the newest ComfyUI in a folder, and ADV_CLIP_emb.
+    """Locations of the peers that are found in a folder of hosts: the newest ComfyUI, and ADV_CLIP_emb.
 
-    Args:
-        folder: A folder of hosts, a host, or None.
-
-    Returns:
-        A location for each peer found.
-
-    Raises:
-        ValueError: If the folder does not exist.
+    It raises ValueError if there is no such folder.
     """
     if folder is None:
         return {}
@@ -114,7 +106,7 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
 
 
 def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
-    """Job for host_process.py: all prompts and ways of a peer."""
+    """Job for `time_in_host`: all prompts and ways of a peer."""
     return {
         "weights": str(weights),
         "sizes": sizes_of(model.config),
@@ -136,11 +128,11 @@ def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, re
 
 
 def run_in(place: HostReference, job: dict[str, Any]) -> dict[str, Any]:
-    """Have host_process.py run a job in a host."""
-    return run_job(host_process.run, job, place.python, folder=place.host, seconds=SECONDS)
+    """Have `time_in_host` run a job in a host."""
+    return run_job(time_in_host, job, place.python, folder=place.host, seconds=SECONDS)
 
 
-def _rows(
+def _host_rows(
     peer: str, prompts: dict[str, tuple[str, dict[str, Any]]], result: dict[str, Any] | None, why: str
 ) -> list[list[str]]:
     rows: list[list[str]] = []
@@ -156,3 +148,247 @@ def _rows(
                 difference = differences[full] if (peer, name) in SAME else None
                 rows.append(comparison(prompt, full, label, compare(times[full], times["peer"]), difference))
     return rows
+
+
+HOSTS = Section(
+    "hosts",
+    host_block,
+    "Inside ComfyUI",
+    (
+        Goal(
+            "A weighted prompt, native encoder",
+            "ComfyUI's own encode",
+            rows_of("one word up", f"comfy, {WAYS['native']}", STOCK),
+            1.9,
+        ),
+        Goal(
+            "A weighted prompt, ComfyUI's CLIP, remembering",
+            "ComfyUI's own encode",
+            rows_of("one word up", f"comfy, {WAYS['memory']}", STOCK),
+            1.3,
+        ),
+        Goal(
+            "Four words down in 60 tokens",
+            "ADV_CLIP_emb",
+            rows_of("four words down", f"adv_compel, {WAYS['native']}", f"{ADV}: compel"),
+            2.0,
+        ),
+    ),
+)
+
+
+# ---- sampling
+
+SAMPLING_HEAD = ("Prompt", "Way", "Rows", "Work", "Ours, ms", "Stock, ms", "Ours / stock", "Middle half")
+STOCK_PROMPT = "a photo of a red fox, a blue bird and a green frog in deep snow, oil painting"
+TIMED = ("encoding", "sampling")
+
+
+def _weighed(weight: float) -> str:
+    return STOCK_PROMPT.replace("red", f"(red:{weight:g})")
+
+
+def _way(node: str, wired: bool = False, **inputs: Any) -> dict[str, Any]:
+    return {"node": node, "inputs": {"syntax": "comfy", **inputs}, "wired": wired}
+
+
+_MENUS = {"chunking": "as syntax", "padding": "attend", "pooled": "unweighted", "normalization": "none"}
+_REPEAT: dict[str, Any] = {"node": "WeightedCLIPTextEncode", "scheme": "repeat", **_MENUS}
+_ATTENTION: dict[str, Any] = {
+    "node": "WeightedCLIPWeighAttention",
+    "text": _weighed(1.5),
+    "how": "bias",
+    "strength": 1.0,
+}
+_PHRASES = "a red fox\na blue bird\na green frog"
+NODES: dict[tuple[str, str], dict[str, Any]] = {
+    ("no weights", "comfy"): _way("WeightedCLIPTextEncode", text=STOCK_PROMPT, scheme="comfy"),
+    ("(red:1.5)", "repeat, steps of 1/2"): _way(**_REPEAT, text=_weighed(1.5), finest_step="2"),
+    ("(red:1.3)", "repeat, steps of 1/10"): _way(**_REPEAT, text=_weighed(1.3), finest_step="10"),
+    ("(red:1.5)", "Weigh Attention"): _way(**_ATTENTION),
+    ("(red:1.5)", "Weigh Attention, with MODEL"): _way(**_ATTENTION, wired=True),
+    ("three phrases", "Bind Phrases"): _way(
+        "WeightedCLIPBindPhrases", text=STOCK_PROMPT, phrases=_PHRASES, rest="full", strength=1.0, scheme="comfy"
+    ),
+}
+"""Node that encodes each prompt in each way, with its inputs."""
+
+
+def sampling_block(request: Request) -> str:
+    """Section in Markdown: what ran, and rows for encoding and sampling in each way.
+
+    Stable Diffusion 1.5's U-Net and CLIP have their full size, with seeded random weights.
+    """
+    from ..parity.native import save_model
+
+    scale = request.scale
+    place = find_places(request.hosts).get(STOCK)
+    if place is None:
+        return table(SAMPLING_HEAD, _missing(NOT_FOUND), num_left=4)
+    busy = load("the minute before")
+    model = scale.model()
+    with tempfile.TemporaryDirectory() as temporary:
+        weights = Path(temporary, "model.safetensors")
+        save_model(model, weights)
+        job = {
+            "weights": str(weights),
+            "sizes": sizes_of(model.config),
+            "unet": scale.unet_sizes | {"context_dim": model.config.hidden_dim},
+            "side": scale.latent_side,
+            "repetitions": scale.sampling_repetitions,
+            "stock": STOCK_PROMPT,
+            "sampling": {", ".join(names): way for names, way in NODES.items()},
+        }
+        try:
+            found = run_in(place, job)
+        except HostFailed as error:
+            request.say(f"ComfyUI did not run:\n{str(error)[-3000:]}")
+            return table(SAMPLING_HEAD, _missing("failed"), num_left=4)
+    about = f"{STOCK}: " + ", ".join(f"{name} {value}" for name, value in found["about"].items())
+    pixels = f"a step of KSampler at {8 * scale.latent_side} x {8 * scale.latent_side} pixels, negative prompt empty"
+    lines = [f"- {line}" for line in (about, pixels, *busy)]
+    return "\n".join([*lines, "", table(SAMPLING_HEAD, _sampling_rows(found["sampling"]), num_left=4)])
+
+
+def _sampling_rows(found: dict[str, Any]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for work in TIMED:
+        for names in NODES:
+            name = ", ".join(names)
+            compared = compare(found[work][name], found[work]["peer"])
+            rows.append([*names, str(found["rows"][name]), work, *times(compared)])
+    return rows
+
+
+def _missing(why: str) -> list[list[str]]:
+    return [[*names, "-", work, "-", "-", "-", why] for work in TIMED for names in NODES]
+
+
+SAMPLING = Section("sampling", sampling_block)
+
+
+# ---- in the host
+
+MEBIBYTES = 64
+"""Cache size of the caching CLIP and the native encoder: the latter's default."""
+
+
+def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
+    """Run a job in ComfyUI's own Python, with the checkout as working directory.
+
+    It has ``weights`` (a safetensors file), ``sizes`` (of its text encoder), ``repetitions``, and one of these tasks:
+
+    - ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it) and ``ours`` (name to
+      ``way``, which is ``host``, ``memory`` or ``native``, and ``options``), with ``adv`` (folder of ADV_CLIP_emb, or
+      null). Every contestant gets the same sequence of distinct texts, and its own cache.
+    - ``sampling``: name to ``node`` (of ours), its ``inputs`` and ``wired`` (whether it gets the MODEL too), with
+      ``unet`` (sizes of the U-Net), ``side`` (of its latent) and ``stock`` (the prompt for the stock node). Encoding
+      and a step of sampling are timed separately.
+
+    The result holds all times, versions, and largest differences from the peer or numbers of rows.
+    """
+    import torch
+
+    from ..peers.comfyui import open_clip
+
+    with torch.inference_mode():
+        clip, versions = open_clip(job)
+        result = {"sampling": _sample(job, clip)} if "sampling" in job else {"prompts": _encode(job, clip)}
+    about = {
+        "ComfyUI": versions["ComfyUI"],
+        "torch": torch.__version__,
+        "threads:": torch.get_num_threads(),
+        "numpy": versions["numpy"],
+    }
+    return {"about": about, **result}
+
+
+def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
+    """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
+    from ..peers.adv_clip_emb import encode_with
+    from ..peers.comfyui import ours
+
+    clips = {"host": clip, "native": open_native(job)}
+    node = importlib.import_module("nodes").CLIPTextEncode()
+
+    def stock(settings: dict[str, str], text: str) -> Any:
+        return node.encode(clip, text)[0][0][0]
+
+    theirs = encode_with(clip, job["adv"]) if job["adv"] else stock
+
+    def by_peer(texts: Iterator[str], style: str) -> Run:
+        return lambda: theirs({"style": style, "normalization": "none"}, next(texts))
+
+    def by_us(texts: Iterator[str], way: str, options: dict[str, Any]) -> Run:
+        own = new_memory(clips, way)
+        return lambda: ours(own, options, next(texts))
+
+    results: dict[str, Any] = {}
+    for name, prompt in job["prompts"].items():
+        runs = {
+            way: by_us(fresh(prompt["template"], "comfy"), how["way"], how["options"])
+            for way, how in prompt["ours"].items()
+        }
+        runs["peer"] = by_peer(fresh(prompt["template"], "comfy"), prompt["peer"])
+        expected = runs["peer"]()
+        differences = {way: float((run() - expected).abs().max()) for way, run in runs.items() if way != "peer"}
+        times = times_in_turn(runs, repetitions=job["repetitions"])
+        results[name] = {"times": times, "differences": differences}
+    return results
+
+
+def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
+    """Seconds of encoding and of a step of KSampler, and numbers of rows, for the stock node and each of ours."""
+    import torch
+
+    from ...nodes import NODE_CLASS_MAPPINGS
+    from ..peers.comfyui import open_unet
+
+    host = importlib.import_module("nodes")
+    model = open_unet(job["unet"])
+    (negative,) = host.CLIPTextEncode().encode(clip, "")
+    latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
+
+    def encoding(node: str, inputs: dict[str, Any], wired: bool) -> Callable[[], Any]:
+        given = {**inputs, "model": model} if wired else inputs
+        ours: Any = NODE_CLASS_MAPPINGS[node]()
+        return lambda: ours.encode(clip=clip, **given)["result"]
+
+    def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
+        settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
+        inputs = {"positive": conditioning, "negative": negative, "latent_image": latent, "model": model}
+        return lambda: host.KSampler().sample(**settings, **inputs)
+
+    ways = job["sampling"]
+    encodings = {name: encoding(**way) for name, way in ways.items()}
+    encodings["peer"] = lambda: host.CLIPTextEncode().encode(clip, job["stock"])
+    results = {name: run() for name, run in encodings.items()}
+    wired = {name for name, way in ways.items() if way["wired"]}
+    samplings = {name: sampling(found[0], found[-1] if name in wired else model) for name, found in results.items()}
+    return {
+        "rows": {name: found[0][0][0].shape[1] for name, found in results.items()},
+        "encoding": times_in_turn(encodings, repetitions=job["repetitions"]),
+        "sampling": times_in_turn(samplings, repetitions=job["repetitions"], warm_up=1),
+    }
+
+
+def open_native(job: dict[str, Any]) -> Any:
+    """Our own encoder on the same file, managed by the host."""
+    import torch
+
+    from ...hosts.comfy.models import load_native
+
+    return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
+
+
+def new_memory(clips: dict[str, Any], way: str) -> Any:
+    """One of the CLIPs, with the same weights and an empty cache."""
+    from ...encoder.families import encoders_for
+    from ...hosts.comfy.cache import with_memory
+
+    if way == "host":
+        return clips["host"]
+    if way == "memory":
+        return with_memory(clips["host"], MEBIBYTES)
+    models = {name: encoder.model for name, encoder in clips["native"].encoders.items()}
+    return dataclasses.replace(clips["native"], encoders=encoders_for(models, max_bytes=MEBIBYTES * 2**20)[1])

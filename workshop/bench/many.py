@@ -5,21 +5,27 @@ The prompts are those of a file of the user, or made by `made_prompts`.
 
 from __future__ import annotations
 
+import importlib
+import shutil
 import statistics
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise, takewhile
+from importlib.util import find_spec
+from itertools import pairwise, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .machine import measured
-from .made_prompts import made_prompts
-from .many_runs import Job, ours, transformers_process, write_prompts
-from .memory import MIB
+from ..job import HostFailed, run_job
+from ..peers.transformers import Transformers, transformers_of
+from .machine import MIB, MemoryPeak, measured
 from .page import NOT_FOUND, table, times
-from .runs import TRANSFORMERS
+from .runs import TRANSFORMERS, best_batch
 from .scale import Scale
+from .sections import Request, Section
+from .texts import made_prompts
 from .timing import Ratio, Run, compare, times_in_turn
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ HEAD = (
     *("Peak memory, MiB", "On disk, MiB", "Whole command, s"),
 )
 NOT_MEASURED = "not measured"
+SECONDS = 36_000
 
 
 class Figures(NamedTuple):
@@ -59,16 +66,12 @@ class Figures(NamedTuple):
         return [name, *counts, *speeds, *compared, peak, f"{self.disk:.3g}", whole]
 
 
-def many_block(scale: Scale, file: Path | None = None) -> str:
-    """Make the section in Markdown: the prompts, and a row for each program and file.
+def many_block(request: Request) -> str:
+    """Section in Markdown: the prompts, and a row for each program and file.
 
-    Args:
-        scale: Sizes and counts.
-        file: File with a prompt in each line; None: prompts are made.
-
-    Raises:
-        ValueError: If the file is missing, not UTF-8 or too short, or a process fails.
+    It raises ValueError if the file of prompts is missing, not UTF-8 or too short, or a process fails.
     """
+    scale, file = request.scale, request.prompts
     about = measured(TRANSFORMERS)
     texts = made_prompts(max(scale.many)) if file is None else prompts_of(file)
     sizes = [size for size in scale.many if size <= len(texts)]
@@ -86,14 +89,7 @@ def many_block(scale: Scale, file: Path | None = None) -> str:
 
 
 def prompts_of(file: Path) -> list[str]:
-    """Read the prompts of a file, one in each line; empty lines are left out.
-
-    Args:
-        file: A UTF-8 file.
-
-    Raises:
-        ValueError: If it is missing or not UTF-8.
-    """
+    """Prompts of a UTF-8 file, one in each line; empty lines are left out."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -167,36 +163,34 @@ def _measured(
     CHOICE.now()  # the fastest kernel is chosen once on each machine, and not while a file is timed
     plain = [plain_text(read) for read in reads]
     rows: list[list[str]] = []
-    with transformers_process(weights, folder) as ask:
-        best = 0 if ask is None else _best_batch(ask, plain[: scale.num_prompts], scale, folder)
-        for size in sizes:
-            prompts = write_prompts(texts[:size], folder / "prompts.txt")
-            job = {"prompts": str(write_prompts(plain[:size], folder / "plain.txt")), "shard_size": scale.shard_size}
-            is_compared = size <= scale.many_beside
-            runs: dict[str, Callable[[], dict[str, Any]]] = {
-                OURS: partial(ours, prompts, weights, folder, scale.shard_size)
-            }
-            if ask is not None and is_compared:
-                runs[TRANSFORMERS] = partial(ask, {**job, "batch": best})
-            results, taken = _in_turn(runs, scale.many[size])
-            num_tokens = sum(map(count_tokens, reads[:size]))
-            own = _figures(results[OURS], results[OURS][0]["prompts"], num_tokens)
-            own = own._replace(whole=statistics.median(taken[OURS]))
-            if TRANSFORMERS in results:
-                theirs = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
-                rows.append(own.cells(OURS, compare(own.seconds, theirs.seconds)))
-                rows.append(theirs.cells(f"{TRANSFORMERS}, batches of {best}", None))
-                continue
-            rows.append(own.cells(OURS, None))
-            if is_compared:
-                rows.append([TRANSFORMERS, f"{size:,}", *["-"] * (len(HEAD) - 3), NOT_FOUND])
+    best = _best_batch(weights, plain[: scale.num_prompts], scale, folder) if find_spec("transformers") else None
+    for size in sizes:
+        prompts = write_prompts(texts[:size], folder / "prompts.txt")
+        is_compared = size <= scale.many_beside
+        runs = {OURS: partial(ours, prompts, weights, folder, scale.shard_size)}
+        if best is not None and is_compared:
+            file = write_prompts(plain[:size], folder / "plain.txt")
+            runs[TRANSFORMERS] = partial(theirs, file, weights, folder, scale.shard_size, best)
+        results, taken = _in_turn(runs, scale.many[size])
+        num_tokens = sum(map(count_tokens, reads[:size]))
+        own = _figures(results[OURS], results[OURS][0]["prompts"], num_tokens)
+        own = own._replace(whole=statistics.median(taken[OURS]))
+        if TRANSFORMERS in results:
+            peer = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
+            rows.append(own.cells(OURS, compare(own.seconds, peer.seconds)))
+            rows.append(peer.cells(f"{TRANSFORMERS}, batches of {best}", None))
+            continue
+        rows.append(own.cells(OURS, None))
+        if is_compared:
+            rows.append([TRANSFORMERS, f"{size:,}", *["-"] * (len(HEAD) - 3), NOT_FOUND])
     return rows
 
 
-def _best_batch(ask: Job, texts: Sequence[str], scale: Scale, folder: Path) -> int:
+def _best_batch(weights: Path, texts: Sequence[str], scale: Scale, folder: Path) -> int:
     """Fastest of the batch sizes for the peer."""
     prompts = write_prompts(texts, folder / "tried.txt")
-    return ask({"prompts": str(prompts), "batches": scale.batches, "repetitions": scale.many_tries})["best"]
+    job = {"prompts": str(prompts), "weights": str(weights), "batches": scale.batches, "repetitions": scale.many_tries}
+    return _in_process(best_batch_of, job, TRANSFORMERS)
 
 
 def _in_turn(
@@ -220,3 +214,152 @@ def _figures(results: Sequence[Mapping[str, Any]], num_prompts: int, num_tokens:
         max(peaks) / MIB if peaks else None,
         results[-1]["disk"] / MIB,
     )
+
+
+MANY = Section("many", many_block)
+
+
+# ---- programs, each in a process of its own
+
+
+def write_prompts(texts: Sequence[str], path: Path) -> Path:
+    """Write a file with a prompt in each line; return its path."""
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+    return path
+
+
+def _in_process(function: Callable[[dict[str, Any]], Any], job: Mapping[str, Any], name: str) -> Any:
+    """Result of a job in a new process of this Python; ValueError with what it said if it fails."""
+    try:
+        return run_job(function, job, Path(sys.executable), seconds=SECONDS)
+    except HostFailed as error:
+        raise ValueError(f"{name} did not run:\n{str(error)[-3000:]}") from error
+
+
+def ours(prompts: Path, weights: Path, folder: Path, shard_size: int) -> dict[str, Any]:
+    """Run ``encode --batch`` on a file of prompts in a new process, and remove what it wrote.
+
+    The result is what `Watch` found, with ``disk``, bytes of the files written, and ``prompts``, their number in them.
+    """
+    from ...output.shards import read_head, shard_files
+
+    out = folder / "ours"
+    given = {"--batch": prompts, "--weights": weights, "--out": out, "--shard-size": shard_size}
+    arguments = [str(part) for option in given.items() for part in option]
+    found = _in_process(run_command, {"arguments": arguments}, OURS)
+    num_prompts = sum(len(read_head(path).texts) for _, path in shard_files(out))
+    return {**found, "disk": _removed(out), "prompts": num_prompts}
+
+
+def theirs(prompts: Path, weights: Path, folder: Path, shard_size: int, batch: int) -> dict[str, Any]:
+    """The same for transformers, so many prompts at once, with the number of ``tokens`` instead of that of prompts."""
+    out = folder / "theirs"
+    out.mkdir()
+    job = {"prompts": str(prompts), "weights": str(weights), "out": str(out), "batch": batch, "shard_size": shard_size}
+    return {**_in_process(encode_file, job, TRANSFORMERS), "disk": _removed(out)}
+
+
+def _removed(folder: Path) -> int:
+    """Bytes of the files of a folder, which is removed."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    shutil.rmtree(folder)
+    return size
+
+
+# ---- in these processes
+
+
+class Watch:
+    """Time and peak of memory since it was made."""
+
+    def __init__(self) -> None:
+        self._memory, self._start = MemoryPeak(), time.perf_counter()
+
+    def found(self) -> dict[str, Any]:
+        """Return ``seconds``, and ``peak`` in bytes, or None if the system does not report it."""
+        return {"seconds": time.perf_counter() - self._start, "peak": self._memory.taken()}
+
+
+def run_command(job: dict[str, Any]) -> dict[str, Any]:
+    """Run ``encode`` with arguments, and measure from when the model is loaded to when the last prompt is written."""
+    # by name: the commands stand above the workshop
+    bulk = importlib.import_module("...commands.bulk", __package__)
+    program = importlib.import_module("...commands.program", __package__)
+    found: dict[str, Any] = {}
+
+    class Watched(bulk.Report):  # one is made when the model is loaded, and ended when all is written
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._watch = Watch()
+
+        def end(self, how: str) -> None:
+            found.update(self._watch.found())
+            super().end(how)
+
+    vars(bulk)["Report"] = Watched
+    if program.main(["encode", *job["arguments"]]):
+        raise SystemExit(1)
+    return found
+
+
+def best_batch_of(job: dict[str, Any]) -> int:
+    """Fastest of ``batches``, the sizes to try with ``repetitions``, for transformers on a file of ``prompts``."""
+    import torch
+
+    with torch.inference_mode():
+        return best_batch(_loaded(job), partial(repeat, _lines(job)), job["batches"], job["repetitions"])
+
+
+def encode_file(job: dict[str, Any]) -> dict[str, Any]:
+    """Encode ``prompts`` (a file with a prompt in each line, without weights) by transformers.
+
+    ``batch`` prompts are encoded at once and written into files of ``shard_size`` in the folder ``out``.
+    """
+    import torch
+
+    theirs, texts = _loaded(job), _lines(job)
+    with torch.inference_mode():
+        theirs.batch(repeat(texts[: job["batch"]]), job["batch"])()  # what is done once is not timed
+        watch = Watch()
+        num_tokens = encode_shards(theirs, texts, Path(job["out"]), job["batch"], job["shard_size"])
+        return watch.found() | {"tokens": num_tokens}
+
+
+def _lines(job: dict[str, Any]) -> list[str]:
+    return Path(job["prompts"]).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def _loaded(job: dict[str, Any]) -> Transformers:
+    from ...encoder.files.checkpoint import load_text_models
+    from ...training.torchvision_operators import declare_missing_operators
+
+    declare_missing_operators()
+    theirs = transformers_of(load_text_models(Path(job["weights"]))[0]["clip_l"])
+    assert theirs is not None
+    for parameter in theirs.model.parameters():
+        parameter.sum()  # a mapped file is resident once it has been read
+    return theirs
+
+
+def encode_shards(theirs: Transformers, texts: Sequence[str], folder: Path, batch: int, shard_size: int) -> int:
+    """Encode texts by transformers, each cut and padded to 77 positions, and write as many files as ours does.
+
+    In a file ``hidden`` is ``[prompts, 77, dim]`` and ``pooled`` is ``[prompts, dim]``. The result is the number of
+    tokens encoded, without BOS, EOS and padding.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    config, num_tokens = theirs.model.config, 0
+    for first in range(0, len(texts), shard_size):
+        some = texts[first : first + shard_size]
+        hidden = torch.empty(len(some), config.max_position_embeddings, config.hidden_size)
+        pooled = torch.empty(len(some), config.hidden_size)
+        for start in range(0, len(some), batch):
+            part = slice(start, start + batch)
+            tokens = theirs.tokenizer(some[part], padding="max_length", truncation=True, return_tensors="pt")
+            found = theirs.model(tokens["input_ids"])
+            hidden[part], pooled[part] = found.last_hidden_state, found.pooler_output
+            num_tokens += int((tokens["attention_mask"].sum(dim=1) - 2).sum())
+        save_file({"hidden": hidden, "pooled": pooled}, folder / f"{first:08d}.safetensors")
+    return num_tokens

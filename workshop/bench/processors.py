@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import datetime
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..job import HostFailed
+from ..peers.transformers import Transformers, transformers_of
 from .encoding import COMPEL, peers
 from .hosts import STOCK, WAYS, find_places, job_for, run_in
+from .images import memory_rows, tower_times
 from .machine import processor, with_torch
 from .page import NOT_FOUND, table, table_rows
-from .reranking import memory_rows, tower_times
-from .runs import TRANSFORMERS, Transformers, best_batch, native, ours, ours_together, transformers_of
+from .runs import TRANSFORMERS, best_batch, native, ours, ours_together
 from .scale import Scale
+from .sections import Request, Section
 from .texts import PROMPTS, fresh, grids, typed
 from .timing import Run, compare, times_in_turn
 
@@ -52,40 +54,25 @@ MEMORY = Work("32 images of 512 x 512, MiB", "budget of 512 MiB", "512 / 512")
 WORKS = (PLAIN, FADED, TYPED, GRID, IMAGES, WEIGHTED, MEMORY)
 
 
-def processor_block(
-    scale: Scale, before: str = "", folder: Path | None = None, say: Callable[[str], None] = print
-) -> str:
-    """Make the Markdown table of speedups over peers, on this processor and on those of the previous table.
-
-    Args:
-        scale: Sizes and repetitions.
-        before: Current block of the page.
-        folder: Folder of the hosts.
-        say: Called with the reason if a host did not run.
-    """
+def processor_block(request: Request) -> str:
+    """Table of speedups over peers, on this processor and on those of the previous table."""
     import torch
+
+    scale = request.scale
 
     model = scale.model()
     with torch.no_grad():
         found = dict(_text_rows(model, scale))
     found[IMAGES] = _ratio(tower_times(scale, NUM_IMAGES, min(IMAGE_REPETITIONS, scale.image_repetitions)))
     found[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
-    found[WEIGHTED] = _hosted(model, scale, folder, say)
+    found[WEIGHTED] = _hosted(model, request)
     day = str(datetime.datetime.now(datetime.timezone.utc).date())
     column = {work.name: found[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
-    return merged(before, processor(), column)
+    return merged(request.before, processor(), column)
 
 
 def merged(before: str, name: str, column: Mapping[str, str]) -> str:
     """Replace the column of that name in a table, or append it.
-
-    Args:
-        before: Previous table, or an empty string.
-        name: Head of the column.
-        column: Cells by name of the row.
-
-    Returns:
-        Markdown.
 
     >>> print(merged("", "One", {work.name: "2.00" for work in WORKS} | {"date": "today"}).splitlines()[2])
     | plain prompt                    | transformers, sdpa        | 1.3 / 2.0          |  2.00 |
@@ -128,23 +115,23 @@ def _best(theirs: Transformers, count: int) -> Run:
     return theirs.batch(grids(count), best_batch(theirs, lambda: grids(count), BATCHES, repetitions=1, warm_up=0))
 
 
-def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[str], None]) -> str:
+def _hosted(model: TextModel, request: Request) -> str:
     from ..parity.native import save_model
 
-    place = find_places(folder).get(STOCK)
+    place = find_places(request.hosts).get(STOCK)
     if place is None:
         return NOT_FOUND
     with tempfile.TemporaryDirectory() as temporary:
         weights = Path(temporary, "model.safetensors")
         save_model(model, weights)
-        job: dict[str, Any] = job_for(model, weights, place, STOCK, scale.repetitions)
+        job: dict[str, Any] = job_for(model, weights, place, STOCK, request.scale.repetitions)
         prompt = job["prompts"]["one word up"]
         prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
         job["prompts"] = {"one word up": prompt}
         try:
             times = run_in(place, job)["prompts"]["one word up"]["times"]
         except HostFailed as error:
-            say(f"{STOCK} did not run:\n{str(error)[-3000:]}")
+            request.say(f"{STOCK} did not run:\n{str(error)[-3000:]}")
             return "failed"
         ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
         return _ratio({"ours": own, "peer": times["peer"]})
@@ -153,3 +140,6 @@ def _hosted(model: TextModel, scale: Scale, folder: Path | None, say: Callable[[
 def _ratio(times: Mapping[str, list[float]] | None) -> str:
     """Speedup over the peer."""
     return NOT_FOUND if times is None else f"{1 / compare(times['ours'], times['peer']).ratio:.2f}"
+
+
+PROCESSORS = Section("processors", processor_block)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..peers.transformers import Transformers, transformers_of
 from .page import COMPARISON_HEAD, comparison, missing, table
-from .runs import TRANSFORMERS, Transformers, best_batch, native, ours, ours_together, transformers_of
+from .runs import TRANSFORMERS, best_batch, native, ours, ours_together
 from .scale import Scale
+from .sections import Goal, Request, Section, rows_of
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, TIMED, fresh, grids, typed
 from .timing import Run, compare, times_in_turn
 
@@ -26,10 +28,11 @@ POSITIONS_HEAD = ("Prompt", "Ours", "Encodings", "Their positions", "Positions r
 TIMED_STEPS = 20
 
 
-def sharing_block(scale: Scale) -> str:
+def sharing_block(request: Request) -> str:
     """Section in Markdown: times compared with a peer or another way of ours, and positions run through the encoder."""
     import torch
 
+    scale = request.scale
     model = scale.model()
     theirs = transformers_of(model)
     with torch.no_grad():
@@ -149,3 +152,20 @@ class _Counted:
         total = sum(len(key.positions) for keys in calls for key in keys)
         run = sum(len(share(list(dict.fromkeys(keys))).fresh) for keys in calls)
         return [str(num_chunks), str(total), str(run), f"{run / total:.2f}"]
+
+
+SHARING = Section(
+    "sharing",
+    sharing_block,
+    "What is computed once",
+    (
+        Goal(
+            "The last word of three chunks changed",
+            "transformers' full encode",
+            rows_of(TYPED, "*", f"{TRANSFORMERS}*"),
+            5.0,
+        ),
+        Goal("The last word of three chunks changed", "our own full encode", rows_of(TYPED, "*", NO_MEMORY), 5.0),
+        Goal("64 prompts, 40 tokens alike", "transformers' best batch", rows_of(GRID, "*", f"{TRANSFORMERS}*"), 1.6),
+    ),
+)

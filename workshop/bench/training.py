@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .machine import measured
 from .page import NOT_FOUND, small, table, times
 from .scale import SEED, TINY, Scale
+from .sections import Goal, Request, Section
 from .texts import words
 from .timing import compare, times_in_turn
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from ...encoder.text_model import TextModel
     from ...encoder.vision_model import VisionModel
-    from .training_peers import Batch, Epoch
+    from ..peers.open_clip import Batch, Epoch
 
 HEAD = (
     *("Text tower", "Peer", "Its positions", "Pairs", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half"),
@@ -69,10 +70,11 @@ class Case(NamedTuple):
     """Steps per round."""
 
 
-def training_block(scale: Scale) -> str:
+def training_block(request: Request) -> str:
     """Section in Markdown: a row for each size and peer, and when and with what they were measured."""
     about = measured("open_clip_torch", "transformers", "accelerate")
-    rows = [row for case in _cases(scale) for peers in (WITH_FEATURES, WITH_IMAGES) for row in _rows(case, peers)]
+    cases, groups = _cases(request.scale), (WITH_FEATURES, WITH_IMAGES)
+    rows = [row for case in cases for peers in groups for row in _rows(case, peers)]
     return f"{table(HEAD, rows, num_left=2)}\n\n{about}"
 
 
@@ -128,7 +130,8 @@ def _loops(case: Case, peers: Sequence[str], num_steps: int) -> dict[str, Epoch]
     """Our loop and those of the installed peers; empty without accelerate."""
     if find_spec("accelerate") is None:
         return {}
-    from .training_peers import open_clip_loop, transformers_loop
+    from ..peers.open_clip import open_clip_loop
+    from ..peers.transformers import transformers_loop
 
     text, vision = case.text, case.vision
     makers: dict[str, Callable[[], Epoch]] = {
@@ -143,13 +146,10 @@ def _loops(case: Case, peers: Sequence[str], num_steps: int) -> dict[str, Epoch]
 
 
 def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epoch:
-    """The work of the command ``train`` at each step, beginning with captions.
+    """The work of the command ``train`` at each step, beginning with captions, until the rate is 0.
 
-    Args:
-        text: Text tower with the initial weights.
-        vision: Frozen image tower to run at every step, as with ``--towers both --rate-of image=0``; None if features
-            of the images are given.
-        num_steps: Total number of steps, until the rate is 0.
+    A frozen image tower is run at every step, as with ``--towers both --rate-of image=0``; without one features of the
+    images are given.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
@@ -158,7 +158,7 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
     from ...training.captions import token_ids
     from ...training.optimizer import adamw, factor, groups_of
     from ...training.step import Part, Towers, backward, make_accelerator
-    from .training_peers import RATES
+    from ..peers.open_clip import RATES
 
     towers = Towers(copy.deepcopy(text), vision, ContrastiveLoss())
     plain = adamw(groups_of(towers, replace(RATES, by_part=(("image", 0.0),))))
@@ -180,10 +180,28 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
 
 def _batches(case: Case) -> Iterator[Batch]:
     """Batches with other captions each time; each iterator yields the same sequence."""
-    from .training_peers import Batch
+    from ..peers.open_clip import Batch
 
     rng = random.Random(SEED)
     while True:
         lengths = [NUM_WORDS[1], *(rng.randint(*NUM_WORDS) for _ in case.pixels[1:])]
         captions = [" ".join(rng.choices(words(), k=length)) for length in lengths]
         yield Batch(captions, case.pixels, case.features)
+
+
+_SIZES = (SMALL, FULL_SIZE)
+TRAINING = Section(
+    "training",
+    training_block,
+    "Training",
+    (
+        Goal("A step of training", "open_clip's own loop", {"Text tower": _SIZES, "Peer": (OPEN_CLIP,)}, 1.0),
+        Goal("A step of training", WITH_ACCELERATE, {"Text tower": _SIZES, "Peer": (WITH_ACCELERATE,)}, 1.0),
+        Goal(
+            "A step of training, CLIP-L",
+            "loops that run the image tower",
+            {"Text tower": (FULL_SIZE,), "Peer": (LOCKED, EVERY_STEP)},
+            4.0,
+        ),
+    ),
+)

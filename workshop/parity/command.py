@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,37 +16,48 @@ from torch import Tensor
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer
 from ...weighting.embeddings import Embeddings
-from ..job import HostFailed
-from ..peers.diffusers import compare_pipelines, find_checkout, largest_difference, version_of_checkout
-from . import hosts, libraries
-from .embeddings import write_embeddings
-from .figures import write_figures
-from .native import encode_natively, save_model, seeded_model
-from .page import write_page
+from ...weighting.encoders import Encoders
+from ...weighting.options import EncodeOptions
+from ...weighting.schemes.rows import CODE
+from .. import peers
+from ..find_hosts import PEERS, HostReference, find_references
+from ..job import HostFailed, run_job
+from ..peers import compel, diffusers, open_clip, transformers
+from .native import encode_natively, save_model, seeded_model, write_embeddings, write_figures
 from .prompts import PROMPTS
-from .report import Absence, Result, in_words, problems, table
+from .report import Absence, Result, in_words, problems, table, write_page
 from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS, Subject
 
 QUICK_STEP = 4
 """Interval of the prompts used by ``--quick``."""
+SECONDS = 5400
+"""Timeout of a reference in a host."""
+WEIGHTS, EMBEDDINGS = "model.safetensors", "embeddings"
+"""Names of the model's file and of the folder of embeddings, in the references' formats."""
 NOT_INSTALLED = "not installed"
+LIBRARIES = {"transformers": transformers.open_peer, "compel": compel.open_peer}
+"""Libraries that encode in this process."""
+TOKENIZERS = {"transformers": transformers.ids_of_transformers, "open_clip": open_clip.ids_of_open_clip}
 
 Line = Result | Absence
 Native = dict[str, list[Tensor]]
 """Our hidden states by `Subject.key`, in the order of the prompts."""
 
 
+class HostOutput(NamedTuple):
+    """Results of a reference in a host."""
+
+    about: dict[str, str]
+    """Versions."""
+    hidden: dict[str, Tensor]
+    """Hidden states by ``subject key/number of the prompt``, prefixed with ``host/`` for our path through its
+    encoder."""
+
+
 def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int:
-    """Run every comparison and print the table.
+    """Run every comparison, print the table, and write page and data if nothing is missing and all within limits.
 
-    Args:
-        folder: Folder of the hosts; None for libraries only.
-        is_quick: Whether to use only every `QUICK_STEP`-th prompt.
-        is_written: Whether to write the page and the data, if all references are available and all differences within
-            limits.
-
-    Returns:
-        0, or 1 if a difference is above its limit, a reference failed, or there is nothing to write.
+    The exit status is 1 if a difference is above its limit, a reference failed, or there is nothing to write.
     """
     step = QUICK_STEP if is_quick else 1
     torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part per thread
@@ -75,9 +88,8 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
 def _tokenizers() -> Iterator[Line]:
     """Compare our token ids with those of the libraries, for the text of all prompts."""
     texts = [text for prompts in PROMPTS.values() for text in prompts]
-    openers = {"transformers": libraries.ids_of_transformers, "open_clip": libraries.ids_of_open_clip}
-    for name, open_ids in openers.items():
-        version = libraries.version_of(name)
+    for name, open_ids in TOKENIZERS.items():
+        version = peers.version_of(name)
         if version is None:
             if name == "open_clip":  # missing others are reported below
                 yield Absence(name, NOT_INSTALLED)
@@ -95,15 +107,14 @@ def _tokenizers() -> Iterator[Line]:
 
 
 def _libraries(model: TextModel, step: int) -> Iterator[Line]:
-    openers = {"transformers": libraries.open_transformers, "compel": libraries.open_compel}
-    for name, open_library in openers.items():
-        version = libraries.version_of(name)
+    for name, open_peer in LIBRARIES.items():
+        version = peers.version_of(name)
         if version is None:
             yield Absence(name, NOT_INSTALLED)
             continue
         label = f"{name} {version}"
         _say(label)
-        encode = open_library(model)
+        encode = open_peer(model)
         subjects = [subject for subject in SUBJECTS if subject.reference == name]
         theirs = {
             f"{subject.key}/{number}": encode(subject.settings, prompt)
@@ -116,17 +127,39 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
 
 def _pipelines(folder: Path | None, model: TextModel, step: int) -> Iterator[Line]:
     name = REFERENCES["diffusers"]
-    version = libraries.version_of("diffusers")
-    checkout = None if folder is None else find_checkout(folder)
+    version = peers.version_of("diffusers")
+    checkout = None if folder is None else diffusers.find_checkout(folder)
     if version is None:
         yield Absence(name, NOT_INSTALLED)
     elif checkout is None:
         yield Absence(name, "not looked for: no --hosts" if folder is None else "no checkout found")
     else:
-        label = f"{name} {version}, community pipelines of {version_of_checkout(checkout)}"
+        label = f"{name} {version}, community pipelines of {diffusers.version_of_checkout(checkout)}"
         _say(label)
-        subjects = [subject for subject in SUBJECTS if subject.reference == "diffusers"]
-        yield from compare_pipelines(checkout, label, model, subjects, step)
+        models = {"sd": {"clip_l": model}, "sdxl": diffusers.sdxl_models()}
+        pipelines = diffusers.Pipelines(checkout, models)
+        for subject in SUBJECTS:
+            if subject.reference == "diffusers":
+                encoders = Encoders.of_models(models[subject.settings["pipeline"]])
+                yield _worst(label, subject, _beside_pipeline(pipelines, encoders, subject, step))
+
+
+def _beside_pipeline(
+    pipelines: diffusers.Pipelines, encoders: Encoders, subject: Subject, step: int
+) -> Iterator[tuple[str, float]]:
+    """Each prompt that pipeline and syntax read alike, beside itself as negative prompt, and the difference."""
+    settings = dict(subject.settings)
+    name = settings.pop("pipeline")
+    options = EncodeOptions(**subject.options)
+    noting = replace(options, scheme=diffusers.SCHEME_OF[name])
+    for prompt in filter(None, PROMPTS[subject.prompts][::step]):
+        if any(issue.code == CODE for issue in encoders.read(prompt, noting)["clip_l"].issues):
+            continue
+        (ours,) = encoders.prepare([prompt], options).run()
+        theirs = pipelines.encode(name, prompt, prompt, **settings)
+        found = [largest_difference(ours.hidden, theirs.hidden[0])]
+        found += [largest_difference(ours.pooled, theirs.pooled[0])] if theirs.pooled else []
+        yield prompt, next(filter(math.isnan, found), max(found))
 
 
 def _hosts(
@@ -135,14 +168,14 @@ def _hosts(
     if folder is None:
         yield from (Absence(REFERENCES[name], "not looked for: no --hosts") for name in HOST_REFERENCES)
         return
-    found = hosts.find_references(folder)
+    found = find_references(folder)
     subjects = [subject for subject in SUBJECTS if subject.reference in HOST_REFERENCES and found[subject.reference]]
     if not subjects:
         _say(f"no host found in {folder}")
     with tempfile.TemporaryDirectory(prefix="weighted-clip-parity-") as name:
         work = Path(name)
-        save_model(model, work / hosts.WEIGHTS)
-        embeddings = write_embeddings(work / "ours", work / hosts.EMBEDDINGS)
+        save_model(model, work / WEIGHTS)
+        embeddings = write_embeddings(work / "ours", work / EMBEDDINGS)
         native = _native(model, subjects, step, embeddings)
         through_comfyui: dict[str, Mapping[str, Tensor]] = {}
         for reference in HOST_REFERENCES:
@@ -150,7 +183,7 @@ def _hosts(
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
             asked = [subject for subject in subjects if subject.reference == reference]
             for index, instance in enumerate(found[reference]):
-                if index > 0 and reference in hosts.PEERS:  # the same with another numpy, to show the effect briefly
+                if index > 0 and reference in PEERS:  # the same with another numpy, to show the effect briefly
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
                     fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
                     yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
@@ -159,7 +192,7 @@ def _hosts(
 
 
 def _one_host(
-    instance: hosts.HostReference,
+    instance: HostReference,
     subjects: Sequence[Subject],
     native: Native,
     work: Path,
@@ -178,7 +211,7 @@ def _one_host(
     try:
         is_comfyui = instance.module == "comfyui" and through_comfyui is not None
         guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
-        output = hosts.run_reference(instance, subjects, work, step, guests)
+        output = run_reference(instance, subjects, work, step, guests)
     except HostFailed as error:
         yield Absence(name, "\n".join(str(error).splitlines()[-12:]), is_failure=True)
         return
@@ -187,7 +220,7 @@ def _one_host(
         through_comfyui[label] = output.hidden
     kept.update({key: tensor for key, tensor in output.hidden.items() if not key.startswith("host/")})
     versions[label] = ", ".join(f"{part} {version}" for part, version in output.about.items())
-    is_numpy_2 = instance.module in hosts.PEERS and not output.about["numpy"].startswith(("0.", "1."))
+    is_numpy_2 = instance.module in PEERS and not output.about["numpy"].startswith(("0.", "1."))
     for subject in subjects:
         if is_numpy_2 and subject.name in AFFECTED_BY_NUMPY_2:
             yield replace(_compared(label, subject, output.hidden, native, step), limit=None)
@@ -202,12 +235,38 @@ def _one_host(
                 yield replace(line, encoder=f"{other}'s", limit=subject.comfyui_limit)
 
 
+def run_reference(
+    reference: HostReference, subjects: Sequence[Subject], work: Path, step: int, guests: Sequence[Subject] = ()
+) -> HostOutput:
+    """Encode every n-th prompt of some subjects with a reference, from the files in a folder, in which results are put.
+
+    Guests are subjects of other references, run only on our path through this reference's encoder. Raises `HostFailed`.
+    """
+    from safetensors import safe_open
+
+    jobs: list[dict[str, Any]] = []
+    for subject in (*subjects, *guests):
+        prompts = PROMPTS[subject.prompts][::step]
+        if subject not in guests:
+            jobs.append({"key": subject.key, "settings": subject.settings, "prompts": prompts})
+        if subject in guests or subject.host_limit is not None:
+            settings = {"options": subject.options}
+            jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
+    paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder}
+    paths["tensors"] = work / "result.safetensors"
+    job = {"reference": reference.module, "subjects": jobs, **{name: str(path) for name, path in paths.items()}}
+    about = run_job(peers.run, job, reference.python, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
+    with safe_open(paths["tensors"], framework="pt") as file:
+        # copies: the next reference overwrites the file that safetensors maps
+        return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
+
+
 def _through_host(subject: Subject, hidden: Mapping[str, Tensor], step: int) -> Native:
     """Results of our path through a host's encoder, among all that ran in it."""
     return {subject.key: [hidden[f"host/{key}"] for key in _keys(subject, step)]}
 
 
-def _label(instance: hosts.HostReference, about: Mapping[str, str]) -> str:
+def _label(instance: HostReference, about: Mapping[str, str]) -> str:
     if instance.module == "comfyui":
         return f"ComfyUI {about['ComfyUI']}"
     if instance.module == "forge":
@@ -231,14 +290,19 @@ def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings
 
 
 def _compared(label: str, subject: Subject, theirs: Mapping[str, Tensor], ours: Native, step: int) -> Result:
-    worst, worst_prompt = -1.0, ""
-    prompts = PROMPTS[subject.prompts][::step]
-    for prompt, key, our_hidden in zip(prompts, _keys(subject, step), ours[subject.key], strict=True):
-        difference = largest_difference(our_hidden, theirs[key])
+    keyed = zip(PROMPTS[subject.prompts][::step], _keys(subject, step), ours[subject.key], strict=True)
+    return _worst(label, subject, ((prompt, largest_difference(mine, theirs[key])) for prompt, key, mine in keyed))
+
+
+def _worst(label: str, subject: Subject, differences: Iterable[tuple[str, float]]) -> Result:
+    """Line for the native encoder with the prompt of the largest difference."""
+    count, worst, worst_prompt = 0, -1.0, ""
+    for prompt, difference in differences:
+        count += 1
         if not difference <= worst:  # NaN counts as worse
             worst, worst_prompt = difference, prompt
     words = in_words(subject.options)
-    return Result(label, subject.name, words, "native", len(prompts), subject.limit, worst, worst_prompt)
+    return Result(label, subject.name, words, "native", count, subject.limit, worst, worst_prompt)
 
 
 def _keys(subject: Subject, step: int) -> list[str]:
@@ -249,3 +313,8 @@ def _say(text: str) -> None:
     """Print progress separately from the table."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
+    """Largest absolute difference; infinity if the shapes differ."""
+    return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")

@@ -159,7 +159,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_transformers(),
     *_compel(),
     *_diffusers(),
-    Subject("comfyui", "CLIP Text Encode", "comfy", {"way": "stock"}, {"scheme": "comfy"}, LIMIT, 0.0),
+    Subject("comfyui", "CLIP Text Encode", "comfy", {}, {"scheme": "comfy"}, LIMIT, 0.0),
     *_peer("adv_clip_emb", _STYLES, on_host=_STYLES),
     *_peer("prompt_control", {**_STYLES, "perp": "perp"}, on_host=["perp"]),
     Subject("ppm", "CLIP NegPip", "comfy", {}, {"scheme": "negpip"}, LIMIT, 0.0),

@@ -1,30 +1,48 @@
-"""References that live in hosts, each run in its own Python by job.py, with the host's checkout as working directory.
+"""Other programs that encode prompts, each behind one function; nothing of theirs is reimplemented.
+
+A module opens one program by ``open_peer``, which returns a function from ``(settings, prompt)`` to hidden states
+``[1, rows, dim]``. A library that runs in this process is given our model. A program that lives in a host is given the
+job below and also returns its versions; it runs in the host's own Python, with the host's checkout as working
+directory.
 
 A job has ``reference`` (a module of this folder), ``weights`` (a safetensors file), ``embeddings`` and ``folder``
 (folders), ``subjects``, each with ``key``, ``settings`` and ``prompts``, and ``tensors``, the safetensors file to be
-written: a tensor ``key/number`` for each prompt. The result is a dict of versions.
-
-Each module opens one reference: ``open_reference(job)`` returns its versions and a function from ``(settings, prompt)``
-to hidden states ``[1, rows, dim]``. It calls the reference's own functions and reimplements none of them.
+written: a tensor ``key/number`` for each prompt.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 import platform
 from typing import Any
 
+PACKAGES = {"open_clip": "open_clip_torch"}
+"""Names of distributions that are not those of their modules."""
+
+
+def version_of(module: str) -> str | None:
+    """Version of a library, or None if it is not installed; an error of its import is raised as it is."""
+    from ...training.torchvision_operators import declare_missing_operators
+
+    if importlib.util.find_spec(module) is None:
+        return None
+    declare_missing_operators()
+    importlib.import_module(module)
+    return importlib.metadata.version(PACKAGES.get(module, module))
+
 
 def run(job: dict[str, Any]) -> dict[str, str]:
-    """Encode the prompts of a job with one reference, write the results, and return the versions."""
-    reference = importlib.import_module(f".{job['reference']}", __name__)
+    """Encode the prompts of a job with a program in a host, write the results, and return the versions."""
+    peer = importlib.import_module(f".{job['reference']}", __name__)
 
     import torch
     from safetensors.torch import save_file
 
     tensors: dict[str, torch.Tensor] = {}
     with torch.inference_mode():
-        about, encode = reference.open_reference(job)
+        about, encode = peer.open_peer(job)
         for subject in job["subjects"]:
             for number, prompt in enumerate(subject["prompts"]):
                 hidden = encode(subject["settings"], prompt)

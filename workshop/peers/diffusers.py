@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,13 +20,7 @@ from torch import Tensor
 from ...encoder.config import TextConfig
 from ...encoder.files.checkpoint import seeded_text_model
 from ...encoder.text_model import TextModel
-from ...weighting.encoders import Encoders
-from ...weighting.options import EncodeOptions
-from ...weighting.schemes.rows import CODE
 from ..find_hosts import folders_in
-from ..parity.prompts import PROMPTS
-from ..parity.report import Result, in_words
-from ..parity.subjects import Subject
 from .transformers import transformers_projected_model, transformers_text_model, transformers_tokenizer
 
 FILES = {"sd": "lpw_stable_diffusion.py", "sdxl": "lpw_stable_diffusion_xl.py"}
@@ -86,12 +79,7 @@ class Pipelines:
     """Both pipelines on towers of transformers with our weights."""
 
     def __init__(self, checkout: Path, models: Mapping[str, Mapping[str, TextModel]]) -> None:
-        """Load both pipelines.
-
-        Args:
-            checkout: Result of `find_checkout`.
-            models: Towers by ComfyUI's names, for each key of `FILES`.
-        """
+        """Load both pipelines; ``models`` are towers by ComfyUI's names, for each key of `FILES`."""
         self.modules = {name: load_pipeline(checkout, name) for name in FILES}
         """Modules of the pipelines."""
         tokenizer = transformers_tokenizer()
@@ -110,17 +98,9 @@ class Pipelines:
         )
 
     def encode(self, name: str, prompt: str, negative: str, **settings: Any) -> Pair:
-        """Encode a pair of texts.
+        """Encode a pair of texts by the pipeline of that name, with further arguments of its function.
 
-        Args:
-            name: A key of `FILES`.
-            prompt: The prompt.
-            negative: The negative prompt.
-            settings: Arguments of the pipeline's function.
-
-        Raises:
-            ValueError: If the pipeline cannot read the texts: a weight that is not a number, and in SDXL two empty
-                texts.
+        It raises ValueError for texts that it cannot read: a weight that is not a number, and in SDXL two empty texts.
         """
         with torch.inference_mode():
             if name == "sd":
@@ -129,48 +109,3 @@ class Pipelines:
             encode = self.modules[name].get_weighted_text_embeddings_sdxl
             found = encode(self._sdxl, prompt=prompt, neg_prompt=negative, **settings)
             return Pair(found[:2], found[2:])
-
-
-def compare_pipelines(
-    checkout: Path, label: str, model: TextModel, subjects: list[Subject], step: int
-) -> Iterator[Result]:
-    """Compare our results with the pipelines', with each prompt also as the negative prompt.
-
-    Args:
-        checkout: Result of `find_checkout`.
-        label: Name of the reference in the table.
-        model: CLIP-L, for Stable Diffusion 1.x; SDXL's towers are `SDXL`.
-        subjects: Subjects of the reference ``diffusers``.
-        step: 1 for every prompt, n for every n-th.
-
-    Yields:
-        A line for each subject, for the prompts that pipeline and syntax read alike.
-    """
-    models = {"sd": {"clip_l": model}, "sdxl": sdxl_models()}
-    pipelines = Pipelines(checkout, models)
-    for subject in subjects:
-        settings = dict(subject.settings)
-        name = settings.pop("pipeline")
-        encoders = Encoders.of_models(models[name])
-        options = EncodeOptions(**subject.options)
-        noting = replace(options, scheme=SCHEME_OF[name])
-        count, worst, worst_prompt = 0, -1.0, ""
-        for prompt in filter(None, PROMPTS[subject.prompts][::step]):
-            if any(issue.code == CODE for issue in encoders.read(prompt, noting)["clip_l"].issues):
-                continue
-            (ours,) = encoders.prepare([prompt], options).run()
-            theirs = pipelines.encode(name, prompt, prompt, **settings)
-            count += 1
-            wanted = [(ours.hidden, theirs.hidden[0])]
-            wanted += [(ours.pooled, theirs.pooled[0])] if theirs.pooled else []
-            for one, other in wanted:
-                difference = largest_difference(one, other)
-                if not difference <= worst:  # NaN counts as worse
-                    worst, worst_prompt = difference, prompt
-        words = in_words(subject.options)
-        yield Result(label, subject.name, words, "native", count, subject.limit, worst, worst_prompt)
-
-
-def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest absolute difference; infinity if the shapes differ."""
-    return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")

@@ -1,7 +1,7 @@
 """stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
 
-Settings: ``emphasis``, a name of the WebUI's option; or ``{"way": "weighted_clip", "options": {...}}`` for our script's
-path through the same engine. Comments are removed by Forge's own function, as in its default settings.
+Settings: ``emphasis``, a name of the WebUI's option; or ``options`` (fields of `EncodeOptions`) for our script's path
+through the same engine. Comments are removed by Forge's own function, as in its default settings.
 ``modules.shared`` is replaced by the two options needed, because the real one starts the user interface.
 """
 
@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
-def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     """Load the weights into Forge's text encoder and build the engine; the working directory is its checkout."""
     sys.path.insert(0, str(Path("packages_3rdparty").resolve()))  # as its launcher does
     sys.argv.append("--always-cpu")
@@ -46,7 +46,7 @@ def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
         prompt = strip_comments(prompt)
-        if settings.get("way") == "weighted_clip":
+        if "options" in settings:
             return ours(engine, settings["options"], prompt)
         options.emphasis = settings["emphasis"]
         return engine([prompt])

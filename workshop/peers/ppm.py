@@ -1,32 +1,26 @@
 """ComfyUI-ppm inside ComfyUI: its node CLIP NegPip, and the host's own encode with the resulting CLIP.
 
-Settings: none; or ``way`` as in comfyui.py. Hidden states are pairs of rows, one to be read as key and one as value.
+Settings: none, or ``options`` as in comfyui.py. Hidden states are pairs of rows, one to be read as key and one as
+value.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from .comfyui import commit_of, open_clip, ours
+from .comfyui import commit_of, open_clip, or_ours, stock
+from .prompt_control import module_of_pack
 
 
-def open_reference(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
-    """Load ComfyUI's CLIP and let the pack's node patch it."""
+def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+    """ComfyUI's CLIP, as the pack's node patches it."""
     clip, about = open_clip(job)
     folder = Path(job["folder"])
     _, patched = _clip_negpip(folder).execute(model=_model(), clip=clip).args
-
-    def encode(settings: dict[str, Any], prompt: str) -> Any:
-        if settings.get("way") == "weighted_clip":
-            return ours(patched, settings["options"], prompt)
-        return patched.encode_from_tokens_scheduled(patched.tokenize(prompt))[0][0]
-
+    encode = or_ours(patched, lambda settings, prompt: stock(patched, prompt))
     return {**about, "ComfyUI-ppm": commit_of(folder)}, encode
 
 
@@ -36,9 +30,7 @@ def _clip_negpip(folder: Path) -> Any:
 
     if not hasattr(predict2, "apply_rotary_pos_emb"):
         predict2.apply_rotary_pos_emb = None
-    parent = sys.modules["reference_pack"] = ModuleType("reference_pack")
-    parent.__path__ = [str(folder)]
-    return importlib.import_module("reference_pack.src.nodes_ppm.clip_negpip").CLIPNegPip
+    return module_of_pack(folder, "src.nodes_ppm.clip_negpip").CLIPNegPip
 
 
 def _model() -> Any:

@@ -1,18 +1,94 @@
-"""transformers' text model and tokenizer with our weights and vocabulary, for comparisons."""
+"""transformers' CLIP with our weights and vocabulary: tokenizer, text model, whole CLIP, and a loop that trains.
+
+Settings of `open_peer`: ``attention``, its attention implementation.
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...encoder.tokenizer import default_tokenizer, read_merges
 
 if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
     from ...encoder.config import TextConfig, VisionConfig
     from ...encoder.text_model import TextModel
+    from ...encoder.vision_model import VisionModel
+    from .open_clip import Batch, Epoch
+
+
+def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:
+    """CLIPTextModel on our chunks of a prompt, without weights."""
+    import torch
+
+    from ...weighting.options import EncodeOptions
+    from ...weighting.reading import read_prompt
+
+    towers: dict[str, Any] = {}
+
+    def encode(settings: dict[str, Any], prompt: str) -> Tensor:
+        attention = settings["attention"]
+        if attention not in towers:
+            towers[attention] = transformers_text_model(model, attention)
+        ids = torch.tensor([chunk.ids for chunk in read_prompt(prompt, EncodeOptions(), default_tokenizer()).chunks])
+        with torch.inference_mode():
+            return towers[attention](ids).last_hidden_state.flatten(0, 1).unsqueeze(0)
+
+    return encode
+
+
+class Transformers(NamedTuple):
+    """Tokenizer and text model, as functions that encode the next prompt of a sequence from its text."""
+
+    tokenizer: Any
+    model: Any
+
+    def batch(self, prompts: Iterator[Sequence[str]], size: int) -> Callable[[], Tensor]:
+        """Encode the next texts, each cut to its first chunk, ``size`` at once, to ``[prompts, 77, dim]``."""
+        import torch
+
+        def run() -> Tensor:
+            tokens = self.tokenizer(next(prompts), padding="max_length", truncation=True, return_tensors="pt")
+            batches = tokens["input_ids"].to(self.model.device).split(size)
+            return torch.cat([self.model(ids).last_hidden_state for ids in batches])
+
+        return run
+
+    def one(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
+        """Encode the next text, cut to its first chunk, to ``[1, 77, dim]``."""
+        return self.batch(([text] for text in prompts), 1)
+
+    def long(self, prompts: Iterator[str]) -> Callable[[], Tensor]:
+        """Encode the next text as one batch of chunks of 75 tokens, the last not full, to ``[1, 77 * chunks, dim]``."""
+        import torch
+
+        tokenizer = self.tokenizer
+
+        def run() -> Tensor:
+            ids = tokenizer(next(prompts), add_special_tokens=False, verbose=False)["input_ids"]
+            bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+            parts = (ids[start : start + 75] for start in range(0, len(ids), 75))
+            chunks = torch.tensor([[bos, *part, *[eos] * (76 - len(part))] for part in parts])
+            return self.model(chunks).last_hidden_state.flatten(0, 1).unsqueeze(0)
+
+        return run
+
+
+def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers | None:
+    """The peer with our weights on the same device; None if it is not installed."""
+    if find_spec("transformers") is None:
+        return None
+    theirs = transformers_text_model(model, attention)
+    return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
 
 
 def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
@@ -26,17 +102,9 @@ def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
 
 
 def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
-    """CLIPTextModel of the same size and weights as ours.
+    """CLIPTextModel of the same size on the same tensors as ours, in evaluation mode without gradients.
 
-    Args:
-        model: Our model.
-        attention: transformers' attention implementation, ``sdpa`` or ``eager``.
-
-    Returns:
-        The model, in evaluation mode without gradients, on the same tensors as ours.
-
-    Raises:
-        ImportError: If transformers is not installed.
+    ``attention`` is its implementation, ``sdpa`` or ``eager``.
     """
     from transformers import CLIPTextConfig, CLIPTextModel
 
@@ -99,3 +167,106 @@ def transformers_tokenizer() -> Any:
         kind = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True}
         (folder / "tokenizer_config.json").write_text(json.dumps({**kind, **special}), encoding="utf-8")
         return theirs.from_pretrained(folder)
+
+
+def ids_of_transformers() -> Callable[[str], list[int]]:
+    """Its tokenizer, without special tokens."""
+    tokenizer = transformers_tokenizer()
+    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+class ImageTower(NamedTuple):
+    """CLIPModel's image tower and the processor of its images."""
+
+    pixels: Callable[[Sequence[Image.Image]], Tensor]
+    encode: Callable[[Tensor], Tensor]
+    """From pixels to features of unit length."""
+
+
+def open_image_tower(model: VisionModel) -> ImageTower:
+    """CLIPModel on the same weights, with a small unused text half."""
+    import torch
+    from torch.nn import functional
+    from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
+
+    config = model.config
+    vision = {
+        **sizes_of(config),
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+        "hidden_act": config.activation,
+    }
+    text = {
+        **{"vocab_size": 100, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1},
+        **{"num_attention_heads": 1, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1},
+    }
+    make_config: Any = CLIPConfig  # its keywords differ between versions
+    given = make_config(text_config=text, vision_config=vision, projection_dim=config.projection_dim)
+    given._attn_implementation = "sdpa"
+    theirs: Any = CLIPModel(given).eval().requires_grad_(False)
+    named: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        key = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
+        named[key if key.startswith("visual_projection") else f"vision_model.{key}"] = tensor
+    unfilled, unknown = theirs.load_state_dict(named, strict=False)
+    assert not unknown, unknown
+    assert not [key for key in unfilled if key.startswith("vis") and "position_ids" not in key], unfilled
+    size = config.image_size
+    prepare: Any = CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
+
+    def pixels(images: Sequence[Image.Image]) -> Tensor:
+        return prepare(list(images), return_tensors="pt")["pixel_values"]
+
+    def encode(prepared: Tensor) -> Tensor:
+        found = theirs.get_image_features(pixel_values=prepared)
+        return functional.normalize(found if isinstance(found, torch.Tensor) else found.pooler_output, dim=-1)
+
+    return ImageTower(pixels, encode)
+
+
+def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
+    """CLIPTextModelWithProjection in a plain loop with accelerate; captions are padded to the longest."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+    from transformers import get_cosine_schedule_with_warmup
+
+    from ...encoder.contrastive import ContrastiveLoss
+    from ...training.optimizer import adamw
+    from ...training.step import make_accelerator
+    from .open_clip import groups_of
+
+    class WithScale(nn.Module):
+        """A text model of transformers, with CLIP's loss as implemented there."""
+
+        def __init__(self, tower: Any) -> None:
+            super().__init__()
+            self.tower = tower
+            self.logit_scale = nn.Parameter(ContrastiveLoss().logit_scale.detach().clone())
+
+        def forward(self, tokens: Any, images: Tensor) -> Tensor:
+            texts = functional.normalize(self.tower(**tokens).text_embeds, dim=-1)
+            scores = texts @ images.T * self.logit_scale.exp()
+            own = torch.arange(len(scores))
+            return (functional.cross_entropy(scores, own) + functional.cross_entropy(scores.T, own)) / 2
+
+    accelerator = make_accelerator("fp32", is_cpu=True)
+    tokenizer = transformers_tokenizer()
+    plain = WithScale(transformers_projected_model(copy.deepcopy(text)).train().requires_grad_(True))
+    optimizer = adamw(groups_of(plain))  # fused, as by default in transformers' Trainer
+    course = get_cosine_schedule_with_warmup(optimizer, 0, num_steps)
+    model, optimizer, course = accelerator.prepare(plain, optimizer, course)
+
+    def epoch(batches: Sequence[Batch]) -> list[float]:
+        losses: list[float] = []
+        for batch in batches:
+            tokens = tokenizer(list(batch.captions), padding=True, truncation=True, return_tensors="pt")
+            loss = model(tokens, batch.features)
+            accelerator.backward(loss)
+            optimizer.step()
+            course.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    return epoch

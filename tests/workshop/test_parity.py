@@ -21,17 +21,25 @@ from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.workshop.parity import add_arguments, command, hosts, libraries
-from weighted_clip.workshop.parity.embeddings import SIZES, write_embeddings
-from weighted_clip.workshop.parity.figures import DATA, digest_of_prompts, row_figures
-from weighted_clip.workshop.parity.native import encode_natively, seeded_model
+from weighted_clip.workshop import peers
+from weighted_clip.workshop.find_hosts import PEERS, PPM, find_references
+from weighted_clip.workshop.parity import add_arguments, command
+from weighted_clip.workshop.parity.native import (
+    DATA,
+    SIZES,
+    digest_of_prompts,
+    encode_natively,
+    row_figures,
+    seeded_model,
+    write_embeddings,
+)
 from weighted_clip.workshop.parity.prompts import PROMPTS
 from weighted_clip.workshop.parity.report import Absence, Result, problems, table
 from weighted_clip.workshop.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 
-from .patience import SECONDS
+from ..patience import SECONDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_REFERENCE = {"repeat", "negpip_apart"}
 """Schemes that equal no program, or one that runs only in a host's sampler: tests/hosts compare those."""
 CHOSEN = {
@@ -164,16 +172,16 @@ def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:
     (tmp_path / "ComfyUI-0.3.64" / "custom_nodes" / "ComfyUI-Prompt-Control").mkdir()
     _checkout(tmp_path / "peers-venv", ("x",), venv=None)
     _checkout(tmp_path, ("y",), venv="peers-venv")
-    found = hosts.find_references(tmp_path)
+    found = find_references(tmp_path)
     assert [reference.host.name for reference in found["comfyui"]] == ["ComfyUI-0.3.64", "ComfyUI-0.29.0"]
     assert [reference.host.name for reference in found["forge"]] == ["forge"]
-    for name in hosts.PEERS:  # in the newest ComfyUI, first with the Python made for them, then with its own
+    for name in PEERS:  # in the newest ComfyUI, first with the Python made for them, then with its own
         assert [reference.host.name for reference in found[name]] == ["ComfyUI-0.29.0"] * 2
         assert "peers-venv" in found[name][0].python.parts
         assert "ComfyUI-0.29.0" in found[name][1].python.parts
     assert found["prompt_control"][0].folder.parent.name == "custom_nodes"
     (ppm,) = found["ppm"]
-    assert ppm.host.name == "ComfyUI-0.29.0" and "ComfyUI-0.29.0" in ppm.python.parts and ppm.folder.name == hosts.PPM
+    assert ppm.host.name == "ComfyUI-0.29.0" and "ComfyUI-0.29.0" in ppm.python.parts and ppm.folder.name == PPM
 
 
 def test_what_is_missing_is_said_and_what_fails_is_a_failure(
@@ -184,7 +192,7 @@ def test_what_is_missing_is_said_and_what_fails_is_a_failure(
     monkeypatch.setattr(command, "save_model", lambda model, path: None)
     monkeypatch.setattr(command, "_tokenizers", lambda: [])
     monkeypatch.setattr(command, "_native", lambda *arguments: {})
-    monkeypatch.setattr(command.libraries, "version_of", lambda name: None)
+    monkeypatch.setattr(peers, "version_of", lambda name: None)
     assert command.compare_all(None, is_quick=True, is_written=False) == 0
     assert command.compare_all(tmp_path, is_quick=True, is_written=False) == 0
     printed = capsys.readouterr().out
@@ -249,5 +257,5 @@ def test_a_library_that_does_not_import_is_not_called_missing(tmp_path: Path, mo
     (tmp_path / "broken_library.py").write_text("raise ImportError('it needs another')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match="it needs another"):
-        libraries.version_of("broken_library")
-    assert libraries.version_of("no_such_library") is None
+        peers.version_of("broken_library")
+    assert peers.version_of("no_such_library") is None

@@ -13,29 +13,56 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from weighted_clip.commands.bulk import SHARD_SIZE
+from weighted_clip.encoder.prefix import LEAST_SHARED, num_shared
 from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.workshop.bench import many_runs, runs
-from weighted_clip.workshop.bench.made_prompts import FEWEST_WORDS, MEDIAN_WORDS, MOST_WORDS, made_prompts
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.workshop.bench import runs
+from weighted_clip.workshop.bench.encoding import SYNTAXES
 from weighted_clip.workshop.bench.many import (
     HEAD,
     OURS,
+    Watch,
     count_tokens,
+    encode_shards,
     many_block,
+    ours,
     plain_text,
     prompts_of,
     read_prompts,
+    theirs,
     tokens_shared,
+    write_prompts,
 )
-from weighted_clip.workshop.bench.many_process import Watch, encode_shards
-from weighted_clip.workshop.bench.many_runs import ours, transformers_process, write_prompts
 from weighted_clip.workshop.bench.page import table_rows
-from weighted_clip.workshop.bench.runs import TRANSFORMERS, best_batch, transformers_of
+from weighted_clip.workshop.bench.runs import TRANSFORMERS, best_batch, native
+from weighted_clip.workshop.bench.runs import ours as our_run
 from weighted_clip.workshop.bench.scale import FULL, QUICK
+from weighted_clip.workshop.bench.sections import Request
+from weighted_clip.workshop.bench.sharing import timed
+from weighted_clip.workshop.bench.texts import (
+    BEGINNING,
+    FEWEST_WORDS,
+    FOUR_DOWN,
+    MEDIAN_WORDS,
+    MOST_WORDS,
+    NEGATIVE,
+    PROMPTS,
+    TEXTS,
+    fresh,
+    grids,
+    made_prompts,
+    text_of,
+    typed,
+    words,
+    written,
+)
 from weighted_clip.workshop.parity.native import save_model
-from weighted_clip.workshop.peers.transformers import transformers_tokenizer
+from weighted_clip.workshop.peers.transformers import transformers_of, transformers_tokenizer
 
-from .libraries import library
+from ..libraries import library
 
 ODD = [
     "a ((red)) [cat], (dog:1.3) \\(film\\)",
@@ -136,13 +163,13 @@ def test_the_command_encodes_every_prompt_of_a_file(weights: Path, tmp_path: Pat
     assert numbers < found["disk"] < numbers + 10_000
     assert found["seconds"] > 0
     assert (found["peak"] is not None) == Path("/proc/self/clear_refs").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.json", "prompts.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt"]
 
 
 def test_what_the_command_says_is_told_if_it_fails(weights: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"a cat\ncaf\xe9\n")
-    with pytest.raises(ValueError, match=r"prompts\.txt could not be encoded:(.|\n)*prompts\.txt:2: .*UTF-8"):
+    with pytest.raises(ValueError, match=r"encode --batch did not run:(.|\n)*prompts\.txt:2: .*UTF-8"):
         ours(file, weights, tmp_path, 4)
 
 
@@ -181,15 +208,11 @@ def test_the_batch_of_the_least_time_is_the_best(monkeypatch: pytest.MonkeyPatch
     assert best_batch(theirs, lambda: repeat(["a cat"]), [1, 4, 8]) == 4
 
 
-def test_what_the_peer_says_is_told_if_it_fails(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_peer_says_is_told_if_it_fails(tmp_path: Path) -> None:
     library("transformers", "5")
-    monkeypatch.setattr(many_runs, "PEER_PROGRAM", "import sys; sys.exit('no such model')")
-    with (
-        pytest.raises(ValueError, match=r"transformers did not run:\nno such model"),
-        transformers_process(weights, tmp_path) as ask,
-    ):
-        assert ask is not None
-        ask({"prompts": "x"})
+    file = write_prompts(ODD, tmp_path / "prompts.txt")
+    with pytest.raises(ValueError, match=r"transformers did not run:\n(.|\n)*no such model"):
+        theirs(file, tmp_path / "no such model", tmp_path, 4, 2)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux, to measure the peak of memory")
@@ -210,7 +233,7 @@ def test_the_peak_is_that_since_the_watch_was_made() -> None:
 def test_the_section_has_rows_of_both() -> None:
     library("transformers", "5")
     tokenizer = transformers_tokenizer()
-    block = many_block(SIZES)
+    block = many_block(Request(SIZES))
     rows = [row for row in table_rows(block) if HEAD[0] in row]
     assert [(row["By"].split(", batches of ")[0], row["Prompts"]) for row in rows] == [
         (OURS, "4"),
@@ -237,7 +260,7 @@ def test_the_section_has_rows_of_both() -> None:
 def test_prompts_of_a_file_are_named_so_and_a_missing_peer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     file = write_prompts(ODD, tmp_path / "prompts.txt")
-    block = many_block(SIZES, file)
+    block = many_block(Request(SIZES, prompts=file))
     rows = list(table_rows(block))
     assert [(row["By"], row["Prompts"], row["Whole command, s"]) for row in rows[1:]] == [
         (TRANSFORMERS, "4", "not found")
@@ -246,4 +269,78 @@ def test_prompts_of_a_file_are_named_so_and_a_missing_peer_too(tmp_path: Path, m
     assert "given with `--prompts`" in block
     write_prompts(ODD[:3], file)
     with pytest.raises(ValueError, match="at least 4 prompts are needed, found 3"):
-        many_block(QUICK, file)
+        many_block(Request(QUICK, prompts=file))
+
+
+# ---- prompts that are timed one by one
+
+
+@pytest.mark.parametrize("template", [*PROMPTS.values(), NEGATIVE])
+def test_a_fresh_prompt_has_as_many_tokens_and_nothing_in_common(template: str) -> None:
+    tokenize = default_tokenizer()
+    usual = [token.id for token in tokenize(written(template, "none"))]
+    texts = fresh(template, "none")
+    found = [[token.id for token in tokenize(next(texts))] for _ in range(200)]
+    assert all(ids[1:] == usual[1:] for ids in found)
+    assert len({ids[0] for ids in found}) == 200
+    assert len(words()) > 1000
+
+
+def test_only_the_empty_prompt_of_a_fresh_prompt_is_remembered() -> None:
+    encoder = native(QUICK.model())
+    asked: list[int] = []
+    run_of = encoder._run
+    encoder._run = lambda ids, *rest: asked.append(len(ids)) or run_of(ids, *rest)
+    run = our_run(encoder, fresh(PROMPTS["one word up"], "comfy"))
+    assert [run().shape for _ in range(3)] == [(1, 77, 64)] * 3
+    assert asked == [2, 1, 1]  # the prompt and the empty one, then the prompt
+    remembered = encoder.encodings.keys()
+    keys = [key for _, key in remembered]
+    assert max(num_shared(one, other) for one in keys for other in keys if one != other) < LEAST_SHARED
+
+
+def test_a_typed_prompt_has_three_chunks_and_another_last_word() -> None:
+    texts = typed()
+    one, other = (read_prompt(next(texts), EncodeOptions(), default_tokenizer()).chunks for _ in range(2))
+    assert len(one) == 3
+    assert one[:2] == other[:2]
+    ids = list(zip(one[2].ids, other[2].ids, strict=True))
+    assert [place for place, (this, that) in enumerate(ids) if this != that] == [one[2].num_content]
+
+
+def test_prompts_of_a_grid_have_their_beginning_in_common() -> None:
+    tokenize = default_tokenizer()
+    assert len(tokenize(BEGINNING)) == 40
+    rounds = grids(3)
+    found = [[[token.id for token in tokenize(text)] for text in next(rounds)] for _ in range(2)]
+    assert {len(ids) for grid in found for ids in grid} == {60}
+    assert len({tuple(ids[:40]) for grid in found for ids in grid}) == 1
+    assert len({tuple(ids) for grid in found for ids in grid}) == 6
+    assert next(grids(3)) == next(grids(3))
+
+
+def test_a_timed_prompt_has_four_texts() -> None:
+    texts = timed()
+    one, other = next(texts), next(texts)
+    assert len(set(one)) == len(one) == len(other) == 4
+    assert not set(one) & set(other)
+    assert all(len(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()).chunks) == 1 for text in one)
+
+
+@pytest.mark.parametrize("length", [300, 10_000])
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_have_the_length_they_claim(name: str, length: int) -> None:
+    assert all(len(text_of(name, syntax, length)) == length for syntax in SYNTAXES)
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "compel"])
+def test_prompts_carry_the_weights_they_claim(syntax: str) -> None:
+    def weights(name: str) -> list[float]:
+        read = read_prompt(written(PROMPTS[name], syntax), EncodeOptions(syntax=syntax), default_tokenizer())
+        assert len(read.chunks) == 1
+        return [fragment.weight for fragment in read.prompt.fragments if fragment.weight != 1.0]
+
+    assert weights("plain") == []
+    assert weights("one word up") == [1.4]
+    assert weights("four words down") == [0.2, 0.4, 0.6, 0.8]
+    assert len(default_tokenizer()(written(FOUR_DOWN, "none"))) == 60

@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 import weighted_clip
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NEVER = ("tests", "workshop", "docs/evidence", "docs/images", ".github", ".venv")
 
 

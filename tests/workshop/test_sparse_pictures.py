@@ -16,7 +16,7 @@ from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.fonts import text_width
 from weighted_clip.web.pictures.masks import CAPTION_SIZE
 
-TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "workshop" / "sparse_pictures.py"))
+TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "workshop" / "sparse_pictures.py"))
 draw_sparse_masks, sparse_panels, origins = (TOOL[name] for name in ("draw_sparse_masks", "sparse_panels", "origins"))
 SIZES = [(6, (4, 4), 3), (3, (2, 5), 5), (0, (3, 2), 3), (2, (1, 1), 1), (1, (1, 6), 3), (0, (6, 1), 11)]
 

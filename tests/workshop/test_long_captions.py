@@ -13,7 +13,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.new_text import new_text_model
 from weighted_clip.workshop.bench.long_captions import LONG, QUICK, Words, block, longer, make_block
 
-from .libraries import library
+from ..libraries import library
 
 LEARNED, HELD = split()
 

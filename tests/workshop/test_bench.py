@@ -14,49 +14,29 @@ from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.reranking import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.workshop.bench import add_arguments, gpu, page, run
-from weighted_clip.workshop.bench.command import MEASURES
-from weighted_clip.workshop.bench.dalle import OWN
-from weighted_clip.workshop.bench.encoding import PAIRS, encode_block
-from weighted_clip.workshop.bench.goals import GOALS
+from weighted_clip.workshop.bench.command import SECTIONS
+from weighted_clip.workshop.bench.encoding import PAIRS, SYNTAXES, encode_block, token_block
 from weighted_clip.workshop.bench.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
-from weighted_clip.workshop.bench.hosts import ADV, PLAN, STOCK, find_places, ways_of
+from weighted_clip.workshop.bench.hosts import ADV, HOSTS, NODES, PLAN, STOCK, TIMED, WAYS, find_places, ways_of
+from weighted_clip.workshop.bench.images import WORKS, image_block, memory_rows
 from weighted_clip.workshop.bench.machine import processor
 from weighted_clip.workshop.bench.page import NOT_FOUND, table_rows
-from weighted_clip.workshop.bench.parsing import SYNTAXES
 from weighted_clip.workshop.bench.processors import HEAD, WEIGHTED, merged
 from weighted_clip.workshop.bench.processors import WORKS as OF_PROCESSORS
-from weighted_clip.workshop.bench.reranking import WORKS, memory_rows
-from weighted_clip.workshop.bench.sampling import TIMED, WAYS
 from weighted_clip.workshop.bench.scale import QUICK
+from weighted_clip.workshop.bench.sections import Request, goal_block
 from weighted_clip.workshop.bench.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
-from weighted_clip.workshop.bench.texts import (
-    TEXTS,
-)
+from weighted_clip.workshop.bench.texts import TEXTS
 from weighted_clip.workshop.bench.timing import times_in_turn
-from weighted_clip.workshop.bench.tokenizing import token_block
 
-from .libraries import library
-from .patience import SECONDS
+from ..libraries import library
+from ..patience import SECONDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
-SECTIONS = [
-    "machine",
-    "processors",
-    "parse",
-    "tokens",
-    "encode",
-    "sharing",
-    "many",
-    "images",
-    "training",
-    "dalle",
-    "precision",
-    "hosts",
-    "sampling",
-    "gpu",
-    "goals",
-]
+NAMES = [section.name for section in SECTIONS]
+ELSEWHERE = ("many", "training", "dalle", "precision")
+"""Sections that start processes or train, which the files beside this one run."""
 SHARING = [
     (TYPED, "remembering", "ours, nothing remembered"),
     (TYPED, "remembering", "transformers, a batch of 3"),
@@ -90,13 +70,11 @@ def cells(section: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def sections() -> dict[str, str]:
-    """All but that on many prompts, which starts processes and is in test_benchmark_many.py."""
-    return bench("--only", *(name for name in MEASURES if name != "many"))
+    return bench("--only", *(name for name in NAMES if name not in ELSEWHERE))
 
 
 def test_prints_every_section(sections: dict[str, str]) -> None:
-    assert [*MEASURES, "goals"] == SECTIONS
-    assert list(sections) == [name for name in SECTIONS if name != "many"]
+    assert list(sections) == [*(name for name in NAMES if name not in ELSEWHERE), "goals"]
 
 
 def test_says_what_the_machine_is(sections: dict[str, str]) -> None:
@@ -251,17 +229,17 @@ def test_a_library_that_is_installed_is_found_by_the_command_itself() -> None:
 
 def test_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_section(QUICK) == NO_DEVICE
+    assert gpu_section(Request(QUICK)) == NO_DEVICE
 
 
 def test_every_goal_looks_at_rows_that_there_are(sections: dict[str, str]) -> None:
     library("transformers", "5")
     library("compel", "2.1")
     rows = cells(sections["goals"])
-    assert [row[0] for row in rows] == [goal.name for goal in GOALS]
-    for row, goal in zip(rows, GOALS, strict=True):
-        is_in_hosts = goal.section == "hosts" or (goal.section == "dalle" and goal.where["Peer"] != (OWN,))
-        is_here = not is_in_hosts and sections[goal.section].strip() != NO_DEVICE
+    goals = [(section, goal) for section in SECTIONS for goal in section.goals]
+    assert [row[0] for row in rows] == [goal.name for _, goal in goals]
+    for row, (section, _) in zip(rows, goals, strict=True):
+        is_here = section.name in sections.keys() - {"hosts"} and sections[section.name].strip() != NO_DEVICE
         assert row[4] in (["met", "missed"] if is_here else [""]), row
         assert (row[3] == "not measured") == (not is_here), row
 
@@ -319,20 +297,20 @@ def test_without_hosts_their_rows_say_so(sections: dict[str, str]) -> None:
     assert {row[2].split(":")[0] for row in rows} == {STOCK, ADV}
     assert {row[-1] for row in rows} == {"not found"}
     rows = cells(sections["sampling"])
-    assert [tuple(row[:2]) for row in rows] == [*WAYS] * len(TIMED)
+    assert [tuple(row[:2]) for row in rows] == [*NODES] * len(TIMED)
     assert {row[-1] for row in rows} == {"not found"}
 
 
 def test_without_peers_their_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert [row[-1] for row in cells(bench("--only", "images")["images"])] == ["not found"] * len(WORKS)
-    rows = cells(encode_block(QUICK))
+    assert [row[-1] for row in cells(image_block(Request(QUICK)))] == ["not found"] * len(WORKS)
+    rows = cells(encode_block(Request(QUICK)))
     assert [row[-1] for row in rows] == ["not found"] * len(PAIRS)
-    rows = [row for row in cells(sharing_block(QUICK)) if row[2].startswith("transformers")]
+    rows = [row for row in cells(sharing_block(Request(QUICK))) if row[2].startswith("transformers")]
     assert [row[-1] for row in rows] == ["not found"] * 2
     rows = gpu_rows()
     assert [row[-2] for row in rows] == ["not found"] * len(TYPES) * (len(ATTENTIONS) + len(gpu.PASSES))
-    assert {row[-1] for row in cells(token_block(QUICK))} == {"not found"}
+    assert {row[-1] for row in cells(token_block(Request(QUICK)))} == {"not found"}
 
 
 @pytest.fixture
@@ -428,3 +406,74 @@ def test_contestants_take_turns_in_both_directions() -> None:
     )
     assert "".join(calls) == "CBAABCCBA"
     assert {name: len(taken) for name, taken in times.items()} == {"A": 2, "B": 2, "C": 2}
+
+
+# ---- goals
+
+
+def test_goals_of_hosts_look_at_rows_that_there_are() -> None:
+    rows_of_hosts = {
+        (prompt, f"{name}, {way}", f"{peer}: {setting}" if setting else peer)
+        for peer, prompts in PLAN.items()
+        for prompt, (setting, names) in prompts.items()
+        for name in names
+        for way in (WAYS[key] for key in ways_of(peer, prompt, name))
+    }
+    wanted = [goal.where for goal in HOSTS.goals]
+    assert {(where["Prompt"][0], where["Ours"][0], where["Peer"][0]) for where in wanted} <= rows_of_hosts
+
+
+def test_goals_stand_under_headings_of_the_page() -> None:
+    headings = page.PAGE.read_text(encoding="utf-8").splitlines()
+    assert all(f"## {section.title}" in headings for section in SECTIONS if section.goals)
+
+
+def test_goals_are_met_or_missed_by_the_worst_row() -> None:
+    def verdicts(blocks: dict[str, str]) -> dict[tuple[str, str], list[str]]:
+        return {
+            (row["Goal"], row["Beside"]): [row["Measured"], row[""]]
+            for row in page.table_rows(goal_block(SECTIONS, blocks))
+        }
+
+    encoded = [
+        page.missing("plain", "comfy", "transformers"),
+        ["plain", "comfy, bit for bit", "transformers", "100", "10.0", "10.00", "-", "0"],
+        ["four words down", "compel", "compel", "50.0", "99.9", "0.50", "-", "0"],
+    ]
+    parsed = [["a1111", "normal", "0.1"], ["comfy", "normal", "0.19"], ["comfy", "hostile", "9.0"]]
+    gpu = [["float32", "x", "transformers, eager", "1.0", "4.0"], ["float16", "x", "transformers, eager", "2.0", "6.0"]]
+    blocks = {
+        "encode": page.table(page.COMPARISON_HEAD, encoded, num_left=3),
+        "parse": "Words.\n\n" + page.table(["Syntax", "Text", "300 characters, ms"], parsed, num_left=2),
+        "gpu": page.table(["Weights", "Ours", "Peer", "Ours, ms", "Peer, ms"], gpu, num_left=3) + "\n\nWords.",
+    }
+    found = verdicts(blocks)
+    assert found["A plain prompt", "transformers"] == ["not measured", ""]
+    assert found["Four words down in 60 tokens", "compel"] == ["2.00 times", "missed"]
+    assert found["Four words down in 60 tokens", "ADV_CLIP_emb"] == ["not measured", ""]
+    assert found["Reading 300 characters", "-"] == ["0.19 ms", "met"]
+    assert found["A weighted prompt on a GPU", "transformers, eager"] == ["3.00 times", "met"]
+    encoded[0] = ["plain", "comfy", "transformers", "100", "97.0", "1.03", "-", "0"]
+    parsed[0][2] = "0.2"
+    blocks["encode"] = page.table(page.COMPARISON_HEAD, encoded, num_left=3)
+    blocks["parse"] = page.table(["Syntax", "Text", "300 characters, ms"], parsed, num_left=2)
+    found = verdicts(blocks)
+    assert found["A plain prompt", "transformers"] == ["0.97 times", "met"]
+    assert found["Reading 300 characters", "-"] == ["0.2 ms", "missed"]
+
+
+def test_goals_on_the_page_are_judged_by_all_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "BENCHMARKS.md")
+    tokens = page.table(["Ours", "Ours, µs", "Peer, µs"], [["ids with places", "50", "100"]], num_left=1)
+    sections = {"goals": "-", "machine": "-", "tokens": tokens}
+    marked = (f"<!-- bench {name} -->\n{text}\n<!-- end {name} -->" for name, text in sections.items())
+    page.PAGE.write_text("\n".join(marked), encoding="utf-8")
+    printed: list[str] = []
+    run(options("--only", "machine", "--write"), printed.append)
+    said = next(row for block in printed for row in page.table_rows(block) if row.get("Goal") == "Tokenizing")
+    assert said["Measured"] == "not measured"
+    on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8"))
+    assert "CPU core" in on_page["machine"]
+    assert on_page["tokens"] == tokens
+    written = next(row for row in page.table_rows(on_page["goals"]) if row["Goal"] == "Tokenizing")
+    assert (written["Measured"], written[""]) == ("2.00 times", "met")

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 FILES = {
     "pyyaml": {

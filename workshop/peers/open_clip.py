@@ -1,25 +1,21 @@
-"""Other programs' training loops on our weights: open_clip's own, and one over transformers and accelerate."""
+"""open_clip: its tokenizer, and its own training loop on its CLIP with our weights."""
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ...encoder.contrastive import ContrastiveLoss
 from ...encoder.files.layouts import OPENCLIP, OPENCLIP_VISION
 from ...encoder.text_model import TextModel
 from ...encoder.vision_model import VisionModel
 from ...training.optimizer import BETAS, EPS, Rates, adamw
-from ...training.step import make_accelerator
-from ..peers.transformers import transformers_projected_model, transformers_tokenizer
 
 RATES = Rates(1e-4)
 
@@ -38,62 +34,19 @@ Epoch = Callable[[Sequence[Batch]], list[float]]
 """Function that takes a step for each batch, and returns their losses."""
 
 
-def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
-    """CLIPTextModelWithProjection in a plain loop with accelerate; captions are padded to the longest.
+def ids_of_open_clip() -> Callable[[str], list[int]]:
+    """Its tokenizer."""
+    from open_clip.tokenizer import SimpleTokenizer
 
-    Args:
-        text: Text tower with the initial weights.
-        num_steps: Total number of steps, until the rate is 0.
-    """
-    from transformers import get_cosine_schedule_with_warmup
-
-    accelerator = make_accelerator("fp32", is_cpu=True)
-    tokenizer = transformers_tokenizer()
-    plain = _WithScale(transformers_projected_model(copy.deepcopy(text)).train().requires_grad_(True))
-    optimizer = adamw(_groups(plain))  # fused, as by default in transformers' Trainer
-    course = get_cosine_schedule_with_warmup(optimizer, 0, num_steps)
-    model, optimizer, course = accelerator.prepare(plain, optimizer, course)
-
-    def epoch(batches: Sequence[Batch]) -> list[float]:
-        losses: list[float] = []
-        for batch in batches:
-            tokens = tokenizer(list(batch.captions), padding=True, truncation=True, return_tensors="pt")
-            loss = model(tokens, batch.features)
-            accelerator.backward(loss)
-            optimizer.step()
-            course.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return losses
-
-    return epoch
-
-
-class _WithScale(nn.Module):
-    """A text model of transformers, with CLIP's loss as implemented there."""
-
-    def __init__(self, tower: Any) -> None:
-        super().__init__()
-        self.tower = tower
-        self.logit_scale = nn.Parameter(ContrastiveLoss().logit_scale.detach().clone())
-
-    def forward(self, tokens: Any, images: Tensor) -> Tensor:
-        texts = functional.normalize(self.tower(**tokens).text_embeds, dim=-1)
-        scores = texts @ images.T * self.logit_scale.exp()
-        own = torch.arange(len(scores))
-        return (functional.cross_entropy(scores, own) + functional.cross_entropy(scores.T, own)) / 2
+    return SimpleTokenizer().encode
 
 
 def open_clip_loop(text: TextModel, vision: VisionModel | None, num_steps: int, *, length: int | None = None) -> Epoch:
-    """open_clip's ``train_one_epoch`` on its own CLIP.
+    """open_clip's ``train_one_epoch`` on its own CLIP, until the rate is 0.
 
-    Args:
-        text: Text tower with the initial weights.
-        vision: Image tower to run at every step, locked as by ``--lock-image``; None if features of the images are
-            given.
-        num_steps: Total number of steps, until the rate is 0.
-        length: Positions of its text tower, and so of every caption, with AdamW as in ours; None for all positions of
-            our text tower, with AdamW as in open_clip's command.
+    An image tower is run at every step, locked as by ``--lock-image``; without one features of the images are given.
+    ``length`` is that of its text tower, and so of every caption, with AdamW as in ours; by default they have all
+    positions of our text tower, with AdamW as in open_clip's command.
     """
     from open_clip import ClipLoss
     from open_clip.tokenizer import SimpleTokenizer
@@ -103,7 +56,7 @@ def open_clip_loop(text: TextModel, vision: VisionModel | None, num_steps: int, 
     num_positions = length or text.config.context_length
     tokenizer, loss_of = SimpleTokenizer(context_length=num_positions), ClipLoss()
     model = _open_clip(text, vision, num_positions)
-    groups = _groups(model)
+    groups = groups_of(model)
     optimizer = torch.optim.AdamW(groups, betas=BETAS, eps=EPS) if length is None else adamw(groups)
     course = cosine_lr(optimizer, RATES.rate, 0, num_steps)
     losses: list[Tensor] = []
@@ -204,7 +157,7 @@ def _open_clip_tensors(model: TextModel | VisionModel, table: Any) -> dict[str, 
     return {key: tensor.detach() for key, tensor in tensors.items()}
 
 
-def _groups(model: nn.Module) -> list[dict[str, Any]]:
+def groups_of(model: nn.Module) -> list[dict[str, Any]]:
     """Parameter groups as in open_clip's command: norms, biases and the scale do not decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
