@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import Command, bulk
 from .console import show
 from .loading import add_loading_options, encoders_of, readers_of
-from .reading import add_reading_options, options_of, text_of
+from .reading import add_options, add_reading_options, options_of, text_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,34 +25,9 @@ NAME = "prompt"
 
 
 def _add_arguments(encode: argparse.ArgumentParser) -> None:
-    from ..weighting.options import BIND_HIDES, BIND_RESTS, EOS_ROWS
-    from ..weighting.padding import PADDINGS
-    from ..weighting.scheme import LAWS, MASK_METHODS, POOLED
-    from ..weighting.schemes import SCHEMES
-    from ..weighting.schemes.repeat import FINEST_STEPS
-
     add_reading_options(encode, is_text_needed=False)
-    encode.add_argument("--scheme", choices=list(SCHEMES), default="a1111", help="what a weight does (%(default)s)")
-    encode.add_argument("--padding", choices=PADDINGS, default="attend", help="what becomes of padding")
-    encode.add_argument("--pooled", choices=POOLED, default="unweighted")
-    encode.add_argument("--law", choices=LAWS, default="nested", help="masked_blend: how faded words share the result")
-    encode.add_argument("--mask-method", choices=MASK_METHODS, default="attention", help="masked_blend: what absent is")
-    encode.add_argument("--filler", default="+", help="masked_blend, method token: stands in for an absent token (+)")
-    encode.add_argument("--finest-step", choices=FINEST_STEPS, default="auto", help="repeat: steps from 0 to 1 (auto)")
-    encode.add_argument(
-        "--bind", action="append", default=[], metavar="PHRASE", help="keep it apart from the others; give it for each"
-    )
-    encode.add_argument("--bind-rest", choices=BIND_RESTS, default="full", help="what all other words have read")
-    encode.add_argument("--bind-strength", type=float, default=1.0, metavar="S", help="how far apart, 0 to 1 (1)")
-    encode.add_argument(
-        "--bind-hide", choices=BIND_HIDES, default=BIND_HIDES[0], help="what phrases hide (%(default)s)"
-    )
-    encode.add_argument(
-        "--bind-words", action="append", default=[], metavar="WORD", help="--bind-hide these words, cutoff: hide it"
-    )
-    encode.add_argument(
-        "--eos-rows", choices=EOS_ROWS, default="own", help="what stands in the EOS rows of long prompts"
-    )
+    add_options(encode, "scheme", "padding", "pooled", "law", "mask_method", "filler", "finest_step")
+    add_options(encode, "bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "eos_rows")
     encode.add_argument(
         "--weights", type=Path, metavar="FILE", help=".safetensors file with the text encoders of SD 1.x, 2.x or SDXL"
     )

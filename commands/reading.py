@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import json_text, show, standard_input
 from .loading import add_embeddings_option, embedding_folders, embeddings_of
+from .options import add_arguments, given_of
 
 if TYPE_CHECKING:
     from ..weighting.options import EncodeOptions
@@ -47,7 +47,7 @@ def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
     timed.add_argument("--steps", type=int, default=20, metavar="N", help="sampling steps (20)")
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
-    add_cleaning_option(timed)
+    add_options(timed, "cleaning")
 
 
 def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
@@ -57,39 +57,22 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
     rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
-    add_cleaning_option(rewrite)
+    add_options(rewrite, "cleaning")
 
 
 def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool = True) -> None:
     """Add the prompt, which some commands do not require, and the options for reading it."""
-    from ..weighting.normalize import NORMALIZATIONS
-    from ..weighting.options import CHUNKING_CHOICES
-    from ..weighting.syntax import SYNTAXES
-
     count = None if is_text_needed else "?"
     parser.add_argument("text", nargs=count, help="the prompt; - reads it from standard input")
-    parser.add_argument("--syntax", choices=list(SYNTAXES), default="a1111", help="how weights are written (a1111)")
-    parser.add_argument("--chunking", choices=CHUNKING_CHOICES, default="as syntax", help="where long prompts are cut")
-    parser.add_argument(
-        "--comma-backtrack", type=int, default=20, metavar="N", help="for chunking a1111, in tokens (20)"
-    )
-    parser.add_argument("--normalization", choices=NORMALIZATIONS, default="none", help="changes the weights first")
-    add_cleaning_option(parser)
-    parser.add_argument("--strict", action="store_true", help="refuse what the program of that syntax refuses")
-    parser.add_argument("--quirks", action="store_true", help="chunking a1111: reproduce the WebUI where it is wrong")
+    add_options(parser, "syntax", "chunking", "comma_backtrack", "normalization", "cleaning", "strict", "quirks")
     add_embeddings_option(parser)
 
 
-def add_cleaning_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for cleaning text in the A1111 syntax."""
-    from ..weighting.options import CLEANINGS
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options for encoding as flags; prompts are in the WebUI's syntax and weighted as by the WebUI by default."""
+    from ..weighting.options import OPTIONS
 
-    parser.add_argument(
-        "--cleaning",
-        choices=CLEANINGS,
-        default=CLEANINGS[0],
-        help="syntax a1111: comments and curly quotes (%(default)s)",
-    )
+    add_arguments(parser, OPTIONS, *names, syntax="a1111", scheme="a1111")
 
 
 def text_of(arguments: argparse.Namespace) -> str:
@@ -98,13 +81,10 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
-    """Options among the arguments. Repeated ones are joined, one per line."""
-    from ..weighting.options import EncodeOptions
+    """Options among the arguments."""
+    from ..weighting.options import OPTIONS, EncodeOptions
 
-    given = vars(arguments)
-    chosen: dict[str, Any] = {field.name: given[field.name] for field in fields(EncodeOptions) if field.name in given}
-    lines = {name: "\n".join(value) for name, value in chosen.items() if isinstance(value, list)}
-    return EncodeOptions(**{**chosen, **lines})
+    return EncodeOptions(**given_of(arguments, OPTIONS))
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

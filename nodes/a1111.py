@@ -10,7 +10,7 @@ from ..hosts.comfy.clip import EitherClip, is_stable_diffusion
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.timed import encode_timed, timing_of, uniform_timing
 from ..hosts.comfy.types import ModelPatcher
-from ..weighting.options import CLEANINGS, EncodeOptions
+from ..weighting.options import EncodeOptions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from . import common
 from .common import EncodeNode
@@ -104,11 +104,11 @@ class WeightedCLIPA1111Encode(EncodeNode):
         counter: Counter = COUNTERS[0],
         sigmas: Tensor | None = None,
         model: ModelPatcher | None = None,
-        cleaning: str = CLEANINGS[0],
+        **choices: Any,
     ) -> dict[str, Any]:
-        """Encode by the WebUI's rules."""
+        """Encode by the WebUI's rules; ``choices`` are the other menus."""
         common.checked("counter", counter, COUNTERS)
-        options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, cleaning=cleaning)
+        options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
         if sigmas is None:
             timing = uniform_timing(steps)
         else:

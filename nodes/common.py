@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 
 from ..encoder.remember import DEFAULT_MEBIBYTES
 from ..hosts.comfy.encoded_texts import note_texts
-from ..weighting.normalize import NORMALIZATIONS
-from ..weighting.options import CHUNKING_CHOICES, CLEANINGS
-from ..weighting.padding import PADDINGS
-from ..weighting.scheme import LAWS, MASK_METHODS, POOLED
-from ..weighting.schemes import SCHEMES
-from ..weighting.schemes.repeat import FINEST_STEPS
-from ..weighting.syntax import SYNTAXES
+from ..weighting.options import OPTIONS
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
@@ -73,85 +67,34 @@ COMMENTS_AND_CHOICES = (
     "picked "
     "at random."
 )
+_TYPES = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
+
+
+def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
+    """Make the input of a declared option: a menu, or a value of its default's type.
+
+    Args:
+        name: Field of `EncodeOptions`.
+        counts: As in `make_input`.
+        limits: More for the host, such as the range that its widget has.
+    """
+    about = OPTIONS[name]
+    if about.choices:
+        return menu(about.choices, about.tooltip, counts=counts)
+    ranges = {"min": about.least, "max": about.most, "step": about.step}
+    options = {"default": about.default, **{key: value for key, value in ranges.items() if value is not None}, **limits}
+    if about.is_lines:
+        options["multiline"] = True
+    return make_input(_TYPES[type(about.default)], about.tooltip, options, counts=counts)
+
 
 INPUTS: dict[str, Input] = {
     "clip": make_input(
         EITHER_CLIP, "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."
     ),
     "text": prompt_input(f"The prompt. {COMMENTS_AND_CHOICES}"),
-    "syntax": menu(
-        SYNTAXES,
-        "How weights are written. " + " ".join(f"{name}: {syntax.summary}" for name, syntax in SYNTAXES.items()),
-        counts=True,
-    ),
-    "scheme": menu(
-        SCHEMES,
-        "What a weight does. " + " ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items()),
-        counts=True,
-    ),
-    "normalization": menu(
-        NORMALIZATIONS,
-        "Changes the weights first. mean: shifts them so that they average to 1. length: a word of several tokens "
-        "counts no more than a short one.",
-        counts=True,
-    ),
-    "chunking": menu(
-        CHUNKING_CHOICES,
-        "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or "
-        "the last comma. comfy segment, comfy word: between weighted segments, or between words.",
-        counts=True,
-    ),
-    "padding": menu(
-        PADDINGS,
-        "What the text encoder may see of the padding after a short prompt. attend: all of it, as Stable Diffusion "
-        "was trained. mask: none of it. mask EOS too: not the end token either. drop: its rows are left out, so the "
-        "U-Net does not see them either. clean: its rows are those of the empty prompt, which carry nothing of your "
-        "words. clean EOS too: so is the end token's row.",
-        counts=True,
-    ),
-    "pooled": menu(
-        POOLED,
-        "The pooled vector, which SDXL uses and SD 1.5 does not. weighted: schemes that blend encodings, such as "
-        "masked_blend, blend it the same way. raw text: of the text as typed, as the compel library does.",
-        counts=True,
-    ),
-    "law": menu(
-        LAWS,
-        "How several faded words share the result. nested: a word at 0 is gone, whatever the others weigh. compel: as "
-        "the compel library; two words at 0 each survive by half.",
-        counts=True,
-    ),
-    "mask_method": menu(
-        MASK_METHODS,
-        "What an absent word is. attention: hidden from all tokens. token: replaced by the filler. remove: deleted, "
-        "what follows moves up.",
-        counts=True,
-    ),
-    "filler": make_input(
-        "STRING",
-        "With mask_method token: what stands in for an absent token. Exactly one token, such as +",
-        {"default": "+"},
-        counts=True,
-    ),
-    "finest_step": menu(
-        FINEST_STEPS,
-        "With scheme repeat: how many steps there are from weight 0 to 1, because a row can only be repeated a "
-        "whole number of times. auto: the fewest that fit the weights. 1: whole weights only. More steps mean more "
-        "rows and slower sampling.",
-        counts=True,
-    ),
-    "comma_backtrack": make_input(
-        "INT",
-        "When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
-        {"default": 20, "min": 0, "max": 74},
-        counts=True,
-    ),
-    "cleaning": menu(
-        CLEANINGS,
-        "With syntax a1111: as Forge: # starts a comment to the end of its line, curly quotes become straight ones, "
-        "&amp; becomes &. none: the text stays as it is.",
-        counts=True,
-    ),
+    **{name: option_input(name) for name in OPTIONS},
+    "comma_backtrack": option_input("comma_backtrack", min=0, max=74),
     "remember": make_input(
         "INT",
         "MiB of encodings to remember, so that nothing is encoded twice: the empty prompt, "
@@ -159,7 +102,7 @@ INPUTS: dict[str, Input] = {
         {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
     ),
 }
-"""Inputs shared by several nodes, or named like fields of `EncodeOptions`."""
+"""Inputs shared by several nodes, and one for each option."""
 
 
 def inputs(*names: str) -> dict[str, Input]:

@@ -7,14 +7,13 @@ from typing import Any
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..weighting.convert import TARGETS
-from ..weighting.options import HIDDEN_FROM, EncodeOptions, HiddenFrom
+from ..weighting.options import EncodeOptions
 from . import common
 from .common import EncodeNode, Out
 from .results import encoded_result, masked_result
 
 BLEND_SYNTAXES = common.with_first("a1111", TARGETS)
 """Syntaxes with weights, default first."""
-PHRASES: dict[str, Any] = {"multiline": True, "default": ""}
 
 
 class WeightedCLIPMaskedBlend(EncodeNode):
@@ -71,42 +70,17 @@ class WeightedCLIPMaskControl(EncodeNode):
         return {
             "required": {
                 **common.inputs("clip", "text"),
-                "hide": common.make_input(
-                    "STRING",
-                    "Phrases of the prompt to hide, one per line, in any case and whatever their weight.",
-                    PHRASES,
-                    counts=True,
-                ),
-                "hidden_from": common.menu(
-                    HIDDEN_FROM,
-                    "Who may not see them. everything: no token, not even themselves. the phrases below: only those. "
-                    "padding rows only: the rows behind the prompt, which the U-Net reads too.",
-                    counts=True,
-                ),
-                "from_phrases": common.make_input(
-                    "STRING",
-                    "With the phrases below: the ones that may not see the hidden phrases, one per line.",
-                    PHRASES,
-                    counts=True,
-                ),
-                "causal": common.make_input(
-                    "BOOLEAN",
-                    "On: a token sees only what comes before it, as CLIP was trained. Off: all of its chunk. CLIP "
-                    "never learned that, so expect odd pictures.",
-                    {"default": True, "label_on": "on, as trained", "label_off": "off"},
-                    counts=True,
-                ),
+                **common.inputs("hide", "hidden_from", "from_phrases"),
+                "causal": common.option_input("is_causal", label_on="on, as trained", label_off="off"),
                 **common.inputs("padding"),
             },
             "hidden": common.METADATA,
         }
 
     @staticmethod
-    def options(hide: str, hidden_from: HiddenFrom, from_phrases: str, causal: bool, padding: str) -> EncodeOptions:
+    def options(causal: bool, **choices: Any) -> EncodeOptions:
         """Options from the inputs."""
-        return EncodeOptions(
-            hide=hide, hidden_from=hidden_from, from_phrases=from_phrases, is_causal=causal, padding=padding
-        )
+        return EncodeOptions(is_causal=causal, **choices)
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the mask, and draw it; ``choices`` are the other inputs."""

@@ -17,10 +17,6 @@ import pytest
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.common import INPUTS
 from weighted_clip.weighting.convert import TARGETS
-from weighted_clip.weighting.normalize import NORMALIZATIONS
-from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
-from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.workshop.bench.encoding import SYNTAXES as TIMED_SYNTAXES
@@ -113,27 +109,6 @@ def test_every_syntax_that_can_be_written_is_benchmarked(target: str) -> None:
 
 
 # ---- schemes, syntaxes and nodes
-
-
-def test_the_comparison_of_two_commits_covers_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "workshop"))
-    spec = importlib.util.spec_from_file_location("weighted_clip_oracle", ROOT / "workshop" / "oracle.py")
-    assert spec and spec.loader
-    oracle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(oracle)
-    choices = {
-        "syntax": SYNTAXES,
-        "scheme": SCHEMES,
-        "normalization": NORMALIZATIONS,
-        "chunking": CHUNKING_CHOICES,
-        "padding": PADDINGS,
-        "law": LAWS,
-        "mask_method": MASK_METHODS,
-        "eos_rows": EOS_ROWS,
-        "pooled": POOLED,
-        "hidden_from": HIDDEN_FROM,
-    }
-    assert {name: set(oracle.OPTIONS[name]) for name in choices} == {name: set(all_) for name, all_ in choices.items()}
 
 
 def test_what_a_user_can_choose_is_in_the_changelog() -> None:

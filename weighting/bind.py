@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from ..encoder.encoding import Encoding
 from .chunks import Apart, TokenChunk, Tokenize
-from .options import BindRest, EncodeOptions
+from .options import EncodeOptions
 from .phrases import Phrases, absent, phrases_of
 from .plan import Plan, Variant, Visible, both
 from .prompt import Issue, Span, shortened
@@ -50,7 +50,7 @@ def words_of(options: EncodeOptions) -> tuple[str, ...]:
     )
 
 
-def bound_passes(chunks: Sequence[TokenChunk], rest: BindRest) -> list[int]:
+def bound_passes(chunks: Sequence[TokenChunk], rest: str) -> list[int]:
     """Phrases with a pass of their own in a prompt, in order; then 0 if all other tokens have one too.
 
     Under ``cutoff`` they can have one where no phrase has: see `marked_as_cutoff`.
@@ -75,13 +75,13 @@ def refusal(issues: Sequence[Issue], options: EncodeOptions) -> str:
 T = TypeVar("T")
 
 
-def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
+def bound(plan: Plan[T], strength: float, rest: str) -> Plan[T]:
     """Bind every version of the prompt in a plan.
 
     Args:
         plan: Plan of chunks marked by `mark_bound`.
         strength: Share of the bound encoding, 0 to 1; the rest is the plain one.
-        rest: One of `BIND_RESTS`.
+        rest: ``full`` or ``alone``.
 
     Returns:
         The plan with more variants: one pass per phrase for each version of the prompt, and one more with ``alone``.
@@ -104,14 +104,14 @@ def bound(plan: Plan[T], strength: float, rest: BindRest) -> Plan[T]:
 # Passes
 
 
-def _passes(variant: Variant, rest: BindRest) -> list[Variant]:
+def _passes(variant: Variant, rest: str) -> list[Variant]:
     """The variant, a pass for each of its phrases, and with ``alone`` one without any phrase."""
     # no host makes such a call, so there is none to reproduce
     plain = replace(variant, call=None)
     return [plain, *(_pass(plain, number) for number in _numbers(variant, rest))]
 
 
-def _numbers(variant: Variant, rest: BindRest) -> list[int]:
+def _numbers(variant: Variant, rest: str) -> list[int]:
     """Passes of a version, as in `bound_passes`; none for a variant that is not a version of the prompt."""
     return [] if variant.is_aside else bound_passes(variant.chunks, rest)
 
@@ -139,7 +139,7 @@ def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
     return replace(chunk, tokens=tuple(tokens)), bytes(shown)
 
 
-def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: BindRest) -> Encoding:
+def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: str) -> Encoding:
     """Combine the passes of a version into one encoding."""
     import torch  # here, because the command line marks phrases without it
 

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 
 from .chunks import Token, TokenChunk
 
-NORMALIZATIONS = ("none", "mean", "length", "length+mean")
-"""Rules by name, default first."""
+NORMALIZATIONS = {
+    "none": "",
+    "mean": "shifts them so that they average to 1.",
+    "length": "a word of several tokens counts no more than a short one.",
+    "length+mean": "",
+}
+"""Rules by name, default first, with what a tooltip says of them."""
 
 
 def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]:

@@ -1,44 +1,20 @@
-"""All options for encoding a prompt."""
+"""All options for encoding a prompt.
+
+Each is declared once, with what nodes, command line, lab and WebUI say of it; see ``encoder/option.py``. Choices that
+belong to a table of rules, such as `SCHEMES`, are listed there.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
+from ..encoder.option import Option, check_options, option, options_in
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
-from .scheme import LAWS, MASK_METHODS, POOLED, Law, MaskMethod, Pooled
 from .schemes import SCHEMES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
-
-EosRows = Literal["own", "first", "mean"]
-EOS_ROWS: tuple[EosRows, ...] = get_args(EosRows)
-"""Sources of the row of each chunk's first EOS, default first: its own state, the first chunk's, the mean of all. The
-last two are compel's COPY_FIRST_CLS_TOKEN and MERGE_CLS_TOKENS."""
-
-HiddenFrom = Literal["everything", "the phrases below", "padding rows only"]
-HIDDEN_FROM: tuple[HiddenFrom, ...] = get_args(HiddenFrom)
-"""Tokens that a phrase is hidden from, default first: all tokens, including itself; other phrases; everything after the
-prompt, which the U-Net reads too."""
-
-BindRest = Literal["full", "alone"]
-BIND_RESTS: tuple[BindRest, ...] = get_args(BindRest)
-"""Sources of the rows of tokens outside bound phrases, default first: the plain pass, or one that hides in all phrases
-what they hide from each other."""
-
-BindHide = Literal["whole phrases", "these words", "cutoff"]
-BIND_HIDES: tuple[BindHide, ...] = get_args(BindHide)
-"""Parts that bound phrases hide from each other, default first: all of their words; some of their words; or as in
-Cutoff, whose phrases are the parts between commas, and whose words are replaced by ``_``."""
-
-CLEANINGS = ("as Forge", "none")
-"""Cleaning of text in the A1111 syntax before it is tokenized, default first."""
-
-CHUNKING_CHOICES = ("as syntax", *CHUNKINGS)
-"""Chunk rules in menus, default first."""
 
 
 @dataclass(frozen=True)
@@ -49,63 +25,221 @@ class EncodeOptions:
         ValueError: If a choice is not allowed (the message lists the choices), or a number is out of range.
     """
 
-    syntax: str = "comfy"
-    """Syntax of weights, a key of `SYNTAXES`."""
-    scheme: str = "comfy"
-    """Effect of weights, a key of `SCHEMES`."""
-    normalization: str = "none"
-    """Normalisation of weights, one of `NORMALIZATIONS`."""
-    chunking: str = "as syntax"
-    """Rule for cutting long prompts, one of `CHUNKING_CHOICES`."""
-    padding: str = "attend"
-    """Treatment of padding, one of `PADDINGS`."""
-    pooled: Pooled = "unweighted"
-    """Pooled vector. ``unweighted``: from the first chunk, under lerp_last from the last; ``weighted``: masked_blend
-    and similar schemes blend pooled vectors too; ``raw text``: from the text as typed, including weights and brackets,
-    cut to one chunk, as in the compel library."""
-    law: Law = "nested"
-    """masked_blend: how several faded words share the result."""
-    mask_method: MaskMethod = "attention"
-    """masked_blend: how words are made absent."""
-    filler: str = "+"
-    """masked_blend, method ``token``: the text that replaces an absent token; exactly one token long."""
-    comma_backtrack: int = 20
-    """Chunk rule a1111: maximum distance, in tokens, of a comma to cut at; 0 to 74."""
-    eos_rows: EosRows = "own"
-    """Prompts of several chunks: source of their EOS rows, one of `EOS_ROWS`."""
-    quirks: bool = False
-    """Chunk rule a1111: whether to follow the program even where that loses an embedding's vectors."""
-    hide: str = ""
-    """Phrases hidden from other tokens, one per line."""
-    hidden_from: HiddenFrom = "everything"
-    """Tokens that they are hidden from, one of `HIDDEN_FROM`."""
-    from_phrases: str = ""
-    """With ``hidden_from`` at ``the phrases below``: phrases that do not see them, one per line."""
-    is_causal: bool = True
-    """Whether tokens see only earlier ones, as in CLIP's training."""
-    bind: str = ""
-    """Phrases that cannot see each other, one per line."""
-    bind_rest: BindRest = "full"
-    """Source of the rows of all other tokens, one of `BIND_RESTS`."""
-    bind_strength: float = 1.0
-    """Share of the bound encoding, 0 to 1."""
-    bind_hide: BindHide = "whole phrases"
-    """Parts they hide from each other, one of `BIND_HIDES`."""
-    bind_words: str = ""
-    """With ``bind_hide`` at ``these words`` or ``cutoff``: the words, one per line or separated by commas."""
-    binds_some: bool = False
-    """Whether to bind the phrases that occur in the text and report the missing ones, instead of refusing the
-    prompt."""
-    cleaning: str = "as Forge"
-    """Syntax a1111: whether to remove comments and repair text as in Forge, one of `CLEANINGS`."""
-    has_tags: bool = True
-    """Syntaxes with tags such as ``<lora:name:0.8>``: whether to remove the tags; if not, they are text."""
-    finest_step: str = "auto"
-    """repeat: maximum number of steps from weight 0 to 1, one of `FINEST_STEPS`."""
-    strength: float = 1.0
-    """negpip: scale of weights, each of which becomes ``1 + strength (weight - 1)``."""
-    strict: bool = False
-    """Whether to raise where the program of that syntax raises, instead of reporting an issue."""
+    syntax: str = option(
+        "comfy",
+        "Syntax",
+        "How weights are written",
+        help="how weights are written (%(default)s)",
+        choices={name: syntax.summary for name, syntax in SYNTAXES.items()},
+    )
+    scheme: str = option(
+        "comfy",
+        "Scheme",
+        "What a weight does",
+        help="what a weight does (%(default)s)",
+        choices={name: scheme.summary for name, scheme in SCHEMES.items()},
+        called={name: scheme.short for name, scheme in SCHEMES.items()},
+    )
+    normalization: str = option("none", "Normalization", "Changes the weights first", choices=NORMALIZATIONS)
+    chunking: str = option(
+        "as syntax",
+        "Chunking",
+        "Where long prompts are cut",
+        "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or "
+        "the last comma. comfy segment, comfy word: between weighted segments, or between words.",
+        choices=("as syntax", *CHUNKINGS),
+    )
+    padding: str = option(
+        "attend",
+        "Padding",
+        "What becomes of it",
+        "What the text encoder may see of the padding after a short prompt.",
+        help="what becomes of padding",
+        choices=PADDINGS,
+    )
+    pooled: str = option(
+        "unweighted",
+        tooltip="The pooled vector, which SDXL uses and SD 1.5 does not.",
+        choices={
+            "unweighted": "",  # that of the first chunk, under lerp_last of the last
+            "weighted": "schemes that blend encodings, such as masked_blend, blend it the same way.",
+            "raw text": "of the text as typed, as the compel library does.",  # weights and brackets too, in one chunk
+        },
+    )
+    law: str = option(
+        "nested",
+        "Law",
+        "How several faded words share the result",
+        help="masked_blend: how faded words share the result",
+        choices={
+            "nested": "a word at 0 is gone, whatever the others weigh.",
+            "compel": "as the compel library; two words at 0 each survive by half.",
+        },
+        called={"nested": "one after the other", "compel": "as compel shares it"},
+    )
+    mask_method: str = option(
+        "attention",
+        "Mask method",
+        "What absent means",
+        "What an absent word is.",
+        help="masked_blend: what absent is",
+        choices={
+            "attention": "hidden from all tokens.",
+            "token": "replaced by the filler.",
+            "remove": "deleted, what follows moves up.",
+        },
+        called={
+            "attention": "no word can see it",
+            "token": "another token in its place",
+            "remove": "the prompt without it",
+        },
+    )
+    filler: str = option(
+        "+",
+        tooltip="With mask_method token: what stands in for an absent token. Exactly one token, such as +",
+        help="masked_blend, method token: stands in for an absent token (%(default)s)",
+    )
+    comma_backtrack: int = option(
+        20,
+        tooltip="When a chunk is full, cut at a comma at most this many tokens back. 0: cut at 75 tokens exactly.",
+        help="for chunking a1111, in tokens (%(default)s)",
+        metavar="N",
+    )
+    eos_rows: str = option(
+        "own",
+        tooltip="What stands in the row of each chunk's first EOS.",
+        help="what stands in the EOS rows of long prompts",
+        choices={
+            "own": "its own state.",
+            "first": "the first chunk's, compel's COPY_FIRST_CLS_TOKEN.",
+            "mean": "the mean of all, compel's MERGE_CLS_TOKENS.",
+        },
+    )
+    quirks: bool = option(
+        False,
+        tooltip="Chunk rule a1111: follow the program even where that loses an embedding's vectors.",
+        help="chunking a1111: reproduce the WebUI where it is wrong",
+    )
+    hide: str = option(
+        "",
+        "Hide phrases",
+        "One per line: these words stay, but others do not see them",
+        "Phrases of the prompt to hide, one per line, in any case and whatever their weight.",
+        is_lines=True,
+    )
+    hidden_from: str = option(
+        "everything",
+        "Hidden from",
+        "Who shall not see them",
+        "Who may not see them.",
+        choices={
+            "everything": "no token, not even themselves.",
+            "the phrases below": "only those.",
+            "padding rows only": "the rows behind the prompt, which the U-Net reads too.",
+        },
+    )
+    from_phrases: str = option(
+        "",
+        "Hidden from these phrases",
+        "One a line",
+        "With the phrases below: the ones that may not see the hidden phrases, one per line.",
+        is_lines=True,
+    )
+    is_causal: bool = option(
+        True,
+        tooltip="On: a token sees only what comes before it, as CLIP was trained. Off: all of its chunk. CLIP never "
+        "learned that, so expect odd pictures.",
+    )
+    bind: str = option(
+        "",
+        "Keep apart",
+        "One phrase per line: none of them has read another",
+        "Phrases of the prompt to keep apart, one per line, in any case and whatever their weight.",
+        help="keep it apart from the others; give it for each",
+        is_lines=True,
+        metavar="PHRASE",
+    )
+    bind_rest: str = option(
+        "full",
+        "All other words",
+        "full: have read all phrases; alone: none",
+        "What all other words have read.",
+        help="what all other words have read",
+        choices={"full": "every phrase, as always.", "alone": "none of them."},
+    )
+    bind_strength: float = option(
+        1.0,
+        "Strength",
+        "How far they are kept apart; Cutoff has 0.5",
+        "1: the phrases are kept apart. 0.5: half way from the usual encoding. 0: not at all.",
+        help="how far apart, 0 to 1 (1)",
+        least=0.0,
+        most=1.0,
+        step=0.05,
+        metavar="S",
+    )
+    bind_hide: str = option(
+        "whole phrases",
+        "They hide from each other",
+        "cutoff: as the extension; words only",
+        "What phrases hide from each other.",
+        help="what phrases hide (%(default)s)",
+        choices={
+            "whole phrases": "all of their words.",
+            "these words": "only those of the words below that are in them.",
+            "cutoff": "as the extension Cutoff; phrases are then the parts between commas, and _ replaces the words "
+            "below. Its own strength is 0.5.",
+        },
+    )
+    bind_words: str = option(
+        "",
+        "These words",
+        "Hidden by these words and cutoff: one a line",
+        "With hide at these words or cutoff: the words to hide, one per line or between commas, such as red.",
+        help="--bind-hide these words, cutoff: hide it",
+        is_lines=True,
+        metavar="WORD",
+    )
+    binds_some: bool = option(
+        False,
+        tooltip="Bind the phrases that occur in the text and report the missing ones, instead of refusing the prompt.",
+    )
+    cleaning: str = option(
+        "as Forge",
+        "Cleaning",
+        "a1111: comments, quotes",
+        "With syntax a1111:",
+        help="syntax a1111: comments and curly quotes (%(default)s)",
+        choices={
+            "as Forge": "# starts a comment to the end of its line, curly quotes become straight ones, &amp; becomes "
+            "&.",
+            "none": "the text stays as it is.",
+        },
+    )
+    has_tags: bool = option(
+        True, tooltip="Remove tags such as <lora:name:0.8> in syntaxes that have them. Off: they are text."
+    )
+    finest_step: str = option(
+        "auto",
+        "Finest step",
+        "Steps of a weight from 0 to 1",
+        "With scheme repeat: how many steps there are from weight 0 to 1, because a row can only be repeated a whole "
+        "number of times. auto: the fewest that fit the weights. 1: whole weights only. More steps mean more rows and "
+        "slower sampling.",
+        help="repeat: steps from 0 to 1 (%(default)s)",
+        choices=FINEST_STEPS,
+    )
+    strength: float = option(
+        1.0, tooltip="Scheme negpip: scale of weights, each of which becomes 1 + strength (weight - 1)."
+    )
+    strict: bool = option(
+        False,
+        tooltip="Refuse what the program of that syntax refuses, instead of reporting a problem.",
+        help="refuse what the program of that syntax refuses",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self, OPTIONS)
 
     @property
     def binds(self) -> bool:
@@ -118,39 +252,12 @@ class EncodeOptions:
         """Whether rows of padding are left out of the result."""
         return self.padding == "drop" or not SCHEMES[self.scheme].is_padded
 
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("syntax", SYNTAXES),
-            ("scheme", SCHEMES),
-            ("normalization", NORMALIZATIONS),
-            ("chunking", CHUNKING_CHOICES),
-            ("padding", PADDINGS),
-            ("pooled", POOLED),
-            ("law", LAWS),
-            ("mask_method", MASK_METHODS),
-            ("eos_rows", EOS_ROWS),
-            ("hidden_from", HIDDEN_FROM),
-            ("cleaning", CLEANINGS),
-            ("bind_rest", BIND_RESTS),
-            ("bind_hide", BIND_HIDES),
-            ("finest_step", FINEST_STEPS),
-        ):
-            if getattr(self, name) not in tuple(allowed):  # a tuple, because a caller's value may not be hashable
-                raise ValueError(f"{name} must be one of: {', '.join(allowed)}; got {getattr(self, name)!r:.80}")
-        for name in ("hide", "from_phrases", "bind", "bind_words"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be a text, got {getattr(self, name)!r:.80}")
-        for name in ("strength", "bind_strength"):
-            value: object = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"{name} must be a number, got {value!r:.80}")
-        if not math.isfinite(self.strength):
-            raise ValueError(f"strength must be a finite number, got {self.strength!r}")
-        if not 0 <= self.bind_strength <= 1:
-            raise ValueError(f"bind_strength must be 0 to 1, got {self.bind_strength!r:.80}")
-
     @property
     def is_cleaned(self) -> bool:
         """Whether comments are removed and text is repaired, including where the WebUI reads brackets as text."""
         is_webui = syntax_of(self.syntax).is_cleaned or (self.syntax, self.chunking) == ("none", "a1111")
         return is_webui and self.cleaning == "as Forge"
+
+
+OPTIONS: dict[str, Option] = options_in(EncodeOptions)
+"""Declaration of each option, by name."""

@@ -16,11 +16,15 @@ from .scheme import Weighted, hide_nothing
 if TYPE_CHECKING:
     from torch import Tensor
 
-PADDINGS = ("attend", "mask", "mask EOS too", "drop", "clean", "clean EOS too")
-"""Padding policies, default first. The encoder sees all of it, as Stable Diffusion was trained; or none of it; or not
-even the EOS before it, which is the lecture's Definition 3.2 to the letter. ``drop``: its rows are left out of the
-result, so that the diffusion model does not see them. ``clean``: its rows are those of the empty prompt, which have
-read no words; ``clean EOS too``: so is the row of the EOS before it."""
+PADDINGS = {
+    "attend": "all of it, as Stable Diffusion was trained.",
+    "mask": "none of it.",
+    "mask EOS too": "not the end token either.",  # the lecture's Definition 3.2 to the letter
+    "drop": "its rows are left out, so the U-Net does not see them either.",
+    "clean": "its rows are those of the empty prompt, which carry nothing of your words.",
+    "clean EOS too": "so is the end token's row.",
+}
+"""Padding policies, default first, with what a tooltip says of them."""
 
 BEHIND_CONTENT = {"clean": 2, "clean EOS too": 1}
 """Policies that insert rows of the empty prompt, and the distance of these from the end of BOS and content."""

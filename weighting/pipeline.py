@@ -18,7 +18,7 @@ from ..encoder.encoding import EncodeFn, Encoding
 from .bind import BindError, bound, refusal
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
-from .options import EncodeOptions, EosRows
+from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
 from .prompt import Issue, Span
@@ -230,7 +230,7 @@ def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: EosRows, layout: ChunkLayout) -> Weighted:
+def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: str, layout: ChunkLayout) -> Weighted:
     """Replace the first EOS row of every chunk by that of the first chunk, or by the mean of them."""
     if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
         return weighted

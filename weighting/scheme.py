@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..encoder.encoding import Encoding
 from .chunking import ChunkedSection
@@ -27,27 +27,17 @@ def hide_nothing(chunk: TokenChunk) -> Visible:
     del chunk
 
 
-Law = Literal["nested", "compel"]
-MaskMethod = Literal["attention", "token", "remove"]
-Pooled = Literal["unweighted", "weighted", "raw text"]
-
-# in the order of menus, default first
-LAWS: tuple[Law, ...] = get_args(Law)
-MASK_METHODS: tuple[MaskMethod, ...] = get_args(MaskMethod)
-POOLED: tuple[Pooled, ...] = get_args(Pooled)
-
-
 @dataclass(frozen=True)
 class SchemeOptions:
     """Options of a scheme, besides the chunks."""
 
-    law: Law = "nested"
+    law: str = "nested"
     """masked_blend: how several faded words share the result."""
-    mask_method: MaskMethod = "attention"
+    mask_method: str = "attention"
     """masked_blend: how words are made absent."""
     filler_id: int = 266
     """masked_blend: id that replaces an absent token with the method ``token``; 266 is ``+``."""
-    pooled: Pooled = "unweighted"
+    pooled: str = "unweighted"
     """Whether a scheme that blends encodings blends their pooled vectors too (``weighted``). Schemes that work row by
     row leave them unchanged either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is
     not for schemes: `plan_prompt` handles it."""
@@ -57,11 +47,6 @@ class SchemeOptions:
     """Fixed parts of a chunk."""
     strength: float = 1.0
     """negpip: scale of weights, as in `taken_weight`."""
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("law", LAWS), ("mask_method", MASK_METHODS), ("pooled", POOLED)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
 
 DEFAULT_OPTIONS = SchemeOptions()

@@ -24,49 +24,13 @@ from typing import Any
 
 from states import PACKAGE, ROOT, checked_out, load_package, part
 
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "syntax": ("comfy", "a1111", "compel", "none"),
-    "scheme": (
-        "comfy",
-        "a1111",
-        "compel",
-        "masked_blend",
-        "down_weight",
-        "adv_compel",
-        "comfy++",
-        "a1111_no_norm",
-        "a1111_global_norm",
-        "perp",
-        "lerp_last",
-        "lpw",
-        "unweighted",
-        "repeat",
-        "negpip",
-        "negpip_apart",
-    ),
-    "normalization": ("none", "mean", "length", "length+mean"),
-    "chunking": (
-        "as syntax",
-        "a1111",
-        "comfy segment",
-        "comfy word",
-        "compel sentences",
-        "compel phrases",
-        "compel words",
-        "compel brutal",
-        "compel truncate",
-    ),
-    "padding": ("attend", "mask", "mask EOS too", "drop", "clean", "clean EOS too"),
-    "pooled": ("unweighted", "weighted", "raw text"),
-    "law": ("nested", "compel"),
-    "mask_method": ("attention", "token", "remove"),
-    "eos_rows": ("own", "first", "mean"),
+OTHERS: dict[str, tuple[Any, ...]] = {
     "is_causal": (True, False),
     "hide": ("", "cat\nblue house", "a"),
-    "hidden_from": ("everything", "the phrases below", "padding rows only"),
     "from_phrases": ("", "dog\nmat"),
     "filler": ("+", "the"),
 }
+"""Values of options that are no menus."""
 PIECES = (
     *("cat", "dog", "a blue house", "mat", "café", "猫", "🐱", "supercalifragilistic", "the", "of", ", ", ". ", "\n"),
     *("(", ")", "[", "]", "((", "))", ":1.2)", ":0.5)", ":0)", ":-0.5)", ":1.4)", "\\(", "\\", '"', "|", ":", ":0.5]"),
@@ -77,6 +41,14 @@ PIECES = (
         '("a", "b").blend(1, -1, no_normalize)',
     ),
 )
+
+
+def values_of_options() -> dict[str, tuple[Any, ...]]:
+    """All choices of each option of the working tree, but those of bound phrases, which most prompts do not have."""
+    load_package(ROOT)
+    declared = part("weighting.options").OPTIONS
+    menus = {name: about.choices for name, about in declared.items() if about.choices and not name.startswith("bind")}
+    return {**menus, **OTHERS}
 
 
 def covering_rows(options: dict[str, tuple[Any, ...]], generator: random.Random) -> list[dict[str, Any]]:
@@ -267,7 +239,7 @@ def main() -> int:
     import torch
 
     texts = list(islice(prompts(), arguments.prompts))
-    rows = covering_rows(OPTIONS, random.Random(0))
+    rows = covering_rows(values_of_options(), random.Random(0))
     jobs: list[dict[str, Any]] = []
     for index, text in enumerate(texts):
         way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]

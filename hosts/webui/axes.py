@@ -17,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.padding import PADDINGS
-from ...weighting.scheme import LAWS, MASK_METHODS
+from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
@@ -30,11 +28,8 @@ from .types import Generation
 OFF = "off"
 """Value of the scheme axis for images without our script."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "scheme": ("Scheme", (OFF, *SCHEMES)),
-    "normalization": ("Normalization", tuple(NORMALIZATIONS)),
-    "law": ("Law", tuple(LAWS)),
-    "mask_method": ("Mask method", tuple(MASK_METHODS)),
-    "padding": ("Padding", tuple(PADDINGS)),
+    name: (OPTIONS[name].label, (*((OFF,) if name == "scheme" else ()), *OPTIONS[name].choices))
+    for name in ("scheme", "normalization", "law", "mask_method", "padding")
 }
 """Title and values of each axis that is a menu, by name of its setting."""
 LABEL = f"[{INFOTEXT}] "

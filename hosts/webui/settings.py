@@ -42,17 +42,17 @@ class Settings:
 
     enabled: bool = False
     scheme: str = "a1111"
-    normalization: str = "none"
-    law: str = "nested"
-    mask_method: str = "attention"
-    padding: str = "attend"
+    normalization: str = EncodeOptions.normalization
+    law: str = EncodeOptions.law
+    mask_method: str = EncodeOptions.mask_method
+    padding: str = EncodeOptions.padding
     syntax: str = "a1111"
-    finest_step: str = "auto"
-    bind: str = ""
-    bind_rest: str = "full"
-    bind_strength: float = 1.0
-    bind_hide: str = "whole phrases"
-    bind_words: str = ""
+    finest_step: str = EncodeOptions.finest_step
+    bind: str = EncodeOptions.bind
+    bind_rest: str = EncodeOptions.bind_rest
+    bind_strength: float = EncodeOptions.bind_strength
+    bind_hide: str = EncodeOptions.bind_hide
+    bind_words: str = EncodeOptions.bind_words
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -94,6 +94,8 @@ class Settings:
 
 NAMES = tuple(field.name for field in fields(Settings))
 """Names of the settings, in the order of the API."""
+FIRST: Mapping[str, Any] = {**vars(Settings()), "scheme": FIRST_SCHEME}
+"""First values of the controls, in the order of the API."""
 
 
 def infotext_key(name: str) -> str:

@@ -13,12 +13,9 @@ from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogate
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
-from weighted_clip.weighting.normalize import NORMALIZATIONS
-from weighted_clip.weighting.options import CHUNKING_CHOICES, CLEANINGS, EOS_ROWS, HIDDEN_FROM, EncodeOptions
-from weighted_clip.weighting.padding import PADDINGS
+from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
-from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
@@ -33,15 +30,11 @@ STEPS = (1, 2, 20, 77, 1000, MAX_STEPS)
 VECTORS = {"style": 1, "a": 2, "bad hands": 3, "ha nd": 80, "embedding": 1, "猫": 1, ",": 1, "x" * 200: 1}
 LAYOUTS = (ChunkLayout(), ChunkLayout(pad_id=0), ChunkLayout(length=3), ChunkLayout(length=9), ChunkLayout(length=248))
 CHOICES: dict[str, Sequence[Any]] = {
-    "syntax": list(SYNTAXES),
-    "scheme": list(SCHEMES),
-    "normalization": NORMALIZATIONS,
-    "chunking": CHUNKING_CHOICES,
-    "padding": PADDINGS,
-    "eos_rows": EOS_ROWS,
-    "hidden_from": HIDDEN_FROM,
-    "cleaning": CLEANINGS,
     "comma_backtrack": (20, 0, 1, 74),
+    **{
+        name: OPTIONS[name].choices
+        for name in ("syntax", "scheme", "normalization", "chunking", "padding", "eos_rows", "hidden_from", "cleaning")
+    },
 }
 
 

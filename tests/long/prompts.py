@@ -7,10 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from weighted_clip.weighting.normalize import NORMALIZATIONS
-from weighted_clip.weighting.options import CHUNKING_CHOICES, EOS_ROWS, HIDDEN_FROM
-from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.scheme import LAWS, MASK_METHODS, POOLED
+from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.syntax import SYNTAXES
 
@@ -66,23 +63,20 @@ def draw_prompts(seed: int, count: int) -> list[Drawn]:
     return prompts
 
 
+MENUS = ("normalization", "chunking", "padding", "pooled", "law", "mask_method", "eos_rows")
+
+
 def draw_options(draw: random.Random) -> dict[str, Any]:
     """Any choice of each option, and now and then phrases that are hidden."""
     options: dict[str, Any] = {
         "syntax": draw.choice(list(SYNTAXES)),
         "scheme": draw.choice([name for name in SCHEMES if name not in ("repeat", "negpip")]),  # which refuse some
-        "normalization": draw.choice(list(NORMALIZATIONS)),
-        "chunking": draw.choice(CHUNKING_CHOICES),
-        "padding": draw.choice(list(PADDINGS)),
-        "pooled": draw.choice(POOLED),
-        "law": draw.choice(LAWS),
-        "mask_method": draw.choice(MASK_METHODS),
-        "eos_rows": draw.choice(EOS_ROWS),
+        **{name: draw.choice(OPTIONS[name].choices) for name in MENUS},
         "comma_backtrack": draw.choice((0, 20, 74)),
         "is_causal": draw.random() > 0.04,
     }
     if draw.random() < 0.15:
-        options |= {"hide": draw.choice(WORDS), "hidden_from": draw.choice(HIDDEN_FROM)}
+        options |= {"hide": draw.choice(WORDS), "hidden_from": draw.choice(OPTIONS["hidden_from"].choices)}
         options["from_phrases"] = draw.choice(WORDS)
     return options
 

@@ -32,7 +32,7 @@ from weighted_clip.web.lab.study import (
     token_rows,
     totals,
 )
-from weighted_clip.weighting.options import HIDDEN_FROM, EncodeOptions
+from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.schemes import SCHEMES
@@ -151,7 +151,7 @@ def test_a_chunk_that_is_not_there_is_refused(model: NativeLabModel, chunk: int)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("hidden_from", HIDDEN_FROM)
+@pytest.mark.parametrize("hidden_from", OPTIONS["hidden_from"].choices)
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_the_product_is_what_the_encoder_is_given(model, padding: str, hidden_from: str, is_causal: bool) -> None:
     options = EncodeOptions(

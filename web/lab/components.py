@@ -11,6 +11,9 @@ from typing import Any
 
 import gradio as gr
 
+from ...weighting.options import OPTIONS
+from ...weighting.schemes import SCHEMES
+
 PREFIX = "weighted_clip_"
 """Prefix of the ids of all components."""
 
@@ -23,6 +26,23 @@ def element_id(name: str) -> str:
 def html(name: str, label: str, value: str = "") -> gr.HTML:
     """Component with markup from ``markup.py``."""
     return gr.HTML(value, label=label, elem_id=element_id(name))
+
+
+def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
+    """Component for a declared option."""
+    about = OPTIONS[name]
+    shared = {"value": value, "label": about.label, "info": about.info, "elem_id": elem_id, **changes}
+    if about.is_lines:
+        return gr.Textbox(lines=2, max_lines=6, **shared)
+    if about.choices:
+        return gr.Dropdown(**{"choices": list(about.choices), **shared})
+    return gr.Slider(**{"minimum": about.least, "maximum": about.most, "step": about.step, **shared})
+
+
+def label_of(name: str) -> str:
+    """Label of an option's control, with the scheme it counts with if that is only one."""
+    only = [f" of {scheme}" for scheme, about in SCHEMES.items() if name in about.options]
+    return OPTIONS[name].label + "".join(only)
 
 
 def live(event: Callable[..., Any], listener: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ import gradio as gr
 
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.convert import convert
+from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt, read_prompt
 from ...weighting.schemes import SCHEMES
@@ -60,11 +61,6 @@ MAX_CHARTS = 4
 
 WHERE_WEIGHTS = "On this page, “Other weights” takes a file. Or start the lab with --download, which fetches one."
 PROMPT_ID = "weighted_clip_prompt"
-HIDE_ID = "weighted_clip_hide"
-FROM_PHRASES_ID = "weighted_clip_from_phrases"
-BIND_ID = "weighted_clip_bind"
-BIND_WORDS_ID = "weighted_clip_bind_words"
-
 
 Run = Callable[..., Any]
 """Function that calls a function with arguments and returns its result."""
@@ -250,10 +246,8 @@ class Handlers:
         """Options, after checking that the texts can be read."""
         choices: dict[str, Any] = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
         for name, value in (("prompt", text), *choices.items()):
-            if name == "bind_strength":
-                checked_number(name, value)
-            else:
-                checked_text(name, value)
+            is_number = name in DECLARED and isinstance(DECLARED[name].default, float)
+            (checked_number if is_number else checked_text)(name, value)
         if len(text.encode()) > MAX_BYTES:
             raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
         return replace(self._base, **choices)
@@ -324,8 +318,7 @@ class Handlers:
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
     """Texts by the id of their box."""
     given = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
-    boxes = {HIDE_ID: "hide", FROM_PHRASES_ID: "from_phrases", BIND_ID: "bind", BIND_WORDS_ID: "bind_words"}
-    return {PROMPT_ID: text, **{box: given[name] for box, name in boxes.items()}}
+    return {PROMPT_ID: text, **{element_id(name): one for name, one in given.items() if DECLARED[name].is_lines}}
 
 
 def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, str]:

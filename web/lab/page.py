@@ -8,30 +8,14 @@ from typing import Any
 import gradio as gr
 
 from ...weighting.convert import TARGETS
-from ...weighting.normalize import NORMALIZATIONS
-from ...weighting.options import BIND_HIDES, BIND_RESTS, CHUNKING_CHOICES, CLEANINGS, HIDDEN_FROM, EncodeOptions
-from ...weighting.padding import PADDINGS
-from ...weighting.scheme import LAWS, MASK_METHODS
+from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
-from ...weighting.schemes.repeat import FINEST_STEPS
-from ...weighting.syntax import SYNTAXES
 from ...weighting.timed.schedule import COUNTERS
 from .alone import LabBlocks, keep
 from .attention import AttentionTab
 from .beside import BesideTab
-from .components import element_id, html, live
-from .handlers import (
-    BIND_ID,
-    BIND_WORDS_ID,
-    FROM_PHRASES_ID,
-    HIDE_ID,
-    OPTIONS,
-    PROMPT_ID,
-    TABS,
-    Handlers,
-    Run,
-    run_here,
-)
+from .components import control, element_id, html, label_of, live
+from .handlers import OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
 from .image_tabs import DRAWING_TAB, TOKENS_TAB, image_tokens_tab, text_to_image_tab
 from .image_tokens import TokenLab
 from .markup import NOT_YET
@@ -178,49 +162,23 @@ class _Page:
         """Component for each of `OPTIONS`."""
         made: dict[str, Any] = {}
 
-        def choice(name: str, label: str, choices: Any, info: str) -> None:
-            made[name] = gr.Dropdown(
-                list(choices), value=getattr(base, name), label=label, info=info, elem_id=element_id(name)
-            )
-
-        def phrases(name: str, elem_id: str, label: str, info: str, *, is_seen: bool = True) -> None:
-            made[name] = gr.Textbox(
-                getattr(base, name), lines=2, max_lines=6, label=label, info=info, elem_id=elem_id, visible=is_seen
-            )
+        def row(*names: str) -> None:
+            for name in names:
+                is_seen = name != "from_phrases" or base.hidden_from == "the phrases below"
+                made[name] = control(name, element_id(name), getattr(base, name), label=label_of(name), visible=is_seen)
 
         with gr.Row(elem_id=element_id("choices")):
-            choice("syntax", "Syntax", SYNTAXES, "How weights are written")
-            choice("scheme", "Scheme", SCHEMES, "What a weight does")
-            choice("normalization", "Normalization", NORMALIZATIONS, "Changes the weights first")
-            choice("chunking", "Chunking", CHUNKING_CHOICES, "Where long prompts are cut")
-            choice("padding", "Padding", PADDINGS, "What becomes of it")
-            choice("cleaning", "Cleaning", CLEANINGS, "a1111: comments, quotes")
+            row("syntax", "scheme", "normalization", "chunking", "padding", "cleaning")
         self.note = html("scheme_note", "What the scheme does", note)
         with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=element_id("more")):
             with gr.Row():
-                choice("law", "Law of masked_blend", LAWS, "How several faded words share the result")
-                choice("mask_method", "Mask method of masked_blend", MASK_METHODS, "What absent means")
-                choice("finest_step", "Finest step of repeat", FINEST_STEPS, "Steps of a weight from 0 to 1")
+                row("law", "mask_method", "finest_step")
             with gr.Row():
-                phrases("hide", HIDE_ID, "Hide phrases", "One per line: these words stay, but others do not see them")
-                choice("hidden_from", "Hidden from", HIDDEN_FROM, "Who shall not see them")
-                is_seen = base.hidden_from == "the phrases below"
-                phrases("from_phrases", FROM_PHRASES_ID, "Hidden from these phrases", "One a line", is_seen=is_seen)
+                row("hide", "hidden_from", "from_phrases")
             with gr.Row():
-                phrases("bind", BIND_ID, "Keep apart", "One phrase per line: none of them has read another")
-                choice("bind_rest", "All other words", BIND_RESTS, "full: have read all phrases; alone: none")
-                made["bind_strength"] = gr.Slider(
-                    0.0,
-                    1.0,
-                    value=base.bind_strength,
-                    step=0.05,
-                    label="Strength",
-                    info="How far they are kept apart; Cutoff has 0.5",
-                    elem_id=element_id("bind_strength"),
-                )
+                row("bind", "bind_rest", "bind_strength")
             with gr.Row():
-                choice("bind_hide", "They hide from each other", BIND_HIDES, "cutoff: as the extension; words only")
-                phrases("bind_words", BIND_WORDS_ID, "These words", "Hidden by these words and cutoff: one a line")
+                row("bind_hide", "bind_words")
         return {name: made[name] for name in OPTIONS}
 
     def _tokens(self, table: str) -> None:

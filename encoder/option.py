@@ -1,0 +1,110 @@
+"""Options, each declared once: as a field of a frozen dataclass, with everything that menus, pages and commands say.
+
+It stands in the lowest room so that every room can declare options. Importing it takes no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Option(NamedTuple):
+    """A field of options, as all fronts show it."""
+
+    default: Any
+    label: str
+    """Label of its control on a page; empty if it has none."""
+    info: str
+    """A few words below the control."""
+    tooltip: str
+    """Whole sentences, followed by what is said of each choice."""
+    help: str
+    """Line of ``--help``."""
+    choices: tuple[str, ...]
+    """Allowed values in the order of menus, default first; empty if it is no menu."""
+    called: Mapping[str, str]
+    """Choices in a few words, which a page shows after their names; may be empty."""
+    least: float | None
+    most: float | None
+    step: float | None
+    is_lines: bool
+    """Whether it is a text of several lines, one phrase per line; on the command line a flag for each."""
+    metavar: str | None
+    """Placeholder of its value in ``--help``."""
+
+
+def option(
+    default: Any,
+    label: str = "",
+    info: str = "",
+    tooltip: str = "",
+    *,
+    help: str = "",
+    choices: Mapping[str, str] | Iterable[str] = (),
+    called: Mapping[str, str] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    step: float | None = None,
+    is_lines: bool = False,
+    metavar: str | None = None,
+) -> Any:
+    """Declare a field of options: its default, and what its `Option` says of it.
+
+    Args:
+        default: Value if none is given.
+        label: As in `Option`.
+        info: As in `Option`.
+        tooltip: The first sentences of the tooltip; by default ``info`` as a sentence.
+        help: As in `Option`; by default ``info`` in lower case.
+        choices: Allowed values; with what the tooltip says of each, in sentences, where that needs saying.
+        called: As in `Option`.
+        least: Smallest number; it is checked.
+        most: Largest number; it is checked.
+        step: Distance between two values of a slider.
+        is_lines: As in `Option`.
+        metavar: As in `Option`.
+    """
+    said = [f"{value}: {text}" for value, text in choices.items() if text] if isinstance(choices, Mapping) else []
+    sentences = [tooltip or f"{info}.", *said]
+    words = help or info[:1].lower() + info[1:]
+    about = Option(
+        *(default, label, info, " ".join(sentences), words, tuple(choices), called or {}),
+        *(least, most, step, is_lines, metavar),
+    )
+    return dataclasses.field(default=default, metadata={"option": about})
+
+
+def options_in(cls: Any) -> dict[str, Option]:
+    """Declaration of each field of a dataclass, in order."""
+    return {field.name: field.metadata["option"] for field in dataclasses.fields(cls) if "option" in field.metadata}
+
+
+def check_options(options: Any, declared: Mapping[str, Option]) -> None:
+    """Check the values of an object against what is declared of its fields.
+
+    Raises:
+        ValueError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.
+    """
+    for name, about in declared.items():
+        value: object = getattr(options, name)
+        if about.choices and value not in about.choices:  # in a tuple, as a caller's value may not be hashable
+            raise ValueError(f"{name} must be one of: {', '.join(about.choices)}; got {value!r:.80}")
+    for name, about in declared.items():
+        value = getattr(options, name)
+        if about.is_lines and not isinstance(value, str):
+            raise ValueError(f"{name} must be a text, got {value!r:.80}")
+        if isinstance(about.default, float):
+            _check_number(name, value, about)
+
+
+def _check_number(name: str, value: object, about: Option) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, got {value!r:.80}")
+    if about.least is None or about.most is None:
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value!r}")
+    elif not about.least <= value <= about.most:
+        raise ValueError(f"{name} must be {about.least:g} to {about.most:g}, got {value!r:.80}")
