@@ -27,7 +27,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "workshop/bench/precision.py"),
+    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py", "workshop/bench/precision.py"),
     "peft": ("training/lora.py",),
     "sklearn": ("training/probe.py",),
 }
@@ -41,14 +41,13 @@ AT_THE_TOP = {
             "components",
             "handlers",
             "accordion",
-            "keeping",
+            "alone",
             "attention",
             "beside",
             "own_tabs",
-            "uploads",
         )
     ),
-    "accelerate": ("training/*.py",),  # for types
+    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py"),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 
