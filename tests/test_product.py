@@ -4,14 +4,11 @@ Covers: every input and output is explained; the ruler knows every prompt; local
 English their texts; the saved workflows fit the nodes; help pages have an example and a picture; no link leads nowhere;
 pages for users are short.
 That a real ComfyUI shows and runs all of it is tested in tests/hosts/test_templates.py.
-
-With WEIGHTED_CLIP_WRITE_LOCALE=1 in the environment, locales/en/nodeDefs.json is rewritten.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -23,6 +20,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.workshop.generate import COMPILED
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = ROOT / "web" / "comfyui" / "docs"
@@ -42,7 +40,6 @@ PAGES = [
 ]
 USER_PAGES = [path for path in PAGES if path.parent in (ROOT / "docs", HELP)] + [ROOT / "README.md"]
 MAX_WORDS = 1200
-WRITE_LOCALE = "WEIGHTED_CLIP_WRITE_LOCALE"
 
 CHECKPOINTS = ["v1-5-pruned-emaonly-fp16.safetensors", "sd_xl_base_1.0.safetensors"]
 """Those of ComfyUI's own templates."""
@@ -58,10 +55,6 @@ MAX_THUMBNAIL_BYTES = 50_000
 """They are 400 pixels wide, and all of them go with every download from the Comfy Registry."""
 TITLE_HEIGHT = 30
 """Height of a node's title on the canvas, above its position."""
-COMPILED = set("{}|@")
-"""Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
-tooltips."""
-
 pytestmark = pytest.mark.usefixtures("folders")
 
 
@@ -114,43 +107,10 @@ def test_every_node_and_all_that_goes_in_and_out_is_explained(node_id: str) -> N
 # ---- locales
 
 
-def english(node_id: str) -> dict[str, Any]:
-    """Texts of the node's class in the form of a locale; those a locale cannot hold are left to the class."""
-    node = NODE_CLASS_MAPPINGS[node_id]
-    texts = {
-        "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
-        "description": node.DESCRIPTION,
-        "inputs": {
-            name: {"name": name, "tooltip": options["tooltip"]} for name, (_, options) in inputs_of(node_id).items()
-        },
-        "outputs": {
-            str(number): {"name": name, "tooltip": tooltip}
-            for number, (name, tooltip) in enumerate(zip(node.RETURN_NAMES, node.OUTPUT_TOOLTIPS, strict=True))
-        },
-    }
-    return without_compiled(texts)
-
-
-def without_compiled(texts: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: without_compiled(value) if isinstance(value, dict) else value
-        for key, value in texts.items()
-        if isinstance(value, dict) or not COMPILED & set(value)
-    }
-
-
 def leaves(texts: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
     if not isinstance(texts, dict):
         return {path: texts}
     return {key: text for name, value in texts.items() for key, text in leaves(value, (*path, name)).items()}
-
-
-def test_the_english_locale_says_what_the_nodes_say() -> None:
-    path = LOCALES / "en" / "nodeDefs.json"
-    expected = {node_id: english(node_id) for node_id in NODE_CLASS_MAPPINGS}
-    if os.environ.get(WRITE_LOCALE) == "1":
-        path.write_text(json.dumps(expected, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert leaves(read_json(path)) == leaves(expected), f"set {WRITE_LOCALE}=1 to write it anew"
 
 
 def test_the_chinese_locale_has_every_text_and_no_other() -> None:

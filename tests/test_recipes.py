@@ -51,11 +51,6 @@ def first_cells(text: str) -> list[str]:
 # ---- schemes
 
 
-@pytest.mark.parametrize("name", ["docs/weighting.md", "docs/reference/schemes.md"])
-def test_the_tables_of_schemes_are_complete_and_in_the_order_of_menus(name: str) -> None:
-    assert first_cells(section(page(name), "Schemes")) == [f"`{scheme}`" for scheme in SCHEMES]
-
-
 def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> None:
     numeric = {case["scheme"] for case in json.loads(page("tests/cases/weighting_numeric.json"))["cases"]}
     assert OURS.keys() <= numeric
@@ -64,12 +59,6 @@ def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> N
     # the encoding itself; copies of its rows, in test_repeat.py; a1111's and their signs, in test_negpip.py
     without_cases = {"unweighted", "repeat", "negpip_apart"}
     assert SCHEMES.keys() == with_cases | without_cases
-
-
-def test_the_page_says_when_to_choose_each_scheme() -> None:
-    table = page("docs/weighting.md").split("\n| Choose | When |\n")[1].split("\n\n")[0]
-    chosen = [line.split("|")[1] for line in table.splitlines()[1:]]
-    assert {name for cell in chosen for name in re.findall(r"`([^`]+)`", cell)} == SCHEMES.keys()
 
 
 # ---- syntaxes
@@ -120,12 +109,6 @@ def test_what_a_user_can_choose_is_in_the_changelog() -> None:
 def test_every_node_class_is_in_the_menus() -> None:
     classes = {name for module in modules_of("nodes") for name in vars(module) if name.startswith("WeightedCLIP")}
     assert classes == NODE_CLASS_MAPPINGS.keys()
-
-
-def test_the_pictures_of_the_help_pages_can_be_drawn_again() -> None:
-    tool = page("workshop/make_images.py")
-    pictures = sorted((ROOT / "web" / "comfyui" / "docs" / "images").glob("*.png"))
-    assert [picture.name for picture in pictures if f'"{picture.stem}"' not in tool] == []
 
 
 def test_the_table_of_nodes_is_complete() -> None:

@@ -282,6 +282,12 @@ class Scheme:
     """Effect in a few words, shown after its name in the WebUI's menu."""
     advice: str = ""
     """A sentence more, shown in the WebUI when it is chosen."""
+    choose: str = ""
+    """Case in which to choose it, for the guide."""
+    formula: str = ""
+    """Row j of the result, for the reference: of C, the encoding of the prompt, and E, that of the empty prompt."""
+    cost: str = ""
+    """Number of chunks encoded for a prompt of n chunks, for the reference."""
     options: tuple[str, ...] = ()
     """Fields of `EncodeOptions` that count with it alone."""
     is_padded: bool = True

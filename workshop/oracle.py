@@ -11,7 +11,6 @@ that users get, whose last digits depend on the number of chunks in a batch: giv
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import random
 import subprocess
@@ -22,7 +21,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-from states import PACKAGE, ROOT, checked_out, load_package, part
+from states import ROOT, checked_out, load_package, part
 
 OTHERS: dict[str, tuple[Any, ...]] = {
     "is_causal": (True, False),
@@ -142,8 +141,6 @@ def _encoder(*, is_batched: bool) -> Any:
 
 def _door() -> Any:
     """Function that encodes prompts in that state of the code."""
-    if not importlib.util.find_spec(f"{PACKAGE}.weighting.encoders"):
-        return _old_door()
     encoders = part("weighting.encoders")
     towers = part("weighting.towers")
 
@@ -159,32 +156,6 @@ def _door() -> Any:
         return prepared.run_tower("clip_l")
 
     return run
-
-
-def _old_door() -> Any:
-    encoding = part("weighting.encode")
-    batching = part("weighting.batching")
-    together = part("weighting.together")
-
-    def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
-        if way == "alone":
-            return [encoding.encode_prompt(read, encode, tokenize) for read in reads]
-        if way == "together":
-            return batching.encode_prompts(reads, encode, tokenize)
-        return together.encode_together(_same_length(reads), encode, tokenize)
-
-    return run
-
-
-def _same_length(reads: Any) -> Any:
-    """The texts of one image, as in the WebUI: all with the same number of chunks and of kept rows."""
-    towers = part("weighting.towers")
-    longest = max(map(towers.num_chunks, reads))
-    reads = [towers.padded(read, longest) for read in reads]
-    if reads[0].kept is None:
-        return reads
-    kept = tuple(map(max, zip(*(read.kept for read in reads), strict=True)))
-    return [read._replace(kept=kept) for read in reads]
 
 
 def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "weighted_clip"
 FORMER = {
-    "encoder.files.checkpoint": "encoder.checkpoint",
     "workshop.bench.runs": "benchmarks.runs",
     "workshop.bench.texts": "benchmarks.texts",
 }

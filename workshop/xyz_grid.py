@@ -1,6 +1,6 @@
 """Draw the X/Y/Z plot of docs/webui.md again, by the script of a running WebUI.
 
-Start a WebUI with this extension and ``--api``, then ``python workshop/xyz_grid.py http://127.0.0.1:7860``. It
+Start a WebUI with this extension and ``--api``, then ``python workshop xyz_grid http://127.0.0.1:7860``. It
 overwrites ``docs/images/xyz-grid.png``. The picture there was made in Forge with the seeded Stable Diffusion 1.5 of
 ``tests/hosts/make_checkpoint.py``, whose images are meaningless: any other checkpoint makes another picture.
 """
@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import runpy
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
+from ..encoder.image_file import open_image
 
-from weighted_clip.encoder.image_file import open_image  # noqa: E402 - loaded above
-
+ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "images" / "xyz-grid.png"
 PLOT = "x/y/z plot"
 AXES: tuple[tuple[str, str], ...] = (
@@ -34,11 +31,11 @@ NUM_COLORS = 64
 """Number of colours in the file, which is only for viewing."""
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Request the grid from the WebUI and write it."""
     parser = argparse.ArgumentParser(description="Draw docs/images/xyz-grid.png by a running WebUI.")
     parser.add_argument("address", help="where the WebUI is, such as http://127.0.0.1:7860")
-    address = parser.parse_args().address.rstrip("/")
+    address = parser.parse_args(arguments).address.rstrip("/")
     scripts = ask(f"{address}/sdapi/v1/script-info")
     known = next(one["args"][0]["choices"] for one in scripts if one["name"] == PLOT and not one["is_img2img"])
     # index, values and chosen values of each axis; legend, cells, sub-grids, seeds (4), margin, values as text
@@ -56,7 +53,3 @@ def ask(address: str, data: object = None) -> Any:
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as response:
         return json.load(response)
-
-
-if __name__ == "__main__":
-    main()

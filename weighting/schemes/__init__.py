@@ -36,6 +36,9 @@ SCHEMES: dict[str, Scheme] = {
         "Moves a word's rows away from, or towards, the empty prompt.",
         "ComfyUI",
         "weights as in ComfyUI",
+        choose="the picture was made in ComfyUI; the default in its nodes",
+        formula=r"$`E_j + (C_j - E_j)\,w_j`$",
+        cost="n, and 1 more if any weight is not 1",
         by_host=True,
         bound_as_cutoff=True,
     ),
@@ -44,6 +47,9 @@ SCHEMES: dict[str, Scheme] = {
         "Scales a word's rows, then restores each chunk's mean.",
         "A1111, Forge: Original",
         "as the WebUI itself, no change",
+        choose="the prompt or picture comes from A1111 or Forge",
+        formula=r"$`w_j C_j \cdot \overline{C} / \overline{wC}`$, means over its chunk",
+        cost="n",
         advice="The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
         in_columns=a1111_global_norm,  # the mean over a column is the mean over all given chunks
     ),
@@ -52,12 +58,18 @@ SCHEMES: dict[str, Scheme] = {
         "As comfy; below 1 also blends in encodings that cannot see the word.",
         "compel",
         "weights as in compel",
+        choose="it comes from InvokeAI or from diffusers with compel; take syntax `compel` with it",
+        formula="`masked_blend` with law `compel` and method `attention`",
+        cost="n (k + 1) + 1, for k fragments below 1",
     ),
     "masked_blend": Scheme(
         masked_blend,
         "Above 1 as comfy; below, blends in encodings without the word.",
         "ours",
         "fade or remove words",
+        choose="a word should fade or go, and so should what other words took from it",
+        formula="see the next section",
+        cost="see the next section",
         advice="Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
         options=("law", "mask_method"),
     ),
@@ -66,24 +78,39 @@ SCHEMES: dict[str, Scheme] = {
         "Raises a word by fading all others, never beyond the plain prompt.",
         "ADV_CLIP_emb",
         "raise words by fading all others",
+        choose="a word should stand out without any row being pushed beyond what the encoder gives",
+        formula="`adv_compel` with the weights w / t, where t is the largest weight, at least 1",
+        cost="n (k + 1), for k distinct weights below t",
     ),
     "adv_compel": Scheme(
         adv_compel,
         "As comfy; below 1 blends in encodings with + for the word.",
         "ADV_CLIP_emb: compel",
         "fade words towards +",
+        choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
+        formula="`masked_blend` with law `nested` and method `token`; negative weights count as they are",
+        cost="n (k + 1), for k distinct weights below 1, and 1 more if one is above 1",
     ),
     "comfy++": Scheme(
         comfy_plus_plus,
         "Adds what a word changes; below 1 as adv_compel.",
         "ADV_CLIP_emb",
         "add what a word changes",
+        choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
+        formula=(
+            "R as `adv_compel` without the weights above 1; a word above 1 adds $`(w_j - 1)(C_j - D_j)`$ to its "
+            "own rows, D being C with the filler for that word"
+        ),
+        cost="n (k + u + 1), for u words above 1",
     ),
     "a1111_no_norm": Scheme(
         a1111_no_norm,
         "Scales a word's rows and nothing else.",
         "A1111, Forge: No norm",
         "as Emphasis mode No norm",
+        choose="`a1111` reports a mean near zero, or the other rows should stay as they are",
+        formula="$`w_j C_j`$",
+        cost="n",
         bound_as_cutoff=True,
         in_columns=a1111_no_norm,
     ),
@@ -92,18 +119,33 @@ SCHEMES: dict[str, Scheme] = {
         "As a1111, with one mean over all chunks.",
         "ADV_CLIP_emb: A1111",
         "as a1111, one mean for all chunks",
+        choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
+        formula="as `a1111`, means over all chunks",
+        cost="n",
     ),
     "perp": Scheme(
         perp,
         "Moves a row by what it shares with the empty prompt.",
         "prompt-control",
         "along the empty prompt",
+        choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
+        formula=(
+            r"$`C_j + w_j P_j`$ if $`\lvert w_j \rvert > 1`$; $`E_j`$ if $`w_j = 0`$; else $`C_j - (1 - w_j) "
+            r"P_j`$; with $`P_j = (E_j \cdot C_j) / \lvert C_j \rvert^2 \; C_j`$"
+        ),
+        cost="n, and 1 more if any weight is not 1",
     ),
     "lerp_last": Scheme(
         lerp_last,
         "Moves a word's rows away from its chunk's end token; no padding.",
         "diffusers lpw, SDXL",
         "weights as in diffusers, SDXL",
+        choose="the picture was made with diffusers' pipeline lpw_stable_diffusion_xl",
+        formula=(
+            r"$`L + (C_j - L)\,w_j`$, L being the row of the EOS that closes the chunk; no padding, and w in "
+            r'float16: see "The lpw pipelines"'
+        ),
+        cost="n",
         is_padded=False,
         issues=partial(lpw_issues, is_xl=True),
         left_out_issues=left_out_issues,
@@ -113,6 +155,12 @@ SCHEMES: dict[str, Scheme] = {
         "As a1111_global_norm, without the rows between chunks.",
         "diffusers lpw, SD 1.x",
         "weights as in diffusers, SD 1",
+        choose=(
+            "the rows were made by lpw_stable_diffusion's function with `no_boseos_middle`; for that pipeline "
+            "itself, take `a1111_global_norm`"
+        ),
+        formula="BOS and EOS rows between chunks are left out; as `a1111_global_norm`: 75 n + 2 rows; see there",
+        cost="n",
         issues=lpw_issues,
         left_out_issues=left_out_issues,
     ),
@@ -121,6 +169,9 @@ SCHEMES: dict[str, Scheme] = {
         "Reads the weights and applies none.",
         "A1111, Forge: Ignore",
         "ignore all weights",
+        choose="to see what the weights do at all",
+        formula="$`C_j`$",
+        cost="n",
         is_weighing=False,
         by_host=True,
         bound_as_cutoff=True,
@@ -131,6 +182,13 @@ SCHEMES: dict[str, Scheme] = {
         "Repeats a word's rows, so that the image attends them by the word's weight.",
         "ours",
         "a word counts several times",
+        choose=(
+            "a word should get more or less attention from the image, and its row should stay as it is; Stable "
+            "Diffusion 1, 2, XL. In ComfyUI the node [Weigh "
+            "Attention](reference/attention.md#weights-in-the-attention) does it without rounding"
+        ),
+        formula="$`C_j`$, several times or not at all: see [repeat](#repeat)",
+        cost="n",
         options=("finest_step",),
         is_repeating=True,
         bound_as_cutoff=True,
@@ -143,6 +201,15 @@ SCHEMES: dict[str, Scheme] = {
         "As comfy; below 0 the image sees the word, and what it reads is taken away.",
         "ComfyUI-ppm: NegPip",
         "below 0 takes a word away",
+        choose=(
+            "a word should be taken away from the picture, in the prompt itself; or the workflow used CLIP NegPip"
+            " of ComfyUI-ppm"
+        ),
+        formula=(
+            r"$`E_j + (C_j - E_j)\,\lvert w_j \rvert`$; below 0 its value is taken away in the model's attention: "
+            r"see [NegPip](#negpip)"
+        ),
+        cost="as `comfy`",
         options=("strength",),
         finish=finish_signed,
         has_signs=has_weights_below_zero,
@@ -152,6 +219,12 @@ SCHEMES: dict[str, Scheme] = {
         "As a1111; each (text:-number) is encoded on its own, and what is read of it taken away.",
         "sd-webui-negpip",
         "below 0 as the extension NegPiP",
+        choose="the picture was made in the WebUI with the extension sd-webui-negpip",
+        formula=(
+            "as `a1111`, without the terms `(text:-number)`; their rows, encoded apart, are appended and their "
+            "values taken away: see [NegPip](#negpip)"
+        ),
+        cost="n, and those of each term",
         cut=cut_terms,
         check=check_terms,
         finish=finish_with_terms,

@@ -1,190 +1,42 @@
-r"""Draw the pictures of the documentation with the pack's own drawing code.
-
-Run it with a Python that has the requirements, for example the one that ``run.py`` makes:
-``.venv/bin/python workshop/make_images.py`` (Windows: ``.venv\Scripts\python``). It overwrites
-``docs/images/*.png`` and the pictures of the help pages, ``web/comfyui/docs/images/*.png``.
-"""
-
-# ruff: noqa: E402 - the package has to be loaded before anything can be imported from it
+"""Pictures of the nodes' help pages, with the pack's own drawing code."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import random
-import runpy
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
-
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "images"
-HELP_FOLDER = ROOT / "web" / "comfyui" / "docs" / "images"
-HELP_WIDTH = 340
-"""Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
-
-if "weighted_clip" not in sys.modules:
-    runpy.run_path(str(ROOT / "__main__.py"))["load_package"]()
 
 import numpy as np
 import torch
-from PIL import Image as PillowImage
-from PIL import ImageDraw
-from safetensors.torch import save_file
-from sparse_pictures import draw_sparse_masks
-from weighted_clip.dalle.config import PUBLISHED, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE
-from weighted_clip.dalle.pieces import clip_pieces
-from weighted_clip.dalle.shapes import KINDS
-from weighted_clip.dalle.tokens import read_swaps, swapped
-from weighted_clip.encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
-from weighted_clip.encoder.contrastive import similarity
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.encoder.image_file import open_image
-from weighted_clip.encoder.masks import causal_mask, combine, hide_from, span_mask
-from weighted_clip.encoder.prefix import share
-from weighted_clip.encoder.remember import chunk_keys
-from weighted_clip.encoder.reranking import best, image_features
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web import difference, pictures
-from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.masks import draw_mask_rows
-from weighted_clip.web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
-from weighted_clip.weighting.attention import effect_of
-from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.pipeline import plan_prompt
-from weighted_clip.weighting.plan import mask_tensor, variant_mask, versions_of_first
-from weighted_clip.weighting.reading import ReadPrompt, read_prompt
-from weighted_clip.weighting.schemes import SCHEMES
-from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.towers import Reader
-from weighted_clip.weighting.view import view
+from PIL import Image, ImageDraw
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
+from ..dalle.config import PUBLISHED, DVAEConfig
+from ..dalle.dvae import DVAE
+from ..dalle.pieces import clip_pieces
+from ..dalle.tokens import read_swaps, swapped
+from ..encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
+from ..encoder.reranking import best
+from ..encoder.text_model import TextEncoder
+from ..encoder.tokenizer import default_tokenizer
+from ..web import difference, pictures
+from ..web.pictures import matrices, sheets
+from ..web.pictures.canvas import Canvas
+from ..web.pictures.masks import draw_mask_rows
+from ..web.pictures.style import DARK, MARGIN, SMALL_SIZE, Color, mix, readable
+from ..weighting.attention import effect_of
+from ..weighting.convert import convert
+from ..weighting.encoders import Encoders
+from ..weighting.options import EncodeOptions
+from ..weighting.pipeline import plan_prompt
+from ..weighting.plan import variant_mask
+from ..weighting.reading import read_prompt
+from ..weighting.timed.schedule import COUNTERS, read_timed, runs
+from ..weighting.towers import Reader
+from ..weighting.view import view
+from .docs_pictures import LENGTH, blend, changes, load_of_tests, load_shapes, read, scored_shapes
 
-    from PIL import Image
-
-STRIP = (
-    "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK ((oil painting)), (cinematic lighting:1.2), "
-    "(sharp focus"
-)
-LENGTH = CLIP_L.context_length
-
-
-def main() -> None:
-    """Draw all pictures."""
-    drawn = {
-        "tokens": pictures.draw_tokens(view(read(STRIP)), width=860),
-        "masks": pictures.draw_figure_masks(),
-        "architecture": pictures.draw_architecture(CLIP_L),
-        "masked-blend": blend(
-            "a (red:0.6) cat and a (dog:0.3)",
-            ["0.3 × whole prompt", "0.3 × without dog", "0.4 × without red, dog"],
-        ),
-        "hidden": hidden("a red cat, a blue dog"),
-        "schemes": schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),
-        "sparse-masks": draw_sparse_masks(),
-        "shared-prefix": shared_prefix("a (red:0.6) cat and a (dog:0.3) in a bowl", ["whole", "no dog", "no red, dog"]),
-    }
-    save(drawn, FOLDER)
-    for name, picture in {**compared(6, keep=4), **sorted_shapes()}.items():
-        picture.save(FOLDER / f"{name}.png", optimize=True)  # their images need more colors than the others
-    some = ("comfy", "a1111", "compel", "masked_blend")
-    shown = {
-        "text-encode": columns("a (red:1.4) cat and a (dog:0.5) in a bowl", some),
-        "a1111-encode": timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
-        "masked-blend": blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
-        "bind-phrases": bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
-        "mask-control": mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
-        "sdxl-encode": two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
-        "weigh-attention": shares("a (red:2) cat on a (mat:0.3)"),
-        "convert": converted("a ((red)) [cat], (dog:1.3)"),
-        "inspect": pictures.draw_tokens(
-            view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
-        ),
-        "load": clip_skips(),
-        "load-prompt-loras": lora_tag(),
-        "remember": remembered_chunks(),
-        "load-full": two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
-        "difference": changed_word("a red ring", "red", "blue"),
-        "load-dvae": image_and_tokens(PUBLISHED, 256),
-        "image-to-tokens": token_grid(),
-        "tokens-to-image": swapped_tokens("3-4, 2-7 = 120"),
-        "load-dalle": parts_of_dalle("A house on a hill", 12),
-        "dalle-sample": growing_images(12),
-        **compared_in_help(),
-    }
-    save(shown, HELP_FOLDER)
-
-
-def save(drawn: dict[str, Image.Image], folder: Path) -> None:
-    """Write pictures as small PNGs."""
-    folder.mkdir(exist_ok=True)
-    for name, picture in drawn.items():
-        picture.quantize(128, kmeans=2).save(folder / f"{name}.png", optimize=True)
-
-
-def read(text: str, scheme: str = "a1111") -> ReadPrompt:
-    """Read a prompt in A1111's syntax."""
-    return read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
-
-
-def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
-    """Masks under which masked_blend encodes a prompt with faded words, with a title for each encoding."""
-    prompt = read(text, "masked_blend")
-    labels = pictures.mask_labels(prompt.chunks[0], text)
-    versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants())
-    rows = [(title, variant_mask(version, LENGTH)[0]) for title, version in zip(titles, versions, strict=False)]
-    if is_column:
-        lines = [("", [row]) for row in rows]
-        return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
-    return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
-
-
-def hidden(text: str) -> Image.Image:
-    """A word hidden from every position, and from some only."""
-    prompt = read(text)
-    labels = pictures.mask_labels(prompt.chunks[0], text)
-    red, dog = labels.index("red"), labels.index("dog")
-    causal = causal_mask(LENGTH)
-    everywhere = combine(causal, span_mask(LENGTH, [(red, red + 1)]))
-    some = combine(causal, hide_from(LENGTH, keys=[red], queries=[dog - 1, dog]))
-    assert everywhere is not None
-    assert some is not None
-    rows = [("red hidden from all", everywhere[0]), ("red hidden from blue and dog", some[0])]
-    return pictures.draw_masks(rows, labels, visible=prompt.chunks[0].num_content + 3)
-
-
-def schemes(text: str) -> Image.Image:
-    """Change of each row of a short prompt under each scheme."""
-    # to repeat a row does not move it, and without weights below 0 negpip is comfy, and negpip_apart a1111
-    moving = tuple(name for name, scheme in SCHEMES.items() if not (scheme.is_repeating or scheme.is_signed))
-    change, labels, weights = changes(text, moving)
-    return heat_map(change, labels, weights)
-
-
-def changes(text: str, names: Sequence[str]) -> tuple[dict[str, list[float]], list[str], Sequence[float]]:
-    """Change of each row under some schemes, on an encoder with seeded random weights; the rows' labels and weights."""
-    encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TextEncoder(seeded_text_model())})
-    prompts = {name: encoders.prepare([text], syntax="a1111", scheme=name) for name in ("unweighted", *names)}
-    rows = {name: prepared.run()[0].hidden[0] for name, prepared in prompts.items()}
-    plain = rows["unweighted"]
-    change: dict[str, list[float]] = {}
-    for name in names:
-        before = plain[: len(rows[name])]  # a scheme may have no rows of padding
-        change[name] = ((rows[name] - before).norm(dim=-1) / before.norm(dim=-1)).tolist()
-    (chunk,) = prompts["unweighted"].reads["clip_l"][0].chunks
-    return change, [*pictures.mask_labels(chunk, text)[: chunk.num_content + 2], "PAD"], chunk.weights
+HELP_WIDTH = 340
+"""Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
 
 
 def columns(text: str, names: Sequence[str]) -> Image.Image:
@@ -209,30 +61,6 @@ def columns(text: str, names: Sequence[str]) -> Image.Image:
         y = top + (row + 0.5) * height
         shown = label_text if weight == 1 else f"{label_text} {weight:g}"
         canvas.text(left - 8, y, shown, DARK.text, size=13, align="right")
-    return canvas.image()
-
-
-def heat_map(change: dict[str, list[float]], labels: Sequence[str], weights: Sequence[float]) -> Image.Image:
-    """Numbers in coloured cells: a row for each scheme, a column for each token with its label and weight."""
-    width, height, left, top = 52, 28, MARGIN + 150, MARGIN + 44
-    canvas = Canvas(left + width * len(labels) + MARGIN, top + height * len(change) + MARGIN, LIGHT.background)
-    for column, (label, weight) in enumerate(zip(labels, weights, strict=False)):
-        x = left + (column + 0.5) * width
-        canvas.text(x, top - 36, label, LIGHT.text, size=15, align="center")
-        if weight != 1.0:
-            canvas.text(x, top - 14, f"{weight:g}", LIGHT.muted, size=SMALL_SIZE, align="center")
-    for row, (name, values) in enumerate(change.items()):
-        y = top + row * height
-        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=15, align="right")
-        for column, value in enumerate(values[: len(labels)]):
-            x = left + column * width
-            is_moved = value >= 0.0005
-            fill = mix(LIGHT.surface, LIGHT.up, min(1.0, 0.12 + value / 0.6)) if is_moved else LIGHT.surface
-            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
-            if is_moved:
-                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
-                middle = x + width / 2
-                canvas.text(middle, y + height / 2, number, readable(fill, LIGHT.text), size=SMALL_SIZE, align="center")
     return canvas.image()
 
 
@@ -385,47 +213,6 @@ def remembered_chunks() -> Image.Image:
     return canvas.image()
 
 
-def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
-    """Encodings of a masked blend, and which of their states are computed anew."""
-    found = read(text, scheme="masked_blend")
-    variants = versions_of_first(plan_prompt(found, default_tokenizer()).variants())
-    ids = [chunk.ids for variant in variants for chunk in variant.chunks]
-    mask = mask_tensor([visible for variant in variants for visible in variant.visible], LENGTH)
-    fresh = set(share(chunk_keys(ids, mask, is_causal=True)).fresh)
-    words = [*pictures.mask_labels(found.chunks[0], text)[: found.chunks[0].num_content + 2], "…"]
-    left, width, height = 110.0, 52.0, 30.0
-    canvas = Canvas(left + width * len(words) + MARGIN, 3 * height + 76, LIGHT.background)
-    for column, word in enumerate(words):
-        canvas.text(left + width * (column + 0.5), 24, word, LIGHT.text, size=14, align="center")
-    for row, name in enumerate(names):
-        y = 40 + row * height
-        canvas.text(left - 10, y + height / 2, name, LIGHT.text, size=14, align="right")
-        for column in range(len(words)):
-            fill = LIGHT.visible if (row, column) in fresh else LIGHT.hidden
-            x = left + width * column
-            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=fill, radius=3)
-    count = len(fresh)
-    caption = f"dark: computed, {count} states of {len(names) * LENGTH}; light: taken from a row above"
-    canvas.text(left, 40 + 3 * height + 18, caption, LIGHT.muted, size=13)
-    return canvas.image()
-
-
-@cache
-def load_shapes() -> ModuleType:
-    """Load the module that trains the tests' small CLIP."""
-    return load_of_tests("encoder", "shapes")
-
-
-def load_of_tests(folder: str, name: str) -> ModuleType:
-    """Load a module of the tests."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / folder / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def changed_word(text: str, word: str, other: str) -> Image.Image:
     """Chart of the changes in a text if the tests' CLIP has the embedding of another word for one."""
     tokenize = default_tokenizer()
@@ -446,69 +233,6 @@ def changed_word(text: str, word: str, other: str) -> Image.Image:
     ):
         found = difference.difference("clip_l", original, swapped)
         return difference.draw_differences([found], width=HELP_WIDTH + 10)
-
-
-def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
-    """Scores by the tests' CLIP on captions and pictures that it was not trained on; and these two."""
-    shapes = load_shapes()
-    clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
-    images = [shapes.picture_of(shape, rng, 192) for shape in shown]
-    texts = [shape.caption for shape in shown]
-    vectors = clip.text_features([shapes.chunk_of(text).plain_ids for text in texts])
-    return similarity(vectors, image_features(clip, images)), texts, images
-
-
-def compared(count: int, keep: int) -> dict[str, Image.Image]:
-    """Texts and images with their scores."""
-    scores, texts, images = scored_shapes()
-    ranked = scores[0].tolist()
-    return {
-        "similarity": pictures.draw_similarity(scores[:count, :count], texts[:count], images[:count]),
-        "ranking": pictures.draw_ranking(images, ranked, best(ranked, len(ranked)), keep, texts[0]),
-    }
-
-
-def sorted_shapes() -> dict[str, Image.Image]:
-    """Output of ``sort``: 192 pictures by the shape in them, from 20 examples each; by the tests' CLIP."""
-    shapes = load_shapes()
-    clip, rng = shapes.trained_clip(), random.Random(5)
-    learned, others = shapes.split()
-    scale = {"logit_scale": torch.tensor(clip.logit_scale).log()}
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        save_file(
-            {**hugging_face_tensors(clip.text), **hugging_face_tensors(clip.vision), **scale},
-            folder / "clip.safetensors",
-        )
-        (folder / "images").mkdir()
-        for number, shape in enumerate(others * 3):
-            shapes.picture_of(shape, rng).save(folder / "images" / f"{number:03}.png")
-        for kind in KINDS:
-            (folder / "examples" / kind).mkdir(parents=True)
-            for number, shape in enumerate([shape for shape in learned if shape.kind == kind][:20]):
-                shapes.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
-        given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
-        options = [part for option, value in given.items() for part in (option, str(folder / value))]
-        command = [sys.executable, str(ROOT / "__main__.py"), "sort", str(folder / "images"), *options]
-        subprocess.run(command, check=True)
-        return {f"sort-{part}": open_image(folder / "out" / f"{part}.png") for part in ("confusion", "unsure")}
-
-
-def compared_in_help() -> dict[str, Image.Image]:
-    """The same for fewer of them, as narrow as in help pages."""
-    scores, texts, images = scored_shapes()
-    width = HELP_WIDTH + 16 - 2 * MARGIN
-    with (
-        patch.multiple(pictures.matrices, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120),
-        patch.multiple(pictures.sheets, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width),
-    ):
-        some = [0, 2, 5]  # those whose captions fit
-        matrix = pictures.draw_similarity(
-            scores[some][:, some], [texts[index] for index in some], [images[index] for index in some]
-        )
-        ranked = scores[0, :8].tolist()
-        ranking = pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
-    return {"similarity": matrix, "rerank": ranking}
 
 
 def two_halves(text: str, *, clip: TextConfig, tower: VisionConfig) -> Image.Image:
@@ -555,7 +279,7 @@ def image_and_tokens(config: DVAEConfig, side: int) -> Image.Image:
 
 def house(side: int) -> Image.Image:
     """A picture of a house on a hill."""
-    picture = PillowImage.new("RGB", (512, 512), (90, 160, 250))
+    picture = Image.new("RGB", (512, 512), (90, 160, 250))
     draw = ImageDraw.Draw(picture)
     draw.ellipse((360, 40, 470, 150), fill=(255, 240, 90))
     draw.ellipse((-200, 330, 520, 900), fill=(60, 170, 60))
@@ -565,7 +289,7 @@ def house(side: int) -> Image.Image:
     draw.rectangle((185, 290, 235, 370), fill=(120, 70, 30))
     draw.rectangle((390, 320, 410, 400), fill=(110, 60, 20))
     draw.ellipse((340, 210, 460, 340), fill=(20, 110, 30))
-    return picture.resize((side, side), PillowImage.Resampling.BOX)
+    return picture.resize((side, side), Image.Resampling.BOX)
 
 
 def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor, torch.Tensor]:
@@ -584,7 +308,7 @@ def pictures_of(images: Sequence[Image.Image]) -> torch.Tensor:
 
 def as_picture(pixels: torch.Tensor) -> Image.Image:
     """The first image of ``[b, 3, h, w]``."""
-    return PillowImage.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
+    return Image.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
 
 
 def token_grid() -> Image.Image:
@@ -607,7 +331,7 @@ def swapped_tokens(swap: str) -> Image.Image:
     canvas.arrow([(side + 8, middle), (side + gap - 6, middle)], DARK.muted)
     picture = canvas.image()
     for left, ids in ((0, tokens), (HELP_WIDTH - side, changed)):
-        decoded = as_picture(dvae.images(ids)).resize((side, side), PillowImage.Resampling.NEAREST)
+        decoded = as_picture(dvae.images(ids)).resize((side, side), Image.Resampling.NEAREST)
         picture.paste(decoded, (left, 32))
     return picture
 
@@ -645,7 +369,7 @@ def parts_of_dalle(caption: str, side: int) -> Image.Image:
     text = f"{dvae.config.downsampling * side} × {dvae.config.downsampling * side} pixels"
     canvas.text(picture_left + picture_side / 2, top + picture_side + 18, text, DARK.text, size=14, align="center")
     picture = canvas.image()
-    image = as_picture(dvae.images(tokens)).resize((picture_side, picture_side), PillowImage.Resampling.NEAREST)
+    image = as_picture(dvae.images(tokens)).resize((picture_side, picture_side), Image.Resampling.NEAREST)
     picture.paste(image, (picture_left, top))
     return picture
 
@@ -664,7 +388,7 @@ def growing_images(side: int) -> Image.Image:
         drawn = torch.full_like(pixels, 0.5)
         top = rows * dvae.config.downsampling
         drawn[:, :, :top] = pixels[:, :, :top]
-        whole = as_picture(drawn).resize((width, width), PillowImage.Resampling.NEAREST)
+        whole = as_picture(drawn).resize((width, width), Image.Resampling.NEAREST)
         picture.paste(whole, (index * (width + gap), 28))
     return picture
 
@@ -675,5 +399,49 @@ def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: fl
     canvas.text(x, y, text, readable(color, DARK.text), size=14, align="center")
 
 
-if __name__ == "__main__":
-    main()
+def similarity_in_help() -> Image.Image:
+    """Scores of texts and images, as narrow as in help pages."""
+    scores, texts, images = scored_shapes()
+    some = [0, 2, 5]  # those whose captions fit
+    with patch.multiple(matrices, TEXT_WIDTH=92, CELLS=((8, 64),), LEGEND_WIDTH=120):
+        return pictures.draw_similarity(
+            scores[some][:, some], [texts[index] for index in some], [images[index] for index in some]
+        )
+
+
+def ranking_in_help() -> Image.Image:
+    """Images in the order of their scores, as narrow as in help pages."""
+    scores, texts, images = scored_shapes()
+    width = HELP_WIDTH + 16 - 2 * MARGIN
+    ranked = scores[0, :8].tolist()
+    with patch.multiple(sheets, RANKING_WIDTH=width, MIN_RANKING_WIDTH=width):
+        return pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
+
+
+SOME = ("comfy", "a1111", "compel", "masked_blend")
+PICTURES: dict[str, Callable[[], Image.Image]] = {
+    "text-encode": lambda: columns("a (red:1.4) cat and a (dog:0.5) in a bowl", SOME),
+    "a1111-encode": lambda: timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
+    "masked-blend": lambda: blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
+    "bind-phrases": lambda: bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
+    "mask-control": lambda: mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
+    "sdxl-encode": lambda: two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
+    "weigh-attention": lambda: shares("a (red:2) cat on a (mat:0.3)"),
+    "convert": lambda: converted("a ((red)) [cat], (dog:1.3)"),
+    "inspect": lambda: pictures.draw_tokens(
+        view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
+    ),
+    "load": clip_skips,
+    "load-prompt-loras": lora_tag,
+    "remember": remembered_chunks,
+    "load-full": lambda: two_halves("a red fox", clip=CLIP_L, tower=VISION_TOWERS["L/14"]),
+    "difference": lambda: changed_word("a red ring", "red", "blue"),
+    "load-dvae": lambda: image_and_tokens(PUBLISHED, 256),
+    "image-to-tokens": token_grid,
+    "tokens-to-image": lambda: swapped_tokens("3-4, 2-7 = 120"),
+    "load-dalle": lambda: parts_of_dalle("A house on a hill", 12),
+    "dalle-sample": lambda: growing_images(12),
+    "similarity": similarity_in_help,
+    "rerank": ranking_in_help,
+}
+"""Pictures of web/comfyui/docs/images by name."""

@@ -1,0 +1,149 @@
+"""Everything in the repository that is made from the code: tables of documents, the English locale, and pictures.
+
+    python workshop generate                            # tables and locale
+    python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
+    python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
+
+`test_generated_files_are_current` holds tables and locale. Pictures may come out a little different on another machine:
+commit only those that changed for a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from ..weighting.schemes import SCHEMES
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
+LOCALE = "locales/en/nodeDefs.json"
+COMPILED = set("{}|@")
+"""Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
+tooltips."""
+
+
+# ---- tables
+
+
+def with_table(page: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""A page with other rows in its table of that head.
+
+    >>> print(with_table("| A | B |\n| - | - |\n| 1 | 2 |\n\nEnd", ["A", "B"], [["3", "4"]]))
+    | A | B |
+    | - | - |
+    | 3 | 4 |
+    <BLANKLINE>
+    End
+    """
+    line = f"| {' | '.join(head)} |\n"
+    before, found, rest = page.partition(line)
+    if not found:
+        raise ValueError(f"no table has the head {line.strip()}")
+    rule, _, rest = rest.partition("\n")
+    behind = re.sub(r"\A(?:\|.*\n)*", "", rest)
+    return f"{before}{line}{rule}\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows) + behind
+
+
+def guide() -> str:
+    """The guide to weighting, with its tables of schemes."""
+    page = (ROOT / GUIDE).read_text(encoding="utf-8")
+    rows = [(f"`{name}`", scheme.summary.removesuffix("."), scheme.equals) for name, scheme in SCHEMES.items()]
+    page = with_table(page, ("Scheme", "What a weight does", "Equals"), rows)
+    chosen: dict[str, list[str]] = {}
+    for name, scheme in SCHEMES.items():
+        chosen.setdefault(scheme.choose, []).append(f"`{name}`")
+    return with_table(page, ("Choose", "When"), ((", ".join(names), choose) for choose, names in chosen.items()))
+
+
+def reference() -> str:
+    """The reference of schemes, with its table of formulas."""
+    page = (ROOT / REFERENCE).read_text(encoding="utf-8")
+    rows = [(f"`{name}`", scheme.formula, scheme.equals, scheme.cost) for name, scheme in SCHEMES.items()]
+    return with_table(page, ("Scheme", "Row j", "Equals", "Chunks encoded, for n"), rows)
+
+
+# ---- the English locale
+
+
+def locale() -> str:
+    """Texts of all nodes in the form of a locale, without those that it cannot hold: these are left to the class."""
+    no_files: Any = SimpleNamespace(get_filename_list=lambda kind: [])
+    with patch.dict(sys.modules, folder_paths=no_files):  # the host's, which loaders ask for their menus
+        texts = {node_id: without_compiled(texts_of(node_id)) for node_id in NODE_CLASS_MAPPINGS}
+    return json.dumps(texts, indent=2, ensure_ascii=False) + "\n"
+
+
+def texts_of(node_id: str) -> dict[str, Any]:
+    """Texts of a node's class."""
+    node = NODE_CLASS_MAPPINGS[node_id]
+    sections = node.INPUT_TYPES()
+    inputs = {name: given for key in ("required", "optional") for name, given in sections.get(key, {}).items()}
+    outputs = zip(node.RETURN_NAMES, node.OUTPUT_TOOLTIPS, strict=True)
+    return {
+        "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
+        "description": node.DESCRIPTION,
+        "inputs": {name: {"name": name, "tooltip": given[1]["tooltip"]} for name, given in inputs.items()},
+        "outputs": {str(number): {"name": name, "tooltip": told} for number, (name, told) in enumerate(outputs)},
+    }
+
+
+def without_compiled(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts without those that have one of the characters `COMPILED`."""
+    return {
+        key: without_compiled(value) if isinstance(value, dict) else value
+        for key, value in texts.items()
+        if isinstance(value, dict) or not COMPILED & set(value)
+    }
+
+
+MADE = {GUIDE: guide, REFERENCE: reference, LOCALE: locale}
+"""Functions that make the text of a file, by its path."""
+
+
+def main(arguments: list[str]) -> None:
+    """Write what is asked for; without options, all files of `MADE`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", nargs="*", metavar="NAME", help="draw these pictures, or all")
+    parser.add_argument("--captions", type=int, metavar="SEEDS", help="measure recall on long captions")
+    options = parser.parse_args(arguments)
+    if options.pictures is not None:
+        draw(options.pictures)
+    elif options.captions:
+        measure_captions(options.captions)
+    else:
+        for name, make in MADE.items():
+            (ROOT / name).write_text(make(), encoding="utf-8")
+
+
+def draw(names: Sequence[str]) -> None:
+    """Draw pictures of documents and help pages by name, or all, as small PNG files."""
+    from . import docs_pictures, help_pictures
+
+    folders = {
+        ROOT / "docs" / "images": docs_pictures.PICTURES,
+        ROOT / "web" / "comfyui" / "docs" / "images": help_pictures.PICTURES,
+    }
+    for folder, pictures in folders.items():
+        for name in [name for name in pictures if not names or name in names]:
+            picture = pictures[name]()
+            if pictures is help_pictures.PICTURES or name not in docs_pictures.PHOTOGRAPHS:
+                picture = picture.quantize(64 if name in docs_pictures.REGISTRY else 128, kmeans=2)
+            picture.save(folder / f"{name}.png", optimize=True)
+
+
+def measure_captions(num_seeds: int) -> None:
+    """Measure recall on long captions, and write the table into the page about long prompts."""
+    from .bench import page
+    from .bench.long_captions import Plan, make_block
+
+    block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
+    page.write({"captions": block}, ROOT / "docs" / "long-prompts.md")
