@@ -32,14 +32,7 @@ def git(root: Path, *arguments: str) -> list[str]:
 
 
 def archive_files(root: Path = ROOT) -> list[str]:
-    """Files of the archive, as paths with slashes relative to the root.
-
-    Args:
-        root: A git checkout. Tracked but deleted files are left out, as in comfy-cli.
-
-    Raises:
-        subprocess.CalledProcessError: If ``root`` is not a checkout.
-    """
+    """Files of a checkout's archive, as paths with slashes; tracked but deleted ones are left out, as in comfy-cli."""
     ignored = set(git(root, "ls-files", "-z", "--cached", "--ignored", f"--exclude-from={root / IGNORE_FILE}"))
     return [name for name in git(root, "ls-files", "-z") if name not in ignored and (root / name).exists()]
 

@@ -143,15 +143,7 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
 
 
 def compare(folder: Path, contract: ModuleType) -> Compared:
-    """Check the contract against the files of a ComfyUI.
-
-    Args:
-        folder: A checkout, or some of its files.
-        contract: Result of `load_contract`.
-
-    Returns:
-        The findings.
-    """
+    """Check the contract against the files of a ComfyUI."""
     checkout = Checkout(folder)
     compared = Compared(checkout.version)
 

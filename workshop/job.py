@@ -40,7 +40,7 @@ def run_job(
         function: A function of a module of the pack that can be imported in both.
         job: Its argument, as JSON.
         python: The interpreter, such as that of a host's virtual environment.
-        seconds: Timeout.
+        seconds: Time after which it is stopped.
         folder: The working directory, from which modules are imported first; None for an empty one.
         launcher: Arguments before the program, which launch it.
         variables: Environment variables added to this process's own.
@@ -69,20 +69,9 @@ def run_job(
 def run_in_host(
     python: Path, arguments: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a host's Python and wait for it to end.
+    """Run a host's Python with all of its variables and wait for it to end; ``stdout`` holds all output.
 
-    Args:
-        python: The interpreter of the host's virtual environment.
-        arguments: Its arguments.
-        folder: The working directory.
-        environment: All variables of the process; see `own_environment`.
-        seconds: Timeout.
-
-    Returns:
-        The finished process; its ``stdout`` holds all output.
-
-    Raises:
-        subprocess.TimeoutExpired: If it takes longer.
+    It raises `subprocess.TimeoutExpired`.
     """
     return subprocess.run(
         [str(python), *map(str, arguments)],

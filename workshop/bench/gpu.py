@@ -53,15 +53,7 @@ def gpu_section(request: Request) -> str:
 
 
 def gpu_block(scale: Scale, device: str) -> str:
-    """Section in Markdown: a row for each type and attention of the peer, then for each type and pass.
-
-    Args:
-        scale: Sizes.
-        device: ``cuda`` or, in tests, ``cpu``.
-
-    Returns:
-        Two tables. "First call" is ours, including its setup.
-    """
+    """A row for each type and attention of the peer, then for each type and pass; "First call" is ours, with its setup."""
     import torch
 
     model = scale.model()
@@ -119,12 +111,7 @@ def _pass_rows(
 
 
 def whole_passes(model: TextModel, how: tuple[Backend, str | None] | None) -> EncodeFn:
-    """An encode function that computes every position of every chunk, perhaps compiled.
-
-    Args:
-        model: The tower.
-        how: Backend and mode of ``torch.compile``; None to leave it as it is.
-    """
+    """Encode every position of every chunk; ``how`` is backend and mode of ``torch.compile``, or None."""
     import torch
 
     from ...encoder.encoding import Encoding

@@ -96,18 +96,7 @@ class Words:
     def caption(
         self, target: Shape, others: Sequence[Shape], count: int, rng: random.Random, most: int = LONG
     ) -> list[int]:
-        """Caption of so many clauses, or as many as fit; the last describes the target, and no other does.
-
-        Args:
-            target: Shape in the picture.
-            others: Shapes for the other clauses.
-            count: Number of clauses.
-            rng: Chooses the others.
-            most: Maximum number of positions, including BOS and EOS.
-
-        Returns:
-            Its token numbers, without BOS and EOS.
-        """
+        """Caption of so many clauses, or as many as fit; the last describes the target, and no other does."""
         told = list(self._clauses[target])
         for shape in rng.sample(others, min(count, len(others))):
             longer = [*self._clauses[shape], *self._between, *told]
@@ -126,16 +115,7 @@ class Words:
 
 
 def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Features of pictures by an image tower trained on captions of one clause.
-
-    Args:
-        words: Words of captions.
-        plan: Amount of training.
-
-    Returns:
-        Features of all training shapes, ``[COPIES, shapes, p]``, and of those held out, ``[rounds, shapes, p]``;
-        float32, of unit length.
-    """
+    """Features of pictures by an image tower trained on captions of one clause."""
     learned, held = split()
     rng, generator = random.Random(1), torch.Generator().manual_seed(0)
     pixels, other = (
@@ -162,16 +142,7 @@ def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
 
 
 def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_steps: int, seed: int) -> None:
-    """Train a text tower in place against features of pictures, on captions from one clause to as many as it can read.
-
-    Args:
-        model: The tower.
-        words: Words of captions.
-        features: ``[COPIES, shapes, p]``.
-        plan: Plan with the batch size.
-        num_steps: Number of steps.
-        seed: Seed of captions and order.
-    """
+    """Train a text tower in place against features of pictures, on captions from one clause to as many as it can read."""
     learned, rng, length = split()[0], random.Random(f"{seed}/captions"), model.config.context_length
 
     def batch() -> tuple[Tensor, Tensor]:
@@ -184,14 +155,7 @@ def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_step
 
 
 def measured(model: TextModel, words: Words, features: Tensor, plan: Plan) -> list[float]:
-    """Recall@1 from captions to the pictures of all held-out shapes, from 0 to 1 for each group of captions.
-
-    Args:
-        model: The tower.
-        words: Words of captions.
-        features: ``[rounds, shapes, p]``.
-        plan: Plan with the groups.
-    """
+    """Recall@1 from captions to the pictures of all held-out shapes, from 0 to 1 for each group of captions."""
     held = split()[1]
     found: list[float] = []
     for fewest, most in plan.groups:
@@ -222,15 +186,7 @@ Row = tuple[str, str, list[float]]
 
 
 def compare(plan: Plan, say: Callable[[str], None] = print) -> Iterator[Row]:
-    """Train and measure all towers.
-
-    Args:
-        plan: Amount of training and measuring.
-        say: Function that prints.
-
-    Yields:
-        A row for each kind of positions, seed and treatment of long captions.
-    """
+    """Train and measure all towers."""
     words = Words()
     features, of_held = picture_features(words, plan)
     say("the image tower has learned")
@@ -297,14 +253,7 @@ BLOCK = """{machine}
 
 
 def block(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
-    """Markdown for the page: the machine and a table.
-
-    Args:
-        rows: Results of `compare`.
-        plan: Its plan.
-        minutes: Time it took.
-        about: The machine, as a Markdown list.
-    """
+    """Markdown for the page: the machine and a table."""
     by_name: dict[tuple[str, str], list[list[float]]] = {}
     for positions, name, found in rows:
         by_name.setdefault((positions, name), []).append(found)
@@ -332,12 +281,7 @@ def _share(column: Sequence[float]) -> str:
 
 
 def make_block(plan: Plan, say: Callable[[str], None] = print) -> str:
-    """Train, measure and describe.
-
-    Args:
-        plan: Amount of training and measuring.
-        say: Function that prints.
-    """
+    """Train, measure and describe."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # such small models gain nothing from more
     try:

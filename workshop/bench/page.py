@@ -18,14 +18,6 @@ COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / pee
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) -> str:
     """Make a Markdown table that is readable as plain text.
 
-    Args:
-        head: Names of the columns.
-        rows: The cells.
-        num_left: Number of columns of words, which are left-aligned.
-
-    Returns:
-        Lines of equal length.
-
     >>> print(table(["Text", "ms"], [["short", "1.5"], ["long", "12.0"]], num_left=1))
     | Text  |   ms |
     | ----- | ---: |
@@ -85,12 +77,6 @@ def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str
 def table_rows(markdown: str) -> Iterator[dict[str, str]]:
     r"""Rows of all tables in a block.
 
-    Args:
-        markdown: The block.
-
-    Yields:
-        The cells of a row by column name.
-
     >>> list(table_rows("| Text | ms |\n| ---- | -: |\n| long | 12 |"))
     [{'Text': 'long', 'ms': '12'}]
     """
@@ -112,16 +98,6 @@ def blocks_of(page: str) -> dict[str, str]:
 def fill(page: str, blocks: Mapping[str, str]) -> str:
     r"""Put each block between its markers.
 
-    Args:
-        page: Markdown with ``<!-- bench NAME -->`` and ``<!-- end NAME -->`` on lines of their own.
-        blocks: Markdown by name.
-
-    Returns:
-        The page with the blocks instead of the previous text.
-
-    Raises:
-        ValueError: If a marker is missing.
-
     >>> fill("A\n<!-- bench x -->\nold\n<!-- end x -->\nB", {"x": "new"})
     'A\n<!-- bench x -->\n\nnew\n\n<!-- end x -->\nB'
     """
@@ -136,15 +112,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
 
 
 def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
-    """Write the blocks into the page.
-
-    Args:
-        blocks: Markdown by name.
-        path: The page.
-
-    Raises:
-        ValueError: If the page does not exist or a marker is missing.
-    """
+    """Write the blocks into the page."""
     if not path.is_file():
         raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
     filled = fill(path.read_text(encoding="utf-8"), blocks)

@@ -101,13 +101,6 @@ def words() -> tuple[str, ...]:
 def fresh(template: str, syntax: str) -> Iterator[str]:
     """Yield a prompt that begins with ``a`` with ever new words in that position: as many tokens, all unseen.
 
-    Args:
-        template: The prompt.
-        syntax: Syntax of its weights.
-
-    Yields:
-        The prompt; each iterator yields the same sequence.
-
     >>> texts = fresh("a {red|1.4} fox", "comfy")
     >>> [next(texts), next(texts)] == [f"{word} (red:1.4) fox" for word in words()[:2]]
     True
@@ -126,14 +119,7 @@ def typed() -> Iterator[str]:
 
 
 def grids(count: int) -> Iterator[list[str]]:
-    """Prompts that share `BEGINNING`, followed by other words each time.
-
-    Args:
-        count: Number of prompts in a grid.
-
-    Yields:
-        The prompts; each iterator yields the same sequence.
-    """
+    """Prompts that share `BEGINNING`, followed by other words each time."""
     generator = random.Random(0)
     while True:
         yield [f"{BEGINNING} {' '.join(generator.sample(words(), NUM_BEHIND))}" for _ in range(count)]

@@ -36,16 +36,7 @@ class Ratio(NamedTuple):
 
 
 def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
-    """Shortest of several processor times, for a function that always does the same: longer ones were disturbed.
-
-    Args:
-        run: The function.
-        seconds: Minimum total time.
-        repetitions: Minimum number of calls.
-
-    Returns:
-        Seconds.
-    """
+    """Shortest of several processor times, for a function that always does the same: longer ones were disturbed."""
     best, spent, count = math.inf, 0.0, 0
     while spent < seconds or count < repetitions:
         start = _processor_seconds()
@@ -58,17 +49,7 @@ def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
 def times_in_turn(
     contestants: Mapping[str, Run], *, repetitions: int, warm_up: int = 2, inner: int = 1
 ) -> dict[str, list[float]]:
-    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment affects all of them.
-
-    Args:
-        contestants: The functions by name.
-        repetitions: Rounds that count.
-        warm_up: Earlier rounds that do not.
-        inner: Calls of each function per time; more than one for very short functions.
-
-    Returns:
-        Seconds for one call in each round, by name.
-    """
+    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for number in range(-warm_up, repetitions):
