@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,8 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-from states import ROOT, checked_out, load_package, part
+_STATES = runpy.run_path(str(Path(__file__).with_name("states.py")))  # this file is run as a program
+ROOT, checked_out, load_package, part = (_STATES[name] for name in ("ROOT", "checked_out", "load_package", "part"))
 
 OTHERS: dict[str, tuple[Any, ...]] = {
     "is_causal": (True, False),

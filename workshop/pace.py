@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from states import ROOT, checked_out, load_package, part
+_STATES = runpy.run_path(str(Path(__file__).with_name("states.py")))  # this file is run as a program
+ROOT, checked_out, load_package, part = (_STATES[name] for name in ("ROOT", "checked_out", "load_package", "part"))
 
 STUDENT = {8: 2.306, 9: 2.262, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
 """97.5 % quantiles of Student's distribution, by degrees of freedom."""

@@ -53,7 +53,7 @@ def gpu_section(request: Request) -> str:
 
 
 def gpu_block(scale: Scale, device: str) -> str:
-    """A row for each type and attention of the peer, then for each type and pass; "First call" is ours, with its setup."""
+    """A row for each type and attention of the peer, then for each type and pass; a first call includes our setup."""
     import torch
 
     model = scale.model()

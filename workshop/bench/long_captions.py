@@ -96,7 +96,7 @@ class Words:
     def caption(
         self, target: Shape, others: Sequence[Shape], count: int, rng: random.Random, most: int = LONG
     ) -> list[int]:
-        """Caption of so many clauses, or as many as fit; the last describes the target, and no other does."""
+        """Tokens of so many clauses, or as many as fit into ``most`` positions; only the last describes the target."""
         told = list(self._clauses[target])
         for shape in rng.sample(others, min(count, len(others))):
             longer = [*self._clauses[shape], *self._between, *told]
@@ -115,7 +115,10 @@ class Words:
 
 
 def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Features of pictures by an image tower trained on captions of one clause."""
+    """Features of pictures by an image tower trained on captions of one clause, of unit length.
+
+    Shapes: of all training shapes ``[COPIES, shapes, p]``, of those held out ``[rounds, shapes, p]``.
+    """
     learned, held = split()
     rng, generator = random.Random(1), torch.Generator().manual_seed(0)
     pixels, other = (
@@ -142,7 +145,7 @@ def picture_features(words: Words, plan: Plan) -> tuple[Tensor, Tensor]:
 
 
 def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_steps: int, seed: int) -> None:
-    """Train a text tower in place against features of pictures, on captions from one clause to as many as it can read."""
+    """Train a text tower against features ``[COPIES, shapes, p]``, on captions of all lengths that it can read."""
     learned, rng, length = split()[0], random.Random(f"{seed}/captions"), model.config.context_length
 
     def batch() -> tuple[Tensor, Tensor]:
@@ -155,7 +158,7 @@ def train(model: TextModel, words: Words, features: Tensor, plan: Plan, num_step
 
 
 def measured(model: TextModel, words: Words, features: Tensor, plan: Plan) -> list[float]:
-    """Recall@1 from captions to the pictures of all held-out shapes, from 0 to 1 for each group of captions."""
+    """Recall@1 from captions to pictures of all held-out shapes, 0 to 1, by group; features ``[rounds, shapes, p]``."""
     held = split()[1]
     found: list[float] = []
     for fewest, most in plan.groups:

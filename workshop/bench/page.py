@@ -16,7 +16,7 @@ COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / pee
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) -> str:
-    """Make a Markdown table that is readable as plain text.
+    """Make a Markdown table that is readable as plain text; ``num_left`` columns of words are left-aligned.
 
     >>> print(table(["Text", "ms"], [["short", "1.5"], ["long", "12.0"]], num_left=1))
     | Text  |   ms |
@@ -96,7 +96,7 @@ def blocks_of(page: str) -> dict[str, str]:
 
 
 def fill(page: str, blocks: Mapping[str, str]) -> str:
-    r"""Put each block between its markers.
+    r"""Put each block between its markers, ``<!-- bench NAME -->`` and ``<!-- end NAME -->``; both must be there.
 
     >>> fill("A\n<!-- bench x -->\nold\n<!-- end x -->\nB", {"x": "new"})
     'A\n<!-- bench x -->\n\nnew\n\n<!-- end x -->\nB'
@@ -112,7 +112,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
 
 
 def write(blocks: Mapping[str, str], path: Path = PAGE) -> None:
-    """Write the blocks into the page."""
+    """Write the blocks into the page, which must exist."""
     if not path.is_file():
         raise ValueError(f"there is no {path.name} here: --write works in a checkout of the repository")
     filled = fill(path.read_text(encoding="utf-8"), blocks)

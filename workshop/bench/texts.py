@@ -119,7 +119,7 @@ def typed() -> Iterator[str]:
 
 
 def grids(count: int) -> Iterator[list[str]]:
-    """Prompts that share `BEGINNING`, followed by other words each time."""
+    """Prompts, so many in a grid, that share `BEGINNING`, followed by other words; each iterator yields the same."""
     generator = random.Random(0)
     while True:
         yield [f"{BEGINNING} {' '.join(generator.sample(words(), NUM_BEHIND))}" for _ in range(count)]

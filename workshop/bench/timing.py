@@ -36,7 +36,10 @@ class Ratio(NamedTuple):
 
 
 def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
-    """Shortest of several processor times, for a function that always does the same: longer ones were disturbed."""
+    """Shortest of several processor times, for a function that always does the same: longer ones were disturbed.
+
+    It is called at least so often, and at least for so many seconds.
+    """
     best, spent, count = math.inf, 0.0, 0
     while spent < seconds or count < repetitions:
         start = _processor_seconds()
@@ -49,7 +52,10 @@ def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
 def times_in_turn(
     contestants: Mapping[str, Run], *, repetitions: int, warm_up: int = 2, inner: int = 1
 ) -> dict[str, list[float]]:
-    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment affects all of them."""
+    """Time several functions in one loop, A B C, C B A, A B C, ..., so that a slow moment affects all of them.
+
+    Rounds of ``warm_up`` do not count. A time is the mean of ``inner`` calls: more than one for very short functions.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for number in range(-warm_up, repetitions):
