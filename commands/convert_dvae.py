@@ -18,7 +18,7 @@ def _add_arguments(convert: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.files import save_dvae
-    from ..dalle.pickled import read_published
+    from ..dalle.published import read_published
 
     out: Path = arguments.out
     check_new_file(out)

@@ -28,7 +28,7 @@ def _add_arguments(convert: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.prior_file import save_prior
-    from ..dalle.rudalle import read_rudalle
+    from ..dalle.published import read_rudalle
 
     out: Path = arguments.out
     check_new_file(out)

@@ -189,8 +189,8 @@ def _judged(
     """Draw and judge images of captions: results by number of images, rows of the montage, and CLIP's choices."""
     import numpy as np
 
-    from ..dalle.judge import Judge
     from ..dalle.sampling import SampleOptions
+    from ..dalle.shapes import Judge
     from .dalle_sample import _picture, clip_scores, draw_all
 
     judge, options = Judge(), SampleOptions(top_k=TOP_K)

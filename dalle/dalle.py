@@ -24,12 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from ..encoder.tokenizer import read_merges
-from .config import DVAEConfig
+from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE, Check
 from .files import DVAEFileError, load_model, read_sizes, save_model
 from .pieces import Pieces, clip_pieces
 from .prior import Prior
-from .prior_config import PriorConfig
 from .sampling import OnToken, SampleOptions, sample
 
 FORMAT = "dalle"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from ..encoder.tokenizer import END_OF_WORD, byte_symbols, default_tokenizer, read_merges
+from ..encoder.tokenizer import END_OF_WORD, byte_symbols, bytes_of, default_tokenizer, read_merges
 
 Merges = Sequence[tuple[str, str]]
 NUM_BYTES = 512
@@ -122,3 +122,30 @@ def learned_pieces(captions: Iterable[str], vocab_size: int) -> Pieces:
     learned.train_from_iterator(words, trainer)
     merges: list[tuple[str, str]] = [tuple(pair) for pair in json.loads(learned.to_str())["model"]["merges"]]
     return Pieces(merges[: vocab_size - NUM_BYTES])
+
+
+def piece_lines(pieces: Pieces, caption: str) -> list[str]:
+    r"""List the pieces of a caption: place, number and text, with a plus if the word continues in the next piece.
+
+    Texts are in quotation marks; parts of a character are bytes.
+
+    >>> print("\n".join(piece_lines(Pieces([("r", "e"), ("re", "d</w>")]), "Red bé")))
+        1     513  'red'
+        2      65  'b' +
+        3     127  b'\xc3' +
+        4     358  b'\xa9'
+    """
+    lines: list[str] = []
+    for place, piece in enumerate(pieces(caption), 1):
+        symbol = pieces.symbol(piece)
+        lines.append(
+            f"{place:>5} {piece:>7}  {_text(bytes_of(symbol))!r}{'' if symbol.endswith(END_OF_WORD) else ' +'}"
+        )
+    return lines
+
+
+def _text(part: bytes) -> str | bytes:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:  # part of a character
+        return part

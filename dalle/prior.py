@@ -25,7 +25,7 @@ from ..encoder.layers import PLAIN, Arithmetic, Block, Mix, Past
 from ..encoder.linear import without_autocast
 from ..encoder.rotary import Rotation
 from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
-from .prior_config import START_PIECE, PriorConfig
+from .config import START_PIECE, PriorConfig
 
 
 class PriorLogits(NamedTuple):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from .config import PriorConfig
 from .files import DVAEFileError, load_model, read_sizes, save_model
 from .prior import Prior
-from .prior_config import PriorConfig
 
 FORMAT = "dalle-prior"
 """Value of the metadata entry ``format``."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..dalle.captions import piece_lines
 from ..dalle.dalle import DALLE
 from ..dalle.dvae import DVAE
+from ..dalle.pieces import piece_lines
 from ..dalle.sampling import SampleOptions
 from ..hosts.comfy.dalle import Prefix, load_hosted_dalle, sample_images
 from ..hosts.comfy.models import Hosted

@@ -10,10 +10,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..dalle.dvae import DVAE
+from ..dalle.dvae import DVAE, map_pixels
+from ..dalle.layers import LogitNorm, SmallEncoder
 from ..dalle.losses import gumbel_noise, hard_tokens, kl_to_uniform, logit_laplace_nll, relaxed_tokens
-from ..dalle.pixels import map_pixels
-from ..dalle.small import LogitNorm, SmallEncoder
 
 
 class Terms(NamedTuple):

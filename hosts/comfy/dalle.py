@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ...dalle.dalle import DALLE, load_dalle
-from ...dalle.dvae import DVAE, Check
+from ...dalle.dvae import DVAE, Check, cropped
 from ...dalle.files import load_dvae
-from ...dalle.pixels import cropped
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ...dalle.tokens import ImageTokens
 from .models import Hosted, managed, working

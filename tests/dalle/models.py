@@ -7,13 +7,11 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
-from weighted_clip.dalle.config import DVAEConfig
+from weighted_clip.dalle.config import DVAEConfig, PriorConfig
 from weighted_clip.dalle.dalle import DALLE
-from weighted_clip.dalle.dvae import DVAE
+from weighted_clip.dalle.dvae import DVAE, map_pixels
 from weighted_clip.dalle.pieces import learned_pieces
-from weighted_clip.dalle.pixels import map_pixels
 from weighted_clip.dalle.prior import Prior
-from weighted_clip.dalle.prior_config import PriorConfig
 from weighted_clip.dalle.shapes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from weighted_clip.dalle.rudalle import VARIANTS
+from weighted_clip.dalle.published import VARIANTS
 from weighted_clip.encoder.sparse_masks import MaskVariant
 
 RUDALLE = VARIANTS

@@ -3,8 +3,7 @@
 import ast
 
 import pytest
-from weighted_clip.dalle.captions import piece_lines
-from weighted_clip.dalle.pieces import Pieces, clip_pieces
+from weighted_clip.dalle.pieces import Pieces, clip_pieces, piece_lines
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 

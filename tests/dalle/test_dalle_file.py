@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.dalle import DALLE, load_dalle, save_dalle
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import DVAEFileError, save_dvae
 from weighted_clip.dalle.pieces import clip_pieces
 from weighted_clip.dalle.prior import Prior
-from weighted_clip.dalle.prior_config import PriorConfig
 
 from .models import PRIOR, TINY, TINY_SMALL, pictures, seeded, tiny_dalle
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import DVAEFileError, load_dvae, save_dvae
-from weighted_clip.dalle.pickled import read_published
+from weighted_clip.dalle.published import read_published
 
 from ..libraries import is_torch
 from .models import TINY, TINY_SMALL, pictures, reference, seeded

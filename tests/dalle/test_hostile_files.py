@@ -74,7 +74,7 @@ def test_the_message_on_memory_names_only_what_the_command_has(
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("weighted_clip.dalle.pickled.read_published", no_memory)
+    monkeypatch.setattr("weighted_clip.dalle.published.read_published", no_memory)
     monkeypatch.setattr("weighted_clip.dalle.dalle.load_dalle", no_memory)
     monkeypatch.setattr("weighted_clip.training.data.read_data", no_memory)
     for command, advice in (

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import distributions as dist
 from torch.nn import functional
+from weighted_clip.dalle.dvae import map_pixels
 from weighted_clip.dalle.losses import (
     gumbel_noise,
     hard_tokens,
@@ -17,7 +18,6 @@ from weighted_clip.dalle.losses import (
     perplexity,
     relaxed_tokens,
 )
-from weighted_clip.dalle.pixels import map_pixels
 from weighted_clip.dalle.schedules import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 from weighted_clip.dalle import sampling
+from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.prior import Prior, initialise
-from weighted_clip.dalle.prior_config import PriorConfig
 from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image, draw, probabilities, sample
 from weighted_clip.encoder.sparse_masks import MASK_VARIANTS, convolutional_mask
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.prior import Prior, SandwichBlock
-from weighted_clip.dalle.prior_config import PriorConfig
-from weighted_clip.dalle.rudalle import VARIANTS, prior_of
+from weighted_clip.dalle.published import VARIANTS, prior_of
 from weighted_clip.dalle.sampling import SampleOptions, sample
 from weighted_clip.encoder.layers import Block
 from weighted_clip.encoder.sparse_masks import (

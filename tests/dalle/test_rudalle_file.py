@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from weighted_clip.commands import convert_rudalle
 from weighted_clip.commands.program import main
-from weighted_clip.dalle import rudalle as module
+from weighted_clip.dalle import published as module
 from weighted_clip.dalle.files import DVAEFileError
 from weighted_clip.dalle.prior_file import load_prior, save_prior
-from weighted_clip.dalle.rudalle import VARIANTS, prior_of, read_rudalle
+from weighted_clip.dalle.published import VARIANTS, prior_of, read_rudalle
 from weighted_clip.encoder.sparse_masks import MaskVariant, column_mask, convolutional_mask, row_mask
 
 from .rudalle import SIZES, formula_ids, formula_state, their_logits, their_model

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.dalle import dvae as module
 from weighted_clip.dalle.config import SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE
-from weighted_clip.dalle.pixels import cropped
+from weighted_clip.dalle.dvae import DVAE, cropped
 from weighted_clip.dalle.tokens import ImageTokens, Swap, read_swaps, read_tokens, swapped, write_tokens
 
 from .models import TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded

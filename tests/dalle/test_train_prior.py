@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 from torch.nn import functional
 from weighted_clip.commands.program import main
+from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
-from weighted_clip.dalle.prior_config import PriorConfig
 from weighted_clip.dalle.shapes import Style, draw, split
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.loop import Loop

@@ -24,9 +24,8 @@ from weighted_clip.commands.program import main
 from weighted_clip.dalle.config import SMALL, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
-from weighted_clip.dalle.judge import Judge, right
-from weighted_clip.dalle.shapes import Shape, Style, draw, split, write_shapes
-from weighted_clip.dalle.small import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.dalle.shapes import Judge, Shape, Style, draw, right, split, write_shapes
 from weighted_clip.training.data import Example, Problem, read_data
 from weighted_clip.training.dvae import DVAERun
 from weighted_clip.training.dvae_options import RECIPES, DVAEOptions

@@ -113,7 +113,7 @@ def _answers(memory: int, root: Path) -> None:
 
     import torch
 
-    for name in ("dalle.pickled", "dalle.rudalle", "dalle.dalle", "encoder.full_clip", "encoder.families"):
+    for name in ("dalle.published", "dalle.dalle", "encoder.full_clip", "encoder.families"):
         import_module(f"weighted_clip.{name}")
     with torch.no_grad():  # what PyTorch allocates at first use
         torch.nn.Linear(64, 64)(torch.zeros(64, 64))

@@ -35,8 +35,8 @@ def main() -> None:
     import numpy as np
     import torch
     from torch.nn.functional import cross_entropy
+    from weighted_clip.dalle.config import PriorConfig
     from weighted_clip.dalle.prior import Prior, initialise
-    from weighted_clip.dalle.prior_config import PriorConfig
     from weighted_clip.training.powersgd import Compression
     from weighted_clip.training.scales import GradientScales
     from weighted_clip.training.step import make_accelerator

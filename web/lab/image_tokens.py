@@ -11,9 +11,8 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from ...dalle.dvae import DVAE
+from ...dalle.dvae import DVAE, cropped
 from ...dalle.files import CONVERT
-from ...dalle.pixels import cropped
 from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at

@@ -166,8 +166,8 @@ def our_prior(sizes: dict[str, Any]) -> Any:
     """Our prior with random weights, as at the start of training except for the heads, which are not 0."""
     import torch
 
+    from ...dalle.config import PriorConfig
     from ...dalle.prior import Prior, initialise
-    from ...dalle.prior_config import PriorConfig
 
     prior = Prior(PriorConfig(**sizes))
     initialise(prior)
