@@ -1,6 +1,6 @@
 """Discrete VAEs as safetensors files: sizes in the metadata, keys as OpenAI names them.
 
-Keys are OpenAI's own, prefixed with ``encoder.`` or ``decoder.``. Nothing here reads a pickle; ``pickled.py`` does, for
+Keys are OpenAI's own, prefixed with ``encoder.`` or ``decoder.``. Nothing here reads a pickle; ``published.py`` does, for
 one command.
 """
 
