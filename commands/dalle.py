@@ -43,13 +43,7 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--tokens", type=int, metavar="K", help="how many values a token can have (8192; 128)")
     train.add_argument("--width", type=int, metavar="N", help="hidden_dim of the model (256; 64)")
     train.add_argument("--rate", type=float, metavar="X", help="first step size (1e-4; 2e-3)")
-    train.add_argument(
-        "--kl-weight",
-        dest="last_kl_weight",
-        type=float,
-        metavar="X",
-        help="last weight of the KL divergence (6.6; 0.2)",
-    )
+    train.add_argument("--kl-weight", type=float, metavar="X", help="last weight of the KL divergence (6.6; 0.2)")
     train.add_argument("--kl-steps", type=int, metavar="N", help="updates until then (5,000; a fifth of the run)")
     train.add_argument("--temperature", type=float, metavar="X", help="last temperature (1/16; 1/8)")
     train.add_argument(

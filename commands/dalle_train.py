@@ -49,12 +49,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--warmup", type=int, metavar="N", help="updates in which it rises (5,000; 100)")
     train.add_argument("--halvings", type=int, metavar="N", help="how often it is halved; 0 for a cosine (5; 0)")
     train.add_argument("--text-weight", type=float, metavar="X", help="of the loss of the text (1/8)")
-    train.add_argument(
-        "--ignore-padding",
-        dest="counts_padding",
-        action="store_false",
-        help="leave padding out of the loss of the text",
-    )
+    train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
     train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.99; none)")
     train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (4; 1)")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
