@@ -1,7 +1,7 @@
 """Discrete VAEs as safetensors files: sizes in the metadata, keys as OpenAI names them.
 
-Keys are OpenAI's own, prefixed with ``encoder.`` or ``decoder.``. Nothing here reads a pickle; ``published.py`` does, for
-one command.
+Keys are OpenAI's own, prefixed with ``encoder.`` or ``decoder.``. Nothing here reads a pickle; ``published.py`` does,
+for one command.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sharded:
     before, adamw = torch.get_default_dtype(), torch.optim.AdamW
     torch.set_default_dtype(torch.float64)
     # plain descent: AdamW makes whole steps of gradients that are 0 up to rounding
-    torch.optim.AdamW = lambda groups, lr, **_: torch.optim.SGD(groups, lr=lr)
+    torch.optim.AdamW = lambda groups, **_: torch.optim.SGD(groups)
     try:
         torch.manual_seed(0)
         dvae = DVAE(DVAEConfig("small", vocab_size=16, hidden_dim=8)).eval().requires_grad_(False)

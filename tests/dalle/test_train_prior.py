@@ -162,8 +162,8 @@ def test_a_run_equals_a_plain_loop(data: Path, tmp_path: Path, counts_padding: b
     run = run_of(
         data, tmp_path / "run", steps=20, clip=None, max_second_moment=None, counts_padding=counts_padding, **divided
     )
-    plain = Prior(run.whole.prior.config)
-    plain.load_state_dict(run.whole.prior.state_dict())
+    plain = Prior(run.trained.prior.config)
+    plain.load_state_dict(run.trained.prior.state_dict())
     matrices = [one for one in plain.parameters() if one.ndim >= 2]
     others = [one for one in plain.parameters() if one.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.045}, {"params": others, "weight_decay": 0.0}]
@@ -185,9 +185,9 @@ def test_a_run_equals_a_plain_loop(data: Path, tmp_path: Path, counts_padding: b
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    first = {name: tensor.clone() for name, tensor in run.whole.prior.state_dict().items()}
+    first = {name: tensor.clone() for name, tensor in run.trained.prior.state_dict().items()}
     run.train()
-    found = run.whole.prior.state_dict()
+    found = run.trained.prior.state_dict()
     differences = {name: float((found[name] - tensor).abs().max()) for name, tensor in plain.state_dict().items()}
     # the gradient of a key's bias is 0 up to rounding, of which AdamW makes whole steps
     assert max(value for name, value in differences.items() if "k_proj.bias" not in name) < 1e-10
@@ -198,13 +198,14 @@ def test_the_second_moment_is_clipped_and_the_average_moves_every_so_often(data:
     library("accelerate")
     run = run_of(data, tmp_path / "run", steps=7, max_second_moment=1e-9, ema=0.5, ema_every=3)
     seen: list[torch.Tensor] = []
-    update = run._update_average
+    train_on = run._train_on
 
-    def watched() -> None:
-        update()
+    def watched(loaded: Any) -> dict[str, float]:
+        entry = train_on(loaded)
         seen.append(run.result.prior.image_head.weight.clone())
+        return entry
 
-    run._update_average = watched
+    run._train_on = watched
     run.train()
     moments = [state["exp_avg_sq"].max() for state in run.optimizer.state.values()]
     assert max(moments) == pytest.approx(1e-9)
@@ -322,9 +323,9 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
         if self.step == 2:
             assert self.scales is not None
             self.scales.blocks[1].parameters[0].grad[0] = math.inf
-            before.update({name: one.clone() for name, one in self.whole.state_dict().items()})
+            before.update({name: one.clone() for name, one in self.trained.state_dict().items()})
         if self.step == 3:
-            after.update({name: one.clone() for name, one in self.whole.state_dict().items()})
+            after.update({name: one.clone() for name, one in self.trained.state_dict().items()})
             self.is_stopped = True
         return found
 
