@@ -51,12 +51,7 @@ def first_rows(read: ReadPrompt) -> list[int]:
 def measured(plain: Tensor, changed: Tensor) -> list[RowChange]:
     """Change of each row in length and direction, in float64.
 
-    Args:
-        plain: ``[rows, dim]``, original rows.
-        changed: ``[rows, dim]``, changed rows.
-
-    Returns:
-        One change per row.
+    Shapes: ``plain`` [rows, dim], ``changed`` [rows, dim].
     """
     before, after = plain.detach().cpu().double(), changed.detach().cpu().double()
     old, new = before.norm(dim=-1, keepdim=True), after.norm(dim=-1, keepdim=True)
@@ -122,14 +117,9 @@ def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> T
 
 
 def draw_differences(differences: Sequence[TowerDifference], *, width: int = 1100) -> Image.Image:
-    """Draw the changes of tokens' rows as a chart, with one line per text encoder.
+    """Draw the changes of tokens' rows as a chart, with one line per text encoder and at most `SHOWN_CHUNKS` chunks.
 
-    Args:
-        differences: Differences of at least one encoder. Encoders with other tokens get separate charts below.
-        width: Width of the picture, in pixels.
-
-    Returns:
-        The picture, RGB, with at most `SHOWN_CHUNKS` chunks and any height.
+    Encoders with other tokens get separate charts below.
     """
     groups: dict[tuple[str, ...], list[TowerDifference]] = {}
     for one in differences:
@@ -152,14 +142,7 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
 
 
 def difference_report(differences: Sequence[TowerDifference]) -> str:
-    """Relative changes as text: for each text encoder its tokens, most changed first, padding, and pooled.
-
-    Args:
-        differences: Differences of each encoder.
-
-    Returns:
-        Lines of text.
-    """
+    """Relative changes as text: for each text encoder its tokens, most changed first, padding, and pooled."""
     lines: list[str] = []
     for one in differences:
         found = [

@@ -111,9 +111,6 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
 
     ``asked`` is an object with ``node``, the node's id; ``text``; ``values``, an object with the node's inputs; and, if
     known, ``encoder``, the name of a text encoder for `reader_of`, and ``files``, for `files_of`.
-
-    Raises:
-        RequestError: If it is malformed, the node is unknown, or an input cannot have its value.
     """
     if not isinstance(asked, dict) or asked.keys() - {"encoder", "files"} != {"node", "text", "values"}:
         raise RequestError(
@@ -135,11 +132,7 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
 
 
 def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextReader | None:
-    """Prompt reader for a request accepted by `request_of`; None for CLIP's tokenizer.
-
-    Raises:
-        RequestError: If ``encoder`` is not a string.
-    """
+    """Prompt reader for a request accepted by `request_of`; None for CLIP's tokenizer."""
     encoder = asked.get("encoder", "")
     if not isinstance(encoder, str):
         raise RequestError(f"encoder must be a string, got {encoder!r:.80}")
@@ -147,11 +140,7 @@ def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextR
 
 
 def files_of(asked: Mapping[str, Any]) -> list[str]:
-    """Files of the text encoders in a request accepted by `request_of`, as ``folder/name``.
-
-    Raises:
-        RequestError: If ``files`` is not a list of at most `MAX_FILES` strings.
-    """
+    """Files of the text encoders in a request accepted by `request_of`, as ``folder/name``."""
     files = asked.get("files", [])
     if not isinstance(files, list) or len(files) > MAX_FILES or not all(isinstance(file, str) for file in files):
         raise RequestError(f"files must be a list of at most {MAX_FILES} strings, got {files!r:.80}")
@@ -226,14 +215,7 @@ def _encodings_of(read: ReadPrompt) -> str:
 
 
 def check_size(least: int) -> None:
-    """Refuse an answer that will be too long, before it is made.
-
-    Args:
-        least: Lower bound of its size, in bytes.
-
-    Raises:
-        RequestError: If that is more than `MAX_ANSWER`.
-    """
+    """Refuse an answer that will be too long, of at least so many bytes, before it is made."""
     if least > MAX_ANSWER:
         raise RequestError(TOO_LONG)
 
@@ -242,9 +224,6 @@ def as_json(answer: Mapping[str, Any]) -> str:
     """Answer of `inspect` as ASCII JSON of at most `MAX_ANSWER` bytes.
 
     Texts of a timed prompt that do not fit are left out like those beyond `MAX_VIEWS`.
-
-    Raises:
-        RequestError: If the first text does not fit.
     """
     views = answer["views"]
     ends = accumulate(len(_json_text(view)) + 1 for view in views)
@@ -299,17 +278,7 @@ _CONVERSION_KEYS = ("text", "from", "to", "is_cleaned")
 
 
 def conversion(asked: object) -> dict[str, Any]:
-    """Answer a request to convert a prompt.
-
-    Args:
-        asked: An object with the strings ``text``, ``from`` and ``to``, the syntaxes, and the boolean ``is_cleaned``:
-            whether A1111's comments are removed.
-
-    Returns:
-        ``text``, the prompt in the other syntax, and ``issues``, one line for each part that could not be kept.
-
-    Raises:
-        RequestError: If the request is malformed, or a syntax is unknown or cannot be written.
+    """Answer a request to convert a prompt; ``is_cleaned`` says whether A1111's comments are removed.
 
     >>> conversion({"text": "a [cat]", "from": "a1111", "to": "comfy", "is_cleaned": True})
     {'text': 'a (cat:0.90909091)', 'issues': []}

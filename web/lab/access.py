@@ -67,11 +67,8 @@ _HEADERS = (
 class Guard:
     """ASGI application that passes requests on to another, or refuses them with a reason, as gradio does.
 
+    The first part of the path of every request that is passed on is the secret; the application sees what follows.
     Every response carries the headers that keep the browser from loading anything else.
-
-    Args:
-        app: Application, for which the path begins behind the secret.
-        secret: First part of the path of every request that is passed on.
     """
 
     def __init__(self, app: Any, secret: str) -> None:
@@ -150,13 +147,7 @@ NUM_PORTS = 20
 
 
 def listen(port: int | None) -> socket.socket:
-    """Listen at a port of this computer.
-
-    Args:
-        port: The port; None for 7867 or the next free one.
-
-    Returns:
-        The socket; clients wait until it is served.
+    """Listen at a port of this computer, by default 7867 or the next free one; clients wait until it is served.
 
     Raises:
         ValueError: If the port is in use or not available.

@@ -42,16 +42,10 @@ class _Name(str):
 def build_accordion(
     title: str, elem_id: Callable[[str], str], defaults: Mapping[str, Any], input_accordion: Any = None
 ) -> tuple[dict[str, Any], Any]:
-    """Build the controls in the current Blocks.
+    """Build the controls in the current Blocks: by the name of their setting, and the place for pasted problems.
 
-    Args:
-        title: Title of the accordion.
-        elem_id: Function that returns each control's id in the page.
-        defaults: Initial value of each setting, ``enabled`` first, in the order of the API.
-        input_accordion: The host's accordion with a switch in its title, if it has one.
-
-    Returns:
-        The controls by the name of their setting, in that order; and the place for problems of pasted parameters.
+    ``defaults`` has the initial value of each setting, ``enabled`` first, in the order of the API; the controls have
+    the same order. ``input_accordion`` is the host's accordion with a switch in its title, if it has one.
     """
     if input_accordion is not None:
         with input_accordion(False, label=title, elem_id=elem_id("enabled")) as enabled:

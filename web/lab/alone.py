@@ -36,11 +36,7 @@ class LabBlocks(gr.Blocks):
 
 
 def check_files(part: Any, value: object) -> None:
-    """Refuse a value with files that its component does not take, or that were not uploaded.
-
-    Raises:
-        gr.Error: With the component's label.
-    """
+    """Refuse a value with files that its component does not take, or that were not uploaded."""
     takes_files = isinstance(part, (gr.File, gr.Image))
     for one in _dicts(value):
         if not takes_files:
@@ -70,14 +66,7 @@ def _is_in(folder: Path, path: object) -> bool:
 
 
 def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> None:
-    """Let a page start with its last values, or with those in its address.
-
-    Args:
-        page: The page, opened as a context.
-        parts: Components by the name of their content.
-        link: The button that copies the address.
-        told: Component for the message that it was copied.
-    """
+    """Let a page start with its last values, or with those in its address."""
     fields = json.dumps([(name, _allowed(part)) for name, part in parts.items()])
     values = list(parts.values())
 

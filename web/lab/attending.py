@@ -81,19 +81,7 @@ class Found(NamedTuple):
 
 
 def find_attention(model: AttentionModel, text: str, options: EncodeOptions, choice: Choice, limit: int) -> Found:
-    """Attention weights of a layer and head for one chunk of a prompt.
-
-    Args:
-        model: The model.
-        text: The prompt.
-        options: Options for reading and encoding it.
-        choice: The selection.
-        limit: Maximum number of positions.
-
-    Raises:
-        LabError: If the weights cannot be loaded.
-        ValueError: If an option is out of range.
-    """
+    """Attention weights of a layer and head for one chunk of a prompt, of ``limit`` positions at most."""
     towers = list(model.sizes())
     tower = towers[min(choice.tower, len(towers)) - 1]
     read = read_for_towers(text, options, model.readers())[tower]
@@ -119,19 +107,7 @@ def find_attention(model: AttentionModel, text: str, options: EncodeOptions, cho
 
 
 def versions_of(read: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
-    """Distinct encodings of one chunk needed by a prompt's scheme, the prompt's own first.
-
-    Args:
-        read: The prompt.
-        chunk: Number of the chunk, from 0.
-        reader: Its prompt reader.
-
-    Returns:
-        At most `MAX_VERSIONS`.
-
-    Raises:
-        LabError: If there is no such chunk.
-    """
+    """Distinct encodings of one chunk needed by a prompt's scheme, the prompt's own first; at most `MAX_VERSIONS`."""
     alone = read._replace(sections=(ChunkedSection(((chunk_of(read, chunk),),)),), kept=None)
     found: dict[Ask, Version] = {}
     for variant in islice(plan_prompt(alone, reader.tokenize).variants(), 4 * MAX_VERSIONS):
@@ -194,11 +170,7 @@ class Attended:
 
 
 def attention_chart(attended: Attended) -> str:
-    """Draw the weights of a head, initially those of the last word.
-
-    Returns:
-        Markup that includes the texts of all words, for the script.
-    """
+    """Draw the weights of a head, initially those of the last word."""
     labels = attended.labels
     rows = [row_of(attended, query) for query in range(len(labels))]
     query = max((i for i, name in enumerate(labels) if name not in ("BOS", "EOS", "PAD")), default=len(labels) - 1)

@@ -53,14 +53,7 @@ class AttentionTab:
         return {"layer": layer, "head": head}
 
     def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
-        """Connect the tab's events.
-
-        Args:
-            tab: The tab.
-            open_tab: State with the name of the open tab.
-            inputs: Prompt and options.
-            events: Events that change them, or request an update.
-        """
+        """Connect the tab's events."""
 
         def follow(name: str, *values: Any) -> tuple[Any, ...]:
             return self.show(name == self.title, *values)
@@ -75,12 +68,7 @@ class AttentionTab:
         gr.on([*events, *(one.change for one in self._numbers)], follow, inputs=[open_tab, *asked], **shared)
 
     def show(self, is_open: bool, *values: Any) -> tuple[Any, ...]:
-        """Ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open.
-
-        Args:
-            is_open: Whether the tab is open.
-            values: The numbers of `Choice`, the prompt, the options.
-        """
+        """Ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open."""
         if not is_open:
             return (gr.update(),) * 6
         numbers, text, options = values[:5], values[5], values[6:]

@@ -69,14 +69,7 @@ class BesideTab:
         return {"other": self._other}
 
     def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
-        """Connect the tab's events.
-
-        Args:
-            tab: The tab.
-            open_tab: State with the name of the open tab.
-            inputs: Prompt and options.
-            events: Events that change them, or request an update.
-        """
+        """Connect the tab's events."""
 
         def show_beside(name: str, *values: Any) -> Any:
             return self.show(*values) if name == self.title else gr.update()
@@ -128,12 +121,7 @@ def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Sha
 
 
 def pooled_cosines(model: LabModel, first: Given, second: Given) -> dict[str, tuple[float, float]]:
-    """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder.
-
-    Raises:
-        EncoderError: If a prompt cannot be encoded.
-        ValueError: If an option is out of range.
-    """
+    """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder."""
     encoders = Encoders(model.readers())
     for given in (first, second):  # refuses either before one is encoded
         encoders.prepare([given.text], given.options)

@@ -61,12 +61,6 @@ def compare(
     Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
     are taken in float64. Dropped padding is compared nevertheless, as dropping changes no remaining row. ``check`` is
     called before each call of an encoder; an exception it raises ends the work.
-
-    Yields:
-        A result for each scheme in order, as soon as it is done. A scheme that fails says so in its message.
-
-    Raises:
-        LabError: If there is no scheme or an unknown one, or the prompt cannot be encoded at all.
     """
     unknown = [scheme for scheme in schemes if scheme not in SCHEMES]
     if unknown or not schemes:
@@ -162,19 +156,7 @@ CUT = "▲"
 
 
 def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0) -> str:
-    """Draw one chunk of a comparison, which may be incomplete.
-
-    Args:
-        comparisons: Comparisons of at least one scheme.
-        read: The prompt.
-        chunk: Number of the chunk, counted from 0.
-
-    Returns:
-        Markup: for each scheme the numbers of encodings and problems, and each row's change as bars and numbers.
-
-    Raises:
-        LabError: If there is no such chunk, or nothing to compare.
-    """
+    """Draw one chunk, counted from 0, of a comparison, which may be incomplete."""
     shown = chunk_of(read, chunk)
     if not comparisons:
         raise LabError("there is nothing to draw: no scheme was compared")

@@ -76,14 +76,7 @@ class Cancelled(Exception):
 
 
 class Handlers:
-    """Handlers of one page.
-
-    Args:
-        source: Function that returns the model.
-        base: Options without a component on the page.
-        run: Runs functions that need the model's weights.
-        is_in_webui: Whether to read prompts as the WebUI that the page is in.
-    """
+    """Handlers of one page. ``base`` has options without a component; ``run`` calls what needs the model's weights."""
 
     def __init__(
         self, source: ModelSource, base: EncodeOptions, run: Run = run_here, *, is_in_webui: bool = False
@@ -162,11 +155,7 @@ class Handlers:
     def compare(
         self, job: dict[str, Any], schemes: Sequence[str], text: str, *values: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job.
-
-        Yields:
-            After each scheme: states of the buttons Compare and Cancel, progress, the comparison so far.
-        """
+        """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job."""
         job["is_cancelled"] = False
         running, ended = buttons(is_running=True), buttons(is_running=False)
         wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # a request may hold anything
@@ -257,11 +246,7 @@ class Handlers:
         return self._reader(model, options)(text)
 
     def given(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> Given:
-        """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none.
-
-        Raises:
-            ValueError: If it cannot be read.
-        """
+        """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none."""
         model = self._model()[0] if model is None else model
         options = self.options(text, values)
         number, steps = self._place(values)

@@ -131,9 +131,5 @@ def text_to_image_tab(lab: TextToImageLab) -> None:
 
 
 def _picture(given: Any) -> Image.Image | None:
-    """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is.
-
-    Raises:
-        LabError: If it cannot be read.
-    """
+    """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is."""
     return None if given is None else opened_upload(Path(given["path"]))

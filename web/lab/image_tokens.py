@@ -41,11 +41,7 @@ class Encoded:
 
 
 class TokenLab:
-    """The handlers of the tab.
-
-    Args:
-        dvae: Encoder and decoder; None if there is none, which the tab then says.
-    """
+    """The handlers of the tab; without a dVAE they say so."""
 
     def __init__(self, dvae: DVAE | None) -> None:
         self._dvae = dvae

@@ -72,9 +72,6 @@ class NativeLabModel:
 
         ``origin`` says by what heads and activation are known. ``path`` is the file, where pictures are to be compared
         with texts by its other half.
-
-        Raises:
-            ValueError: If the clip skip is out of range.
         """
         for config in configs.values():
             check_clip_skip(settings.clip_skip, config.num_layers)
@@ -103,12 +100,7 @@ class NativeLabModel:
         return self._configs
 
     def attention(self, tower: str, ask: Ask, layer: int) -> Tensor:
-        """The weights ``[heads, positions, positions]`` of a layer, counted from 1, of one encoding of a tower.
-
-        Raises:
-            LabError: If the weights cannot be loaded.
-            ValueError: If there is no such layer.
-        """
+        """The weights ``[heads, positions, positions]`` of a layer, counted from 1, of one encoding of a tower."""
         encoder = self._loaded()[tower]
         device = encoder.model.final_layer_norm.weight.device
         plain, vectors = encoder.split([ask.ids])
@@ -118,11 +110,7 @@ class NativeLabModel:
         return found[0]
 
     def full(self) -> FullClip:
-        """Both halves, to compare pictures with texts; the first call loads them.
-
-        Raises:
-            LabError: If the weights are random, or have no image half, or cannot be loaded.
-        """
+        """Both halves, to compare pictures with texts; the first call loads them."""
         if self._path is None:
             raise LabError(
                 "Random weights would rank pictures at random. Start the lab with a whole CLIP, such as the "
@@ -148,16 +136,7 @@ class NativeLabModel:
 
 
 def file_model(path: Path, settings: Settings) -> NativeLabModel:
-    """Text encoders of a safetensors file.
-
-    Args:
-        path: Text encoders or a checkpoint of Stable Diffusion 1.x, 2.x or SDXL.
-        settings: Settings for loading.
-
-    Raises:
-        CheckpointError: If the file is missing or has no text encoder.
-        ValueError: If the clip skip is out of range.
-    """
+    """Text encoders of a safetensors file, which may be a checkpoint of Stable Diffusion 1.x, 2.x or SDXL."""
     with open_tensor_file(path) as file:
         towers = file.towers()
         configs = {tower.name: file.config(tower) for tower in towers}
@@ -173,16 +152,7 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
 
 
 def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
-    """CLIP-L with seeded random weights, and the warning that they are meaningless.
-
-    Args:
-        settings: Settings for loading.
-        config: Sizes.
-        seed: Seed of the weights.
-
-    Raises:
-        ValueError: If the clip skip is out of range.
-    """
+    """CLIP-L with seeded random weights, and the warning that they are meaningless."""
     return NativeLabModel(
         f"random weights, seed {seed} (no meaning)",
         {"clip_l": config},
@@ -193,14 +163,7 @@ def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int =
 
 
 class Shelf:
-    """Models by name, one of which is in use. Only headers of files are read until something is encoded.
-
-    Args:
-        model: Initial model.
-        name: Its name.
-        settings: Settings for loading others.
-        files: Other files by name.
-    """
+    """Models by name, one of which is in use. Only headers of files are read until something is encoded."""
 
     def __init__(self, model: NativeLabModel, name: str, settings: Settings, files: Mapping[str, Path]) -> None:
         self._model = model
@@ -223,12 +186,7 @@ class Shelf:
         return list(dict.fromkeys([*dropped, self._first[0], *self._files]))
 
     def choose(self, name: str) -> None:
-        """Switch to another model.
-
-        Raises:
-            LabError: If there is none with that name.
-            CheckpointError: If its file cannot be used; the previous model stays in use.
-        """
+        """Switch to another model; if its file cannot be used, the previous one stays in use."""
         with self._lock:
             if name == self.name:
                 return
@@ -243,12 +201,7 @@ class Shelf:
             self._model, self.name = model, name
 
     def drop(self, path: Path) -> None:
-        """Use a file dropped on the page, and remove the one dropped before.
-
-        Raises:
-            LabError: If it is not a safetensors file.
-            CheckpointError: If it has no text encoder; the previous model stays in use.
-        """
+        """Use a file dropped on the page, and remove the one dropped before; one that is refused changes nothing."""
         if path.suffix.lower() != SUFFIX:
             raise LabError(f"{path.name}: weights are read from {SUFFIX} files alone")
         with self._lock:

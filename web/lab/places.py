@@ -75,18 +75,9 @@ def model_folder(folder: Path) -> ModelFolder:
 
 
 def chosen_file(models: ModelFolder, name: str | None) -> Path:
-    """Choose the file to use.
+    """Choose a file by its path relative to the folder, its name, or that without suffix.
 
-    Args:
-        models: The available files.
-        name: Its path relative to the folder, its name, or that without suffix. None for the first one with a text
-            encoder.
-
-    Returns:
-        Its path.
-
-    Raises:
-        ValueError: If there is no file or more than one of that name.
+    With None it is the first one with a text encoder.
     """
     if name is None:
         return _first_readable(models)
@@ -115,16 +106,9 @@ def _first_readable(models: ModelFolder) -> Path:
 
 
 def hub_file(*, download: bool) -> Path | None:
-    """OpenAI's release of CLIP ViT-L/14 in Hugging Face's cache.
+    """OpenAI's release of CLIP ViT-L/14 in Hugging Face's cache, or None.
 
-    Args:
-        download: Whether to fetch it if it is missing, and check it. That is 1.7 GB, so nothing is fetched unasked.
-
-    Returns:
-        The file, or None if it is missing.
-
-    Raises:
-        ValueError: If it cannot be fetched, or is not the released file.
+    ``download`` fetches it if it is missing, and checks it. That is 1.7 GB, so nothing is fetched unasked.
     """
     try:
         import huggingface_hub

@@ -50,25 +50,13 @@ class FullModel(Protocol):
 
 
 class RankingLab:
-    """Handlers of the tab.
-
-    Args:
-        source: Function that returns the model.
-    """
+    """Handlers of the tab; ``source`` returns the model."""
 
     def __init__(self, source: Callable[[], FullModel]) -> None:
         self._source = source
 
     def rank(self, files: Sequence[str] | None, others: str, softmax: str, prompt: str, syntax: str) -> str:
-        """Pictures, best matches of the prompt first, and a matrix of pictures and texts.
-
-        Args:
-            files: Paths of the pictures.
-            others: More texts, one per line.
-            softmax: One of `SOFTMAX`.
-            prompt: The first text.
-            syntax: Syntax of weights in texts, which are left out.
-        """
+        """Pictures, best matches of the prompt first, and a matrix of pictures and texts."""
         try:
             if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
                 raise LabError(f"choose among {', '.join(SOFTMAX)}, and a syntax; got {softmax!r:.40}, {syntax!r:.40}")

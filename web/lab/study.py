@@ -51,11 +51,7 @@ class TokenTable(NamedTuple):
 
 
 def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
-    """Read a prompt for the first text tower of a model, with the chunks that other towers add to it.
-
-    Raises:
-        LabError: If an option is out of range, or in strict mode if the reference refuses the prompt.
-    """
+    """Read a prompt for the first text tower of a model, with the chunks that other towers add to it."""
     try:
         reads = read_for_towers(text, options, model.readers())
     except ValueError as error:
@@ -96,22 +92,14 @@ def ids_text(read: ReadPrompt) -> str:
 
 
 def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
-    """Chunk of a prompt by its number from 0.
-
-    Raises:
-        LabError: If it does not exist.
-    """
+    """Chunk of a prompt by its number from 0."""
     if not 0 <= chunk < len(read.chunks):
         raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(read.chunks)}")
     return read.chunks[chunk]
 
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
-    """Encode a prompt into a safetensors file; an existing one is replaced.
-
-    Raises:
-        LabError: If the prompt cannot be encoded or the file cannot be written.
-    """
+    """Encode a prompt into a safetensors file; an existing one is replaced."""
     try:
         check_without_signs(read_for_towers(text, options, model.readers()).values(), "a file")
         rows = joined(model.encode(text, options))
@@ -155,15 +143,8 @@ class MaskPicture(NamedTuple):
 def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
     """Draw the masks of one chunk, given by its number from 0.
 
-    At most ``limit`` positions are shown, with only a little of the padding.
-
-    Returns:
-        The causal mask, the padding mask, the mask of hidden phrases if the chunk has any, and their product; then, if
-        the scheme blends in encodings that hide further words, the masks of the first of these.
-
-    Raises:
-        LabError: If there is no such chunk.
-        ValueError: If ``limit`` is below 1.
+    At most ``limit`` positions are shown, with only a little of the padding: causal mask, padding mask, that of hidden
+    phrases if the chunk has any, their product, and then the masks of further encodings that the scheme blends in.
     """
     shown = chunk_of(read, chunk)
     labels = mask_labels(shown, read.prompt.source)

@@ -52,12 +52,7 @@ class Wish:
 
 
 class TextToImageLab:
-    """The handlers of the tab.
-
-    Args:
-        dalle: The model.
-        clock: Clock in seconds, used to limit updates of the page.
-    """
+    """The handlers of the tab. A clock in seconds limits updates of the page."""
 
     def __init__(self, dalle: DALLE, clock: Callable[[], float] = time.perf_counter) -> None:
         self.dalle = dalle
@@ -91,14 +86,8 @@ class TextToImageLab:
     def draw(self, job: dict[str, Any], *values: Any) -> Iterator[tuple[bool, str, str | None]]:
         """Draw images of a caption, until `cancel` sets ``is_cancelled`` in this user's job.
 
-        Args:
-            job: The user's job.
-            values: Caption; how many images; temperature, top-k and top-p; seed of the first image, incremented for the
-                others; a picture whose top all begin with, or None; the number of rows of its tokens to keep.
-
-        Yields:
-            Whether more follows, the progress, and the images so far, or None if unchanged. Updates come after tokens,
-            but rarely enough that most of the time is spent drawing; images are updated after a row of tokens.
+        Yields whether more follows, the progress, and the images so far, or None if they are unchanged. Updates come
+        after tokens, but rarely enough that most of the time is spent drawing; images are updated after a row of them.
         """
         if job["is_cancelled"]:
             yield False, markup.progress(0, "cancelled before it began"), None

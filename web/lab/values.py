@@ -27,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def checked_text(name: str, value: object) -> str:
-    """Check that a value is a text, and replace lone surrogates.
-
-    Raises:
-        LabError: If the value is something else.
-    """
+    """Check that a value is a text, and replace lone surrogates."""
     if not isinstance(value, str):
         raise LabError(f"{name} must be a text, got {value!r:.80}")
     if _SURROGATE.search(value):
@@ -40,11 +36,7 @@ def checked_text(name: str, value: object) -> str:
 
 
 def checked_number(name: str, value: object) -> float:
-    """Check that a value is a number.
-
-    Raises:
-        LabError: If the value is something else.
-    """
+    """Check that a value is a number."""
     if not _is_number(value):
         raise LabError(f"{name} must be a number, got {value!r:.80}")
     return value
@@ -52,9 +44,6 @@ def checked_number(name: str, value: object) -> float:
 
 def whole_number(name: str, value: object, first: int, last: int) -> int:
     """Check that a value is a whole number in a range, both ends included.
-
-    Raises:
-        LabError: If the value is something else.
 
     >>> whole_number("row", 3.0, 1, 8)
     3
@@ -82,11 +71,7 @@ SHOWN_SIDE = 384
 
 
 def opened_upload(path: Path) -> Image.Image:
-    """Read an uploaded picture.
-
-    Raises:
-        LabError: If it cannot be read.
-    """
+    """Read an uploaded picture."""
     try:
         return open_image(path)
     except ValueError as error:

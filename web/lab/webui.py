@@ -50,18 +50,7 @@ def texts_of(
     steps: object = DEFAULT_STEPS,
     counter: Counter = COUNTERS[0],
 ) -> Texts:
-    """Read the texts that the WebUI makes of a prompt.
-
-    Args:
-        text: The prompt.
-        options: Options chosen on the page.
-        reader: Function from options to a reader of texts.
-        steps: Sampling steps.
-        counter: Way of counting them.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
+    """Read the texts that the WebUI makes of a prompt."""
     count = whole_number("steps", steps, 1, MAX_STEPS)
     has_comments = options.cleaning == "as Forge"
     reads, others = read_as_webui(text, count, reader(_left(options)), has_comments=has_comments, counter=counter)
@@ -69,25 +58,14 @@ def texts_of(
 
 
 def num_texts(text: str, options: EncodeOptions, steps: object) -> int:
-    """Number of texts that the WebUI makes of a prompt, at most those that are read.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
+    """Number of texts that the WebUI makes of a prompt, at most those that are read."""
     count = whole_number("steps", steps, 1, MAX_STEPS)
     prompt = read_timed(text, count, has_comments=options.cleaning == "as Forge")
     return min(MAX_TEXTS, len(standing_texts(prompt, count, COUNTERS[0])))
 
 
 def given_of(texts: Texts, options: EncodeOptions, number: int, steps: object) -> Given:
-    """The text to encode here.
-
-    Args:
-        texts: The texts, for these steps.
-        options: Options chosen on the page.
-        number: Number of the text, from 1; one that is too large means the last one.
-        steps: Sampling steps, as in `texts_of`.
-    """
+    """The text to encode here, by its number from 1; one that is too large means the last one."""
     index = min(number, len(texts.reads)) - 1
     chosen, count = texts.reads[index], len(texts.reads) + texts.num_more
     note = (

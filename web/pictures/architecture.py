@@ -45,18 +45,7 @@ class Block:
 
 
 def architecture_blocks(config: TextConfig, *, batch: int = 1) -> list[Block]:
-    """All sub-layers of a text encoder in the order of computation.
-
-    Args:
-        config: Sizes of the encoder.
-        batch: Chunks encoded together.
-
-    Returns:
-        The blocks. Those of a layer appear once, with ``copies`` set.
-
-    Raises:
-        ValueError: If ``batch`` is below 1.
-    """
+    """All sub-layers of a text encoder in the order of computation."""
     if batch < 1:
         raise ValueError(f"batch must be at least 1 chunk, got {batch}")
     length, dim = config.context_length, config.hidden_dim

@@ -77,9 +77,6 @@ def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, c
     """Read a mask for `masks.draw_mask_rows`, with the same arguments.
 
     A mask with one query applies to every query. Queries have the labels of keys.
-
-    Raises:
-        ValueError: If the mask has another shape, the numbers of labels and keys differ, or a number is below 1.
     """
     values = torch.as_tensor(mask, dtype=torch.bool)
     while values.ndim > 2 and len(values) == 1:
@@ -268,15 +265,7 @@ CAPTIONS: dict[PadConvention, str] = {
 
 
 def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
-    """Labels for the positions of a chunk.
-
-    Args:
-        chunk: The chunk.
-        text: Its prompt.
-
-    Returns:
-        One label per position: BOS, the tokens' texts, EOS, PAD. Tokens that share one text, such as the bytes of an
-        emoji, are numbered.
+    """Labels for the positions of a chunk. Tokens that share one text, such as the bytes of an emoji, are numbered.
 
     >>> from ...weighting.options import EncodeOptions
     >>> from ...weighting.reading import read_prompt
@@ -308,20 +297,7 @@ def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, 
 def draw_figure_masks(
     text: str = "a red cat", *, visible: int | None = None, cell: int | None = None, theme: ThemeName = "light"
 ) -> Image.Image:
-    """Draw how causal mask and PAD mask multiply to the attention mask, in both padding conventions.
-
-    Args:
-        text: Any text, read without syntax.
-        visible: Positions shown; None for the text and a little padding.
-        cell: Size of a cell in pixels; None to choose by their number.
-        theme: ``light`` or ``dark``.
-
-    Returns:
-        The picture, RGB: a row of three masks for the tokenizer's convention, one for the lecture's.
-
-    Raises:
-        ValueError: If a number is below 1 or the theme unknown.
-    """
+    """Draw how causal mask and PAD mask multiply to the attention mask, a row for each padding convention."""
     labels = figure_masks(text, "tokenizer")[1]
     if visible is None:
         visible = labels.index("PAD") + SHOWN_PADDING if labels[-1] == "PAD" else len(labels)
@@ -332,13 +308,7 @@ def draw_figure_masks(
 def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
     """Draw the attention masks of a prompt's first chunk in each of its encodings.
 
-    Args:
-        read: The prompt.
-        variants: Variants of its plan.
-        theme: ``light`` or ``dark``.
-
-    Returns:
-        The picture, RGB: up to `SHOWN_ENCODINGS` masks side by side; up to `SHOWN_ROWS` such rows if phrases are bound.
+    Up to `SHOWN_ENCODINGS` are side by side; up to `SHOWN_ROWS` such rows if phrases are bound.
     """
     chunk, length = read.chunks[0], read.layout.length
     versions = versions_of_first(variants)
