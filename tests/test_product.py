@@ -276,8 +276,10 @@ def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-def test_sections_that_the_code_cites_exist() -> None:
+def test_pages_and_sections_that_the_code_names_exist() -> None:
     modules = [path for path in ROOT.glob("*/**/*.py") if ".venv" not in path.relative_to(ROOT).parts]
+    named = {page for path in modules for page in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
+    assert [page for page in named if not (ROOT / page).exists()] == []
     cited = {
         (page, title)
         for path in modules

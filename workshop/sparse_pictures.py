@@ -2,7 +2,7 @@
 
 The masks are made in ``encoder/sparse_masks.py``; sizes are those of the paper's Figure 11.
 
-Source: docs/masks.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, Figure 11.
+Source: docs/reference/dalle.md; A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, Figure 11.
 """
 
 from __future__ import annotations

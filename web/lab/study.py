@@ -2,7 +2,7 @@
 
 Only the file needs a loaded model. ``comparing.py`` compares schemes.
 
-Source: docs/masks.md.
+Source: docs/reference/masks.md.
 """
 
 from __future__ import annotations
