@@ -67,12 +67,10 @@ that it had.
 
 - The workflow is a checkpoint loader, text encode nodes, KSampler (two steps of euler, cfg 7), VAEDecode and SaveImage,
   64 x 64 pixels, on the CPU, everything in float32 (`--cpu --force-fp32 --fp32-text-enc`), on one thread.
-- The checkpoint has the layout and the full size of Stable Diffusion 1.5 and random weights from a fixed seed
-  (`tests/hosts/make_checkpoint.py`). The pictures show coloured noise, but every layer and every LoRA key is exercised.
-  Norm gains are spread around 1 and biases around 0: with plain 1 and 0 the mean of a hidden state would be rounding.
-- Lines that say "small" compare on text encoders of ComfyUI's own classes with four narrow layers.
-- Lines on timed prompts with "each denoiser call" sample with a small U-Net of ComfyUI's own classes; compared is the
-  text encoding that every call of it was given.
+- The checkpoint has the full size of Stable Diffusion 1.5 and random weights from a fixed seed
+  (`tests/hosts/make_checkpoint.py`), norm gains spread around 1 and biases around 0. The pictures show coloured noise,
+  but every layer and every LoRA key is exercised. "Small": text encoders of ComfyUI's own classes with four narrow
+  layers; "each denoiser call": the text encoding that every call of a small U-Net was given.
 - A difference is the largest absolute one between two tensors: hidden states, whose standard deviation is about 1, and
   pooled vectors. For pictures it is in steps of 255.
 - A cell has the number of comparisons, and the largest difference of any of them.

@@ -18,8 +18,8 @@ VARIABLE = "WEIGHTED_CLIP_WRITE_LONG"
 HEAD = """\
 # Long life
 
-What happens when it runs for long: whether memory grows, whether results stay the same, whether users of one lab get
-in each other's way. Every number was written by the tests in `tests/long` as they ran:
+Memory, results and the users of one lab when it runs for long. Every number was written by the tests in `tests/long`
+as they ran:
 
     python run.py test --long -m long                    # all that needs no host
     python run.py test --long -m long --hosts DIR        # also in each ComfyUI in DIR

@@ -114,32 +114,24 @@ Every number on this page was written by the command that measured it:
     python run.py parity --hosts DIR --write
 
 `DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control, ComfyUI-ppm and
-stable-diffusion-webui-forge, each host with its virtual environment, ComfyUI's with this pack's `requirements.txt`
-besides, `peers-venv`, a Python with numpy < 2 for the first two packs, and diffusers, for its community pipelines.
-Without `--hosts` the command compares with the libraries that are installed. It fails if a difference is above what is
-allowed.
+stable-diffusion-webui-forge, each host with its virtual environment, `peers-venv`, a Python with numpy < 2 for the
+first two packs, and diffusers, for its community pipelines. Without `--hosts` the command compares with the libraries
+that are installed. It fails if a difference is above what is allowed.
 
-- One CLIP-L in full size with seeded random weights; norm gains are spread around 1 and biases around 0, because with
-  plain 1 and 0 the mean of a hidden state would be rounding. Everything is float32 on the CPU.
-- The prompts are fixed (`workshop/parity/prompts.py`): 40 for each syntax, with raised, lowered, zero and negative
-  weights, nested and odd brackets, several scripts and several chunks, ten long ones for compel's ways of cutting,
-  eleven that Forge cleans (curly quotes, HTML entities, comments), and 19 that name textual-inversion embeddings:
-  seeded ones of 1, 2 and 8 vectors, read from files. Where A1111's comma rule moves a name it loses the vectors;
+- One CLIP-L in full size with seeded random weights, norm gains spread around 1 and biases around 0, float32 on the
+  CPU, one thread: Forge on one thread differs from Forge on two by up to 4.4e-5 in `a1111` on these prompts.
+- The prompts are fixed (`workshop/parity/prompts.py`): 40 for each syntax, ten long ones for compel's ways of cutting,
+  eleven that Forge cleans, and 19 that name embeddings. Where A1111's comma rule moves a name it loses the vectors;
   there ours are the numbers with the option `quirks`.
 - A difference is the largest absolute one between hidden states, which are between -7 and 7.
-- Both sides run on one thread: a mean is summed in one part for each thread, and Forge on one thread differs from
-  Forge on two by up to 4.4e-5 in `a1111` on these prompts.
-- "native" is our own encoder with the same weights; its rounding differs from a host's. "the host's" is what our nodes,
-  or our script in Forge, compute with the host's CLIP, in the same process as the reference. "ComfyUI's" beside Forge
-  is a prompt in both hosts: Forge's own encoding, and that of our nodes in ComfyUI.
-- Of `negpip` both readings of each row are compared, as key and as value: a value has the sign of its weight. "The
-  host's" are our rows from the CLIP that CLIP NegPip of ComfyUI-ppm has patched. What is drawn with them, and the
-  scheme `negpip_apart`, are on the page [parity.md](parity.md).
-- The schemes `a1111_global_norm` and `lpw` multiply by a ratio of two means. Each is small beside the values it is a
-  mean of, so a difference in an encoder's rounding grows there; hence a wider limit for the native encoder.
-- diffusers' pipelines run on transformers' towers, each prompt beside itself as negative prompt, those for SDXL on two
-  small towers, because states of a penultimate layer in full size pass no norm and are up to 60 large. Only prompts are
-  compared that the pipelines read as A1111 does: see "The lpw pipelines" in [schemes.md](../reference/schemes.md).
+- "native" is our own encoder with the same weights; "the host's" is what our nodes, or our script in Forge, compute
+  with the host's CLIP, in the process of the reference. "ComfyUI's" beside Forge is a prompt in both hosts.
+- Of `negpip` each row is compared as key and as value, from the CLIP that CLIP NegPip has patched. What is drawn with
+  them, and the scheme `negpip_apart`, are on the page [parity.md](parity.md).
+- `a1111_global_norm` and `lpw` multiply by a ratio of two small means, which brings rounding out; hence a wider limit
+  for the native encoder.
+- diffusers' pipelines run on transformers' towers, those for SDXL on two small ones, whose states pass no norm. Only
+  prompts are compared that the pipelines read as A1111 does ([schemes.md](../reference/schemes.md#the-lpw-pipelines)).
 - Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because
   `numpy.unique` returns its inverse in another shape. Ours are their numbers under numpy 1.
 
