@@ -276,6 +276,15 @@ def test_no_link_of_a_page_leads_nowhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_of_ours_that_a_page_names_exist(page: Path) -> None:
+    folders = "|".join(["docs", "locales", *(path.parent.name for path in ROOT.glob("*/__init__.py"))])
+    code = " ".join(re.findall(r"`([^`\n]*)`", page.read_text(encoding="utf-8")))
+    named = {name.rstrip(".") for name in re.findall(rf"(?<![\w/.])(?:{folders})/[\w./*-]*", code)}
+    whole = [name for name in named if not re.search(r"\*|NAME", name)]
+    assert [name for name in whole if not (ROOT / name).exists()] == []
+
+
 def test_pages_and_sections_that_the_code_names_exist() -> None:
     modules = [path for path in ROOT.glob("*/**/*.py") if ".venv" not in path.relative_to(ROOT).parts]
     named = {page for path in modules for page in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
