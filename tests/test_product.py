@@ -221,20 +221,6 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
     assert set(named) <= {given["name"] for given in names["inputs"].values()}
 
 
-def code_block(page: str) -> str:
-    return (HELP / f"{page}.md").read_text(encoding="utf-8").split("\n```\n")[1]
-
-
-def test_the_help_pages_quote_what_the_nodes_say() -> None:
-    inspect = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]()
-    prompt = "a (red:1.4) cat, [photorealistic] BREAK (sharp focus"
-    _, _, report = inspect.inspect(prompt, syntax="a1111", chunking="as syntax")["result"]
-    assert code_block("WeightedCLIPInspect") == report
-    convert = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]()
-    text, _ = convert.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})["result"]
-    assert code_block("WeightedCLIPConvert") == text
-
-
 def pictures(page: Path) -> list[Path]:
     return [(page.parent / name) for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))]
 

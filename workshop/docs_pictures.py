@@ -285,7 +285,7 @@ PICTURES: dict[str, Drawn] = {
     "sort-confusion": lambda: sorted_shapes()["sort-confusion"],
     "sort-unsure": lambda: sorted_shapes()["sort-unsure"],
 }
-"""Pictures of docs/images by name. Screenshots and the grid of xyz_grid.py are made otherwise."""
+"""Pictures of docs/images by name. Screenshots and the WebUI's grid are made otherwise."""
 REGISTRY = ("icon", "banner")
 PHOTOGRAPHS = ("similarity", "ranking", "sort-confusion", "sort-unsure")
 """Those of many colours."""

@@ -3,29 +3,35 @@
     python workshop generate                            # tables and locale
     python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
     python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
+    python workshop generate --grid http://127.0.0.1:7860   # has a WebUI draw its X/Y/Z plot of docs/webui.md
 
 `test_generated_files_are_current` holds tables and locale. Pictures may come out a little different on another machine:
-commit only those that changed for a reason.
+commit those that changed for a reason. The WebUI runs with this extension and ``--api``; the grid was drawn by Forge
+with the seeded Stable Diffusion 1.5 of ``tests/hosts/make_checkpoint.py``: any other checkpoint makes another picture.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from ..encoder.image_file import open_image
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from ..weighting.schemes import SCHEMES
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
 LOCALE = "locales/en/nodeDefs.json"
+INSPECT, CONVERT = (f"web/comfyui/docs/WeightedCLIP{name}.md" for name in ("Inspect", "Convert"))
 COMPILED = set("{}|@")
 """Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
 tooltips."""
@@ -105,7 +111,31 @@ def without_compiled(texts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-MADE = {GUIDE: guide, REFERENCE: reference, LOCALE: locale}
+# ---- help pages
+
+
+def inspected() -> str:
+    """The help page of Inspect Prompt, which quotes a report."""
+    prompt = "a (red:1.4) cat, [photorealistic] BREAK (sharp focus"
+    inspect = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]().inspect
+    return with_quotation(INSPECT, inspect(prompt, syntax="a1111", chunking="as syntax")["result"][2])
+
+
+def converted() -> str:
+    """The help page of Convert Prompt Syntax, which quotes a prompt."""
+    convert = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]().convert
+    return with_quotation(
+        CONVERT, convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})["result"][0]
+    )
+
+
+def with_quotation(name: str, quoted: str) -> str:
+    """A page with another text in its first block of code."""
+    before, _, behind = (ROOT / name).read_text(encoding="utf-8").split("\n```\n", 2)
+    return f"{before}\n```\n{quoted}\n```\n{behind}"
+
+
+MADE = {GUIDE: guide, REFERENCE: reference, LOCALE: locale, INSPECT: inspected, CONVERT: converted}
 """Functions that make the text of a file, by its path."""
 
 
@@ -114,8 +144,13 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", nargs="*", metavar="NAME", help="draw these pictures, or all")
     parser.add_argument("--captions", type=int, metavar="SEEDS", help="measure recall on long captions")
+    parser.add_argument(
+        "--grid", metavar="ADDRESS", help="address of a running WebUI that draws docs/images/xyz-grid.png"
+    )
     options = parser.parse_args(arguments)
-    if options.pictures is not None:
+    if options.grid:
+        draw_grid(options.grid.rstrip("/"))
+    elif options.pictures is not None:
         draw(options.pictures)
     elif options.captions:
         measure_captions(options.captions)
@@ -147,3 +182,39 @@ def measure_captions(num_seeds: int) -> None:
 
     block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
     page.write({"captions": block}, ROOT / "docs" / "long-prompts.md")
+
+
+# ---- the WebUI's grid
+
+TARGET = ROOT / "docs" / "images" / "xyz-grid.png"
+PLOT = "x/y/z plot"
+AXES: tuple[tuple[str, str], ...] = (
+    ("[Weighted CLIP] Weight of a word", "dog: 0-1 [3]"),
+    ("[Weighted CLIP] Scheme", "off, masked_blend, compel"),
+)
+FIELDS: dict[str, Any] = {
+    **{"prompt": "a red cat and a dog in a bowl", "seed": 1, "steps": 2, "cfg_scale": 7.0},
+    **{"width": 128, "height": 128, "sampler_name": "Euler", "script_name": PLOT},
+}
+NUM_COLORS = 64
+"""Number of colours in the file, which is only for viewing."""
+
+
+def draw_grid(address: str) -> None:
+    """Request the grid from the WebUI and write it."""
+    scripts = ask(f"{address}/sdapi/v1/script-info")
+    known = next(one["args"][0]["choices"] for one in scripts if one["name"] == PLOT and not one["is_img2img"])
+    # index, values and chosen values of each axis; legend, cells, sub-grids, seeds (4), margin, values as text
+    values = [part for label, text in AXES for part in (known.index(label), text, [])]
+    options = [True, False, False, False, False, False, False, 0, True]
+    answer = ask(f"{address}/sdapi/v1/txt2img", {**FIELDS, "script_args": [*values, 0, "", [], *options]})
+    grid = open_image(TARGET, base64.b64decode(answer["images"][0]))
+    grid.convert("RGB").quantize(NUM_COLORS).save(TARGET, optimize=True)
+
+
+def ask(address: str, data: object = None) -> Any:
+    """GET, or POST if there is data."""
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as response:
+        return json.load(response)

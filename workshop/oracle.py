@@ -11,20 +11,26 @@ that users get, whose last digits depend on the number of chunks in a batch: giv
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import random
-import runpy
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
-_STATES = runpy.run_path(str(Path(__file__).with_name("states.py")))  # this file is run as a program
-ROOT, checked_out, load_package, part = (_STATES[name] for name in ("ROOT", "checked_out", "load_package", "part"))
-
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "weighted_clip"
+FORMER = {
+    "workshop.bench.timing": "benchmarks.runs",
+    "workshop.bench.texts": "benchmarks.texts",
+}
+"""Modules with another name in older states of the code."""
 OTHERS: dict[str, tuple[Any, ...]] = {
     "is_causal": (True, False),
     "hide": ("", "cat\nblue house", "a"),
@@ -42,6 +48,43 @@ PIECES = (
         '("a", "b").blend(1, -1, no_normalize)',
     ),
 )
+
+
+# ---- states of the code
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """Check out a commit into a folder for the duration of the context."""
+    git = ["git", "-C", str(ROOT)]
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, "other")
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), commit], check=True)
+        try:
+            yield other
+        finally:
+            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+
+
+def load_package(root: Path) -> None:
+    """Load a folder as this process's package, whatever the folder is called."""
+    spec = importlib.util.spec_from_file_location(PACKAGE, root / "__init__.py", submodule_search_locations=[str(root)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def part(name: str) -> Any:
+    """A module of the loaded package, wherever this state of the code has it."""
+    former = FORMER.get(name, name)
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"{PACKAGE}.{former}")
+
+
+# ---- prompts under options
 
 
 def values_of_options() -> dict[str, tuple[Any, ...]]:

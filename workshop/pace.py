@@ -22,8 +22,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-_STATES = runpy.run_path(str(Path(__file__).with_name("states.py")))  # this file is run as a program
-ROOT, checked_out, load_package, part = (_STATES[name] for name in ("ROOT", "checked_out", "load_package", "part"))
+_ORACLE = runpy.run_path(str(Path(__file__).with_name("oracle.py")))  # this file is run as a program
+ROOT, checked_out, load_package, part = (_ORACLE[name] for name in ("ROOT", "checked_out", "load_package", "part"))
 
 STUDENT = {8: 2.306, 9: 2.262, 10: 2.228, 14: 2.145, 20: 2.086, 30: 2.042}
 """97.5 % quantiles of Student's distribution, by degrees of freedom."""
@@ -32,7 +32,7 @@ TEXTS_READ = 200
 
 def rows() -> dict[str, Callable[[], Any]]:
     """Timed functions by name; each call does the next prompt of a sequence that is in no cache."""
-    runs = part("workshop.bench.runs")
+    runs = part("workshop.bench.timing")
     texts = part("workshop.bench.texts")
     model = part("encoder.files.checkpoint").seeded_text_model()
     new_options, read_prompt = part("weighting.options").EncodeOptions, part("weighting.reading").read_prompt

@@ -20,11 +20,10 @@ from weighted_clip.workshop.bench.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_b
 from weighted_clip.workshop.bench.hosts import ADV, HOSTS, NODES, PLAN, STOCK, TIMED, WAYS, find_places, ways_of
 from weighted_clip.workshop.bench.images import WORKS, image_block, memory_rows
 from weighted_clip.workshop.bench.machine import processor
-from weighted_clip.workshop.bench.page import NOT_FOUND, table_rows
+from weighted_clip.workshop.bench.page import NOT_FOUND, Request, goal_block, table_rows
 from weighted_clip.workshop.bench.processors import HEAD, WEIGHTED, merged
 from weighted_clip.workshop.bench.processors import WORKS as OF_PROCESSORS
 from weighted_clip.workshop.bench.scale import QUICK
-from weighted_clip.workshop.bench.sections import Request, goal_block
 from weighted_clip.workshop.bench.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
 from weighted_clip.workshop.bench.texts import TEXTS
 from weighted_clip.workshop.bench.timing import times_in_turn

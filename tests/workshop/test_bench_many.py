@@ -19,7 +19,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.workshop.bench import runs
+from weighted_clip.workshop.bench import timing
 from weighted_clip.workshop.bench.encoding import SYNTAXES
 from weighted_clip.workshop.bench.many import (
     HEAD,
@@ -36,11 +36,8 @@ from weighted_clip.workshop.bench.many import (
     tokens_shared,
     write_prompts,
 )
-from weighted_clip.workshop.bench.page import table_rows
-from weighted_clip.workshop.bench.runs import TRANSFORMERS, best_batch, native
-from weighted_clip.workshop.bench.runs import ours as our_run
+from weighted_clip.workshop.bench.page import Request, table_rows
 from weighted_clip.workshop.bench.scale import FULL, QUICK
-from weighted_clip.workshop.bench.sections import Request
 from weighted_clip.workshop.bench.sharing import timed
 from weighted_clip.workshop.bench.texts import (
     BEGINNING,
@@ -59,6 +56,8 @@ from weighted_clip.workshop.bench.texts import (
     words,
     written,
 )
+from weighted_clip.workshop.bench.timing import TRANSFORMERS, best_batch, native
+from weighted_clip.workshop.bench.timing import ours as our_run
 from weighted_clip.workshop.parity.native import save_model
 from weighted_clip.workshop.peers.transformers import transformers_of, transformers_tokenizer
 
@@ -203,7 +202,7 @@ def test_the_peer_counts_no_token_it_cuts_off(tmp_path: Path) -> None:
 
 def test_the_batch_of_the_least_time_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = {"1": [3.0, 3.0], "4": [1.0, 2.0], "8": [2.0, 2.0]}
-    monkeypatch.setattr(runs, "times_in_turn", lambda contestants, **_: {name: taken[name] for name in contestants})
+    monkeypatch.setattr(timing, "times_in_turn", lambda contestants, **_: {name: taken[name] for name in contestants})
     theirs = transformers_of(QUICK.model()) if library("transformers", "5") else None
     assert best_batch(theirs, lambda: repeat(["a cat"]), [1, 4, 8]) == 4
 

@@ -12,9 +12,9 @@ from weighted_clip.encoder.full_clip import FullClip
 from weighted_clip.training.optimizer import Rates
 from weighted_clip.workshop.bench import dalle, page, precision, training
 from weighted_clip.workshop.bench.dalle import DRAWERS, DRAWING, ENVIRONMENT, OWN, TRAINERS, TRAINING, dalle_block
+from weighted_clip.workshop.bench.page import Request, Section, goal_block
 from weighted_clip.workshop.bench.precision import ALONE, TOGETHER, precision_block
 from weighted_clip.workshop.bench.scale import QUICK
-from weighted_clip.workshop.bench.sections import Request, Section, goal_block
 from weighted_clip.workshop.bench.training import (
     FULL_SIZE,
     LIKE_OURS,

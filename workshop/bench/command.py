@@ -16,10 +16,10 @@ from .hosts import HOSTS, SAMPLING
 from .images import IMAGES
 from .machine import machine
 from .many import MANY
+from .page import Request, Section, goal_block
 from .precision import PICTURE, PRECISION
 from .processors import PROCESSORS
 from .scale import FULL, QUICK
-from .sections import Request, Section, goal_block
 from .sharing import SHARING
 from .training import TRAINING
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..find_hosts import python_of
 from ..job import HostFailed, run_job
 from .machine import load
-from .page import NOT_FOUND, table, times
-from .sections import Goal, Request, Section
+from .page import NOT_FOUND, Goal, Request, Section, table, times
 from .timing import compare, times_in_turn
 
 if TYPE_CHECKING:

@@ -7,12 +7,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..peers.transformers import transformers_of, transformers_tokenizer
-from .page import COMPARISON_HEAD, NOT_FOUND, comparison, milliseconds, missing, table, times
-from .runs import TRANSFORMERS, native, ours
+from .page import (
+    COMPARISON_HEAD,
+    NOT_FOUND,
+    Goal,
+    Request,
+    Section,
+    comparison,
+    milliseconds,
+    missing,
+    rows_of,
+    table,
+    times,
+)
 from .scale import Scale
-from .sections import Goal, Request, Section, rows_of
 from .texts import PROMPTS, TEXTS, fresh, text_of
-from .timing import best_time, compare, growth, times_in_turn, without_collector
+from .timing import TRANSFORMERS, best_time, compare, growth, native, ours, times_in_turn, without_collector
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, comparison, milliseconds, missing, table
-from .runs import TRANSFORMERS, native, ours
+from .page import COMPARISON_HEAD, Goal, Request, Section, comparison, milliseconds, missing, table
 from .scale import Scale
-from .sections import Goal, Request, Section
 from .texts import ONE_UP, fresh
-from .timing import compare, times_in_turn
+from .timing import TRANSFORMERS, compare, native, ours, times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,8 +19,7 @@ from ..find_hosts import HostReference, find_references
 from ..job import HostFailed, run_job
 from ..peers.transformers import sizes_of
 from .machine import load
-from .page import COMPARISON_HEAD, NOT_FOUND, comparison, missing, table, times
-from .sections import Goal, Request, Section, rows_of
+from .page import COMPARISON_HEAD, NOT_FOUND, Goal, Request, Section, comparison, missing, rows_of, table, times
 from .texts import PROMPTS, fresh
 from .timing import Run, compare, times_in_turn
 

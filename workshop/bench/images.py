@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..job import HostFailed, run_job
 from ..peers.transformers import open_image_tower
 from .machine import MIB, MemoryPeak, measured
-from .page import NOT_FOUND, small, table, times
+from .page import NOT_FOUND, Request, Section, small, table, times
 from .scale import Scale
-from .sections import Request, Section
 from .timing import compare, times_in_turn
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,12 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..job import HostFailed, run_job
 from ..peers.transformers import Transformers, transformers_of
 from .machine import MIB, MemoryPeak, measured
-from .page import NOT_FOUND, table, times
-from .runs import TRANSFORMERS, best_batch
+from .page import NOT_FOUND, Request, Section, table, times
 from .scale import Scale
-from .sections import Request, Section
 from .texts import made_prompts
-from .timing import Ratio, Run, compare, times_in_turn
+from .timing import TRANSFORMERS, Ratio, Run, best_batch, compare, times_in_turn
 
 if TYPE_CHECKING:
     from ...weighting.reading import ReadPrompt
@@ -158,12 +155,14 @@ def _measured(
     from ..parity.native import save_model
 
     weights = folder / "model.safetensors"
-    save_model(scale.model(), weights)
+    model = scale.model()
+    save_model(model, weights)
     CHOICE.answered()
     CHOICE.now()  # the fastest kernel is chosen once on each machine, and not while a file is timed
     plain = [plain_text(read) for read in reads]
     rows: list[list[str]] = []
-    best = _best_batch(weights, plain[: scale.num_prompts], scale, folder) if find_spec("transformers") else None
+    peer = transformers_of(model)
+    best = None if peer is None else _best_batch(peer, plain[: scale.num_prompts], scale)
     for size in sizes:
         prompts = write_prompts(texts[:size], folder / "prompts.txt")
         is_compared = size <= scale.many_beside
@@ -176,9 +175,9 @@ def _measured(
         own = _figures(results[OURS], results[OURS][0]["prompts"], num_tokens)
         own = own._replace(whole=statistics.median(taken[OURS]))
         if TRANSFORMERS in results:
-            peer = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
-            rows.append(own.cells(OURS, compare(own.seconds, peer.seconds)))
-            rows.append(peer.cells(f"{TRANSFORMERS}, batches of {best}", None))
+            other = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
+            rows.append(own.cells(OURS, compare(own.seconds, other.seconds)))
+            rows.append(other.cells(f"{TRANSFORMERS}, batches of {best}", None))
             continue
         rows.append(own.cells(OURS, None))
         if is_compared:
@@ -186,11 +185,12 @@ def _measured(
     return rows
 
 
-def _best_batch(weights: Path, texts: Sequence[str], scale: Scale, folder: Path) -> int:
+def _best_batch(peer: Transformers, texts: Sequence[str], scale: Scale) -> int:
     """Fastest of the batch sizes for the peer."""
-    prompts = write_prompts(texts, folder / "tried.txt")
-    job = {"prompts": str(prompts), "weights": str(weights), "batches": scale.batches, "repetitions": scale.many_tries}
-    return _in_process(best_batch_of, job, TRANSFORMERS)
+    import torch
+
+    with torch.inference_mode():
+        return best_batch(peer, lambda: repeat(texts), scale.batches, scale.many_tries)
 
 
 def _in_turn(
@@ -302,14 +302,6 @@ def run_command(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def best_batch_of(job: dict[str, Any]) -> int:
-    """Fastest of ``batches``, the sizes to try with ``repetitions``, for transformers on a file of ``prompts``."""
-    import torch
-
-    with torch.inference_mode():
-        return best_batch(_loaded(job), partial(repeat, _lines(job)), job["batches"], job["repetitions"])
-
-
 def encode_file(job: dict[str, Any]) -> dict[str, Any]:
     """Encode ``prompts`` (a file with a prompt in each line, without weights) by transformers.
 
@@ -317,7 +309,8 @@ def encode_file(job: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    theirs, texts = _loaded(job), _lines(job)
+    theirs = _loaded(job["weights"])
+    texts = Path(job["prompts"]).read_text(encoding="utf-8").split("\n")[:-1]
     with torch.inference_mode():
         theirs.batch(repeat(texts[: job["batch"]]), job["batch"])()  # what is done once is not timed
         watch = Watch()
@@ -325,16 +318,12 @@ def encode_file(job: dict[str, Any]) -> dict[str, Any]:
         return watch.found() | {"tokens": num_tokens}
 
 
-def _lines(job: dict[str, Any]) -> list[str]:
-    return Path(job["prompts"]).read_text(encoding="utf-8").split("\n")[:-1]
-
-
-def _loaded(job: dict[str, Any]) -> Transformers:
+def _loaded(weights: str) -> Transformers:
     from ...encoder.files.checkpoint import load_text_models
     from ...training.torchvision_operators import declare_missing_operators
 
     declare_missing_operators()
-    theirs = transformers_of(load_text_models(Path(job["weights"]))[0]["clip_l"])
+    theirs = transformers_of(load_text_models(Path(weights))[0]["clip_l"])
     assert theirs is not None
     for parameter in theirs.model.parameters():
         parameter.sum()  # a mapped file is resident once it has been read

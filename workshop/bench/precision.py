@@ -17,8 +17,7 @@ from typing import Any
 from ...output.files import written_whole
 from ..job import HostFailed, run_job
 from .machine import measured
-from .page import milliseconds, table
-from .sections import Request, Section
+from .page import Request, Section, milliseconds, table
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "precision.png"
 SECONDS = 7200

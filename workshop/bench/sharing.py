@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, comparison, missing, table
-from .runs import TRANSFORMERS, best_batch, native, ours, ours_together
+from .page import COMPARISON_HEAD, Goal, Request, Section, comparison, missing, rows_of, table
 from .scale import Scale
-from .sections import Goal, Request, Section, rows_of
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, TIMED, fresh, grids, typed
-from .timing import Run, compare, times_in_turn
+from .timing import TRANSFORMERS, Run, best_batch, compare, native, ours, ours_together, times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from .machine import measured
-from .page import NOT_FOUND, small, table, times
+from .page import NOT_FOUND, Goal, Request, Section, small, table, times
 from .scale import SEED, TINY, Scale
-from .sections import Goal, Request, Section
 from .texts import words
 from .timing import compare, times_in_turn
 
