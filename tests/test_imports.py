@@ -36,15 +36,8 @@ AT_THE_TOP = {
     "gradio": tuple(
         f"web/lab/{name}.py"
         for name in (
-            "page",
-            "image_tabs",
-            "components",
-            "handlers",
-            "accordion",
-            "alone",
-            "attention",
-            "beside",
-            "own_tabs",
+            *("page", "tabs", "components", "handlers", "accordion", "alone", "attention", "beside"),
+            *("image_tokens", "ranking", "text_to_image"),
         )
     ),
     "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py"),  # for types

@@ -176,7 +176,9 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_whole() -> None:
 
 
 def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
-    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    from weighted_clip.web.lab.handlers import OPTIONS
+
     encoded: list[str] = []
     kept: list[weakref.ref[torch.Tensor]] = []
 
@@ -188,10 +190,10 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
             return result
 
     model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
-    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
+    tab = tabs.CompareTab(tabs.Handlers(lambda: model, EncodeOptions()))
+    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
     job = {"is_cancelled": False}
-    steps = handlers.compare(job, ["comfy", "a1111", "compel", "lpw"], "a (red:1.3) cat", *values)
+    steps = tab.compare(job, ["comfy", "a1111", "compel", "lpw"], "a (red:1.3) cat", *values)
     next(steps)
     next(steps)
     count = len(encoded)
@@ -201,30 +203,34 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
     gc.collect()
     assert len(encoded) == count
     assert not any(one() is not None for one in kept)
-    last = list(handlers.compare(job, ["comfy"], "a (red:1.3) cat", *values))[-1]
+    last = list(tab.compare(job, ["comfy"], "a (red:1.3) cat", *values))[-1]
     assert "done" in last[2]
 
 
 def test_two_sessions_compare_at_once_and_only_one_is_cancelled() -> None:
-    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    from weighted_clip.web.lab.handlers import OPTIONS
+
     model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
-    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
+    tab = tabs.CompareTab(tabs.Handlers(lambda: model, EncodeOptions()))
+    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
     jobs = [{"is_cancelled": False}, {"is_cancelled": False}]
-    runs = [handlers.compare(job, ["comfy", "a1111", "lpw"], "a (red:1.3) cat", *values) for job in jobs]
+    runs = [tab.compare(job, ["comfy", "a1111", "lpw"], "a (red:1.3) cat", *values) for job in jobs]
     for run in runs:
         next(run)
         next(run)
-    handlers.cancel(jobs[0])
+    tab.cancel(jobs[0])
     assert ["cancelled" in list(run)[-1][2] for run in runs] == [True, False]
 
 
 def test_sessions_that_export_at_once_each_get_their_own_file() -> None:
-    handlers_module = pytest.importorskip("weighted_clip.web.lab.handlers", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    from weighted_clip.web.lab.handlers import OPTIONS
+
     model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
-    handlers = handlers_module.Handlers(lambda: model, EncodeOptions())
-    values = [getattr(EncodeOptions(), name) for name in handlers_module.OPTIONS]
-    exported = at_once(lambda index: handlers.export(f"a cat and {index} dogs", *values)[0])
+    tab = tabs.ExportTab(tabs.Handlers(lambda: model, EncodeOptions()))
+    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
+    exported = at_once(lambda index: tab.export(f"a cat and {index} dogs", *values)[0])
     assert len(set(exported)) == len(exported)
     for index, path in enumerate(exported):
         with safe_open(path, "pt") as file:

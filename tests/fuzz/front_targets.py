@@ -116,6 +116,8 @@ def _lab() -> Any:
 
 def lab(data: bytes) -> None:
     """Every handler of the lab but export, with any value for each control."""
+    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, MasksTab, ScheduleTab, TokensTab
+
     draw = Draw(data)
     options, base, both = _lab()
     handlers, which = draw.pick(both), draw.number(3)
@@ -128,11 +130,13 @@ def lab(data: bytes) -> None:
         assert len(handlers.read(text, *values)) == 5
     elif which == 1:
         chunk, target = draw.pick([1, control]), draw.pick([*TARGETS, control])
-        for tab in ("Tokens", "Masks", "Convert", control):
-            assert len(handlers.details(tab, chunk, target, text, *values)) == 5
+        assert len(TokensTab(handlers).show(text, *values)) == 1
+        assert len(MasksTab(handlers).show(chunk, text, *values)) == 2
+        assert len(ConvertTab(handlers).show(target, text, *values)) == 2
+        assert len(ScheduleTab(handlers).show(control, text, *values, control, control)) == 1
     else:
         schemes = control if which == 2 else draw.pick([["comfy"], list(SCHEMES)[:3], [control]])
-        for step in handlers.compare({}, schemes, text, *values):
+        for step in CompareTab(handlers).compare({}, schemes, text, *values):
             assert len(step) == 4
 
 

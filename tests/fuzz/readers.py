@@ -96,6 +96,7 @@ def lab_readers() -> dict[str, Reader]:
     """The lab's handlers while its user types."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
+    from weighted_clip.web.lab.tabs import ConvertTab, MasksTab, TokensTab
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")
@@ -103,10 +104,9 @@ def lab_readers() -> dict[str, Reader]:
     base = EncodeOptions(syntax="a1111", scheme="masked_blend")
     handlers, values = Handlers(none, base), [getattr(base, name) for name in OPTIONS]
 
-    def details(tab: str) -> Reader:
-        return lambda text: handlers.details(tab, 1, "compel", text, *values)
-
     return {
         "lab, typing": lambda text: handlers.read(text, *values),
-        **{f"lab, {tab}": details(tab) for tab in ("Tokens", "Masks", "Convert")},
+        "lab, Tokens": lambda text: TokensTab(handlers).show(text, *values),
+        "lab, Masks": lambda text: MasksTab(handlers).show(1, text, *values),
+        "lab, Convert": lambda text: ConvertTab(handlers).show("compel", text, *values),
     }

@@ -116,18 +116,18 @@ def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
+    from weighted_clip.web.lab.tabs import CompareTab, MasksTab
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")
 
     base = EncodeOptions(syntax="a1111")
     handlers, values = Handlers(none, base), [getattr(base, name) for name in OPTIONS]
-    assert "figcaption" in handlers.details("Masks", chunk, "comfy", "a cat", *values)[2]
+    assert "figcaption" in MasksTab(handlers).show(chunk, "a cat", *values)[1]
     assert "prompt must be a text" in handlers.read(None, *values)[1]
     assert "syntax must be a text, got []" in handlers.read("a", [], *values[1:])[1]
     assert handlers.read("a", values[0], [], *values[2:])[2] == ""
-    assert "no such scheme" in next(iter(handlers.compare({}, [chunk], "a", *values)))[2]
-    assert len(handlers.details(chunk, 1, "comfy", "a", *values)) == 5
+    assert "no such scheme" in next(iter(CompareTab(handlers).compare({}, [chunk], "a", *values)))[2]
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

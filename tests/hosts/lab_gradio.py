@@ -85,6 +85,7 @@ def serve(port: int) -> None:
 def call_handlers() -> dict[str, Any]:
     """Result of each handler of the page, by name."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, TokensTab
     from weighted_clip.weighting.options import EncodeOptions
 
     base = EncodeOptions(syntax="a1111", scheme="masked_blend")
@@ -92,15 +93,16 @@ def call_handlers() -> dict[str, Any]:
     handlers = Handlers(lambda: model, base)
     values = [getattr(base, name) for name in OPTIONS]
     job: dict[str, Any] = {}
-    path, report = handlers.export(PROMPT, *values)
+    exporting = ExportTab(handlers)
+    path, report = exporting.export(PROMPT, *values)
     return {
         "gradio": gr.__version__,
         "ids": sorted(block.elem_id for block in page_as_tab().blocks.values() if getattr(block, "elem_id", None)),
         "read": handlers.read(PROMPT, *values)[:3],
-        "tokens": handlers.details("Tokens", 1, "compel", PROMPT, *values)[0],
-        "masks": handlers.details("Masks", 1, "compel", PROMPT, *values)[2],
-        "converted": handlers.details("Convert", 1, "compel", PROMPT, *values)[3],
-        "compared": list(handlers.compare(job, ["comfy", "masked_blend"], PROMPT, *values))[-1][2],
+        "tokens": TokensTab(handlers).show(PROMPT, *values)[0],
+        "masks": MasksTab(handlers).show(1, PROMPT, *values)[1],
+        "converted": ConvertTab(handlers).show("compel", PROMPT, *values)[0],
+        "compared": list(CompareTab(handlers).compare(job, ["comfy", "masked_blend"], PROMPT, *values))[-1][2],
         "exported": Path(path).stat().st_size,
         "report": report,
     }

@@ -30,17 +30,8 @@ ARGUMENTS = (
 
 
 @contextlib.contextmanager
-def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) -> Iterator[Tab]:
-    """Start a browser that has seen nothing yet, and end it.
-
-    Args:
-        profile: An empty folder for what it keeps.
-        width: Width of the window, in pixels.
-        height: Height of the window, in pixels.
-
-    Yields:
-        Its tab, which is empty.
-    """
+def running_browser(profile: Path) -> Iterator[Browser]:
+    """Start a browser, and end it; ``profile`` is an empty folder for what it keeps."""
     fcntl = pytest.importorskip("fcntl", reason="a browser is driven over a pipe, which needs POSIX")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -52,7 +43,7 @@ def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) ->
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in theirs]
     process = os.posix_spawn(
         browser,
-        [browser, *ARGUMENTS, f"--window-size={width},{height}", f"--user-data-dir={profile}", "about:blank"],
+        [browser, *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_DUP2, end, place) for end, place in zip(ends, (3, 4, 1, 2), strict=True)],
         setpgroup=0,
@@ -61,15 +52,41 @@ def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) ->
         os.close(end)
     pipe = _Pipe(from_browser[0], to_browser[1])
     try:
-        target = next(one for one in pipe.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
-        session = pipe.call("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})["sessionId"]
-        yield Tab(pipe, session)
+        yield Browser(pipe)
     finally:
         with contextlib.suppress(OSError, AssertionError):
             pipe.call("Browser.close")
         _end(process)
         os.close(from_browser[0])
         os.close(to_browser[1])
+
+
+@contextlib.contextmanager
+def running_chromium(profile: Path, *, width: int = 1280, height: int = 1400) -> Iterator[Tab]:
+    """Start a browser of its own for one tab, as in `Browser.tab`, and end it."""
+    with running_browser(profile) as browser, browser.tab(width=width, height=height) as tab:
+        yield tab
+
+
+class Browser:
+    """A browser that runs."""
+
+    def __init__(self, pipe: _Pipe) -> None:
+        self._pipe = pipe
+
+    @contextlib.contextmanager
+    def tab(self, *, width: int = 1280, height: int = 1400) -> Iterator[Tab]:
+        """An empty tab in a window of that size, in pixels, that shares no storage with others."""
+        context = self._pipe.call("Target.createBrowserContext")["browserContextId"]
+        wanted = {"url": "about:blank", "width": width, "height": height, "newWindow": True}
+        target = self._pipe.call("Target.createTarget", {**wanted, "browserContextId": context})["targetId"]
+        session = self._pipe.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        try:
+            yield Tab(self._pipe, session, context)
+        finally:
+            with contextlib.suppress(OSError, AssertionError):
+                self._pipe.call("Target.disposeBrowserContext", {"browserContextId": context})
+            self._pipe.events = [one for one in self._pipe.events if one.get("sessionId") != session]
 
 
 def _end(process: int) -> None:
@@ -126,9 +143,10 @@ class _Pipe:
 class Tab:
     """A page in the browser."""
 
-    def __init__(self, pipe: _Pipe, session: str) -> None:
+    def __init__(self, pipe: _Pipe, session: str, context: str) -> None:
         self._pipe = pipe
         self._session = session
+        self._context = context
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setFocusEmulationEnabled", enabled=True)
@@ -180,20 +198,25 @@ class Tab:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key="Backspace", windowsVirtualKeyCode=8)
 
+    def allow_clipboard(self) -> None:
+        """Let pages read and write the clipboard, as a user would."""
+        permissions = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+        self._pipe.call("Browser.grantPermissions", {"permissions": permissions, "browserContextId": self._context})
+
+    def _events(self, method: str) -> list[dict[str, Any]]:
+        """Parameters of all events of a kind in this tab."""
+        events = [one for one in self._pipe.events if one.get("sessionId") == self._session]
+        return [one["params"] for one in events if one["method"] == method]
+
     def requests(self) -> list[str]:
         """Addresses of everything that the page asked for."""
         self.run("")
-        events = [one for one in self._pipe.events if one["method"] == "Network.requestWillBeSent"]
-        return [one["params"]["request"]["url"] for one in events]
+        return [one["request"]["url"] for one in self._events("Network.requestWillBeSent")]
 
     def complaints(self) -> list[str]:
         """Errors in the page's scripts, and what else the browser logged as an error."""
-        thrown = [
-            json.dumps(one["params"]["exceptionDetails"])
-            for one in self._pipe.events
-            if one["method"] == "Runtime.exceptionThrown"
-        ]
-        entries = [one["params"]["entry"] for one in self._pipe.events if one["method"] == "Log.entryAdded"]
+        thrown = [json.dumps(one["exceptionDetails"]) for one in self._events("Runtime.exceptionThrown")]
+        entries = [one["entry"] for one in self._events("Log.entryAdded")]
         return thrown + [json.dumps(one) for one in entries if one["level"] == "error"]
 
     def prefer(self, scheme: str) -> None:

@@ -17,7 +17,7 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 
 from ..dalle.models import palette_dvae
-from .chromium import running_chromium
+from .chromium import Browser, Tab, running_browser
 from .lab_in_browser import LabPage, running_lab
 
 SMALL = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=32)
@@ -66,7 +66,7 @@ def save_pictures(folder: Path) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a lab with a small CLIP, another to choose and a small DALL·E, and so with all of its tabs."""
     folder = tmp_path_factory.mktemp("lab")
@@ -77,11 +77,23 @@ def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The browser of all tests; each has a tab that has seen nothing yet."""
+    with running_browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
 @pytest.fixture
-def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
+def tab(browser: Browser) -> Iterator[Tab]:
+    with browser.tab() as found:
+        yield found
+
+
+@pytest.fixture
+def lab(tab: Tab, small_lab: str) -> Iterator[LabPage]:
     """The page of the small lab, which must not complain."""
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        yield page
-        assert tab.complaints() == []
+    page = LabPage(tab)
+    page.open(small_lab)
+    yield page
+    assert tab.complaints() == []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
-from .chromium import running_chromium
 from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -49,7 +46,7 @@ def handlers(model: NativeLabModel) -> AttentionTab:
 def shown(handlers: AttentionTab, text: str, *numbers: Any, **changes: str) -> tuple[list[Any], str]:
     """Layer, head, version, chunk and tower are ``numbers``; what the numbers may be, and the markup."""
     values = [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
-    *parts, markup = handlers.show(True, *(*numbers, 1, 1, 1)[:5], text, *values)
+    *parts, markup = handlers.show(*(*numbers, 1, 1, 1)[:5], text, *values)
     return parts, unescape(markup)
 
 
@@ -151,7 +148,6 @@ def test_errors_and_encoders_that_show_nothing_are_told(handlers: AttentionTab) 
         raise LabError("No model is loaded yet.")
 
     assert "No model is loaded yet." in shown(AttentionTab(Handlers(none, BASE)), PROMPT, 1, 1)[1]
-    assert all(one == {"__type__": "update"} for one in handlers.show(False, 1, 1, 1, 1, 1, PROMPT))
 
 
 def test_what_users_type_is_escaped() -> None:
@@ -162,34 +158,33 @@ def test_what_users_type_is_escaped() -> None:
 
 def test_a_page_of_our_own_has_the_tab_and_a_webui_has_not(model: NativeLabModel) -> None:
     page = build_page(lambda: model, is_alone=True)
-    names = {listener.fn.__name__ for listener in page.fns.values() if listener.fn}
-    assert {"follow", "opened"} <= names
-    for listener in page.fns.values():
-        if listener.fn is not None and listener.fn.__name__ in ("follow", "opened"):
-            assert len(listener.fn(*(part.value for part in listener.inputs))) == len(listener.outputs)
+    filling = [one for one in page.fns.values() if "weighted_clip_attention" in [part.elem_id for part in one.outputs]]
+    assert {one.fn.__name__ for one in filling if one.fn} == {"follow", "show"}
+    for listener in filling:
+        assert listener.fn is not None
+        assert len(listener.fn(*(part.value for part in listener.inputs))) == len(listener.outputs)
     labels = [part.label for part in page.blocks.values() if getattr(part, "elem_id", None) and hasattr(part, "label")]
     assert len([one for one in labels if one]) == len({one for one in labels if one})
-    assert "follow" not in {one.fn.__name__ for one in build_page(lambda: model).fns.values() if one.fn}
+    ids = [getattr(part, "elem_id", None) for part in build_page(lambda: model).blocks.values()]
+    assert "weighted_clip_attention" not in ids
 
 
 # --- in a browser
 
 
 @pytest.fixture
-def lab(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        page.open_part("Attention")
-        page.wait_for_text("attention", "layer 1 of 2")
-        yield page
-        assert tab.complaints() == []
+def opened(lab: LabPage) -> LabPage:
+    """The page with that tab open."""
+    lab.open_part("Attention")
+    lab.wait_for_text("attention", "layer 1 of 2")
+    return lab
 
 
 WORD = "[...document.querySelectorAll('.weighted-clip-from button')]"
 
 
-def test_pointer_and_keys_go_through_the_words(lab: LabPage) -> None:
+def test_pointer_and_keys_go_through_the_words(opened: LabPage) -> None:
+    lab = opened
     told = "return document.querySelector('.weighted-clip-told').textContent"
     assert lab.tab.run(told).startswith("bowl attends ")
     x, y = lab.tab.run(f"const at = {WORD}[3].getBoundingClientRect(); return [at.x + 5, at.y + 5]")
@@ -215,7 +210,8 @@ def test_pointer_and_keys_go_through_the_words(lab: LabPage) -> None:
     lab.tab.wait(f"{told}.startsWith('red attends ')")
 
 
-def test_the_chosen_word_layer_and_head_stay(lab: LabPage, small_lab: str) -> None:
+def test_the_chosen_word_layer_and_head_stay(opened: LabPage, small_lab: str) -> None:
+    lab = opened
     lab.tab.run(f"{WORD}[2].focus()")
     lab.fill_new("layer", "2")
     assert "red attends" in lab.wait_for_text("attention", "layer 2 of 2")

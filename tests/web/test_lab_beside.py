@@ -69,14 +69,14 @@ def test_what_is_in_both_is_the_same_in_both_and_all_else_is_left(one: list[str]
 
 
 def test_the_tab_counts_and_escapes(handlers: BesideTab) -> None:
-    markup = unescape(handlers.show("a red <b>", "a (red:1.4) cat", *VALUES))
+    markup = unescape(handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)[0])
     assert "2 tokens in both, 1 only in the prompt, 3 only in the other, 1 with another weight." in markup
     assert "The prompt: 3 tokens" in markup
     assert "The other: 5 tokens" in markup
-    assert "<b>" not in handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)
-    assert "Type another prompt" in handlers.show(" ", "a cat", *VALUES)
-    assert "lone surrogate" in handlers.show("a \ud800", "a cat", *VALUES)
-    assert f"the first {MAX_TOKENS:,} are compared" in handlers.show("cat " * 3000, "a cat", *VALUES)
+    assert "<b>" not in handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)[0]
+    assert "Type another prompt" in handlers.show(" ", "a cat", *VALUES)[0]
+    assert "lone surrogate" in handlers.show("a \ud800", "a cat", *VALUES)[0]
+    assert f"the first {MAX_TOKENS:,} are compared" in handlers.show("cat " * 3000, "a cat", *VALUES)[0]
 
 
 def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideTab) -> None:
@@ -117,7 +117,7 @@ def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLa
 
     handlers = BesideTab(Handlers(none, BASE))
     assert "No model is loaded yet." in handlers.pooled("a dog", "a cat", *VALUES)
-    assert "1 token in both" in handlers.show("a dog", "a cat", *VALUES)
+    assert "1 token in both" in handlers.show("a dog", "a cat", *VALUES)[0]
 
 
 # --- in a browser
@@ -145,7 +145,7 @@ def test_ids_and_table_are_copied(lab: LabPage) -> None:
     lab.fill("prompt", "a 🦊")
     lab.wait_for_text("tokens", "byte 4 of 4 of 🦊")
     assert "3 tokens of 3 characters in 1 chunk: 3 of 75" in lab.text("tokens")
-    lab.tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    lab.tab.allow_clipboard()
     press = "document.querySelectorAll('#weighted_clip_tokens .weighted-clip-copy')[args[0]].click()"
     lab.tab.run(press, 0)
     lab.wait_for_text("tokens", "Copied.")

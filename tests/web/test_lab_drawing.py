@@ -27,7 +27,7 @@ from weighted_clip.web.lab.text_to_image import MAX_SEED, TextToImageLab, words_
 from weighted_clip.web.lab.values import SHOWN_SIDE
 
 from ..dalle.models import TINY_SMALL, nearest_colors, palette, pictures, seeded
-from .chromium import running_chromium
+from .chromium import Tab
 from .conftest import CAPTION, PRIOR, dalle_of
 from .lab_in_browser import LabPage, running_lab
 
@@ -394,7 +394,7 @@ def test_pieces_of_words_put_together_are_the_words(pieces: Pieces, text: str) -
 def test_the_title_says_what_draws(lab: TextToImageLab) -> None:
     assert (
         "images of 16 x 12 pixels: 3 x 4 tokens of 4 x 4 pixels, each of 125 kinds. It reads captions of up to 12 "
-        "pieces." in lab.title
+        "pieces." in lab.about
     )
 
 
@@ -422,7 +422,6 @@ def test_the_command_takes_a_model(dalle: DALLE, tmp_path: Path, monkeypatch: py
 def test_the_page_has_the_tab_where_there_is_a_model(lab: TextToImageLab) -> None:
     gr = pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.components import PREFIX
-    from weighted_clip.web.lab.image_tabs import DRAWING_TAB
     from weighted_clip.web.lab.image_tokens import TokenLab
     from weighted_clip.web.lab.model import LabError
     from weighted_clip.web.lab.page import build_page
@@ -434,8 +433,8 @@ def test_the_page_has_the_tab_where_there_is_a_model(lab: TextToImageLab) -> Non
         return [part.label for part in page.blocks.values() if isinstance(part, gr.Tab)]
 
     page = build_page(none, image_tokens=TokenLab(lab.dalle.dvae), text_to_image=lab)
-    assert tabs(page)[-1] == DRAWING_TAB
-    assert DRAWING_TAB not in tabs(build_page(none, image_tokens=TokenLab(None)))
+    assert tabs(page)[-1] == TextToImageLab.title
+    assert TextToImageLab.title not in tabs(build_page(none, image_tokens=TokenLab(None)))
     kinds = (gr.HTML, gr.Image, gr.Number, gr.Button, gr.Slider, gr.Textbox, gr.Accordion)
     ids = [part.elem_id for part in page.blocks.values() if isinstance(part, kinds)]
     assert len(set(ids)) == len(ids)
@@ -453,11 +452,10 @@ def test_the_page_has_the_tab_where_there_is_a_model(lab: TextToImageLab) -> Non
 
 
 @pytest.mark.slow
-def test_images_are_drawn_and_cancelled_in_the_browser(tmp_path: Path) -> None:
+def test_images_are_drawn_and_cancelled_in_the_browser(tmp_path: Path, tab: Tab) -> None:
     file = tmp_path / "dalle.safetensors"
     save_dalle(dalle_of(PriorConfig(**{**vars(PRIOR), "rows": 64, "columns": 64})), file)
-    (tmp_path / "browser").mkdir()
-    with running_lab(tmp_path, "--dalle", str(file)) as address, running_chromium(tmp_path / "browser") as tab:
+    with running_lab(tmp_path, "--dalle", str(file)) as address:
         page = LabPage(tab)
         page.open(address)
         page.open_part("Image tokens")

@@ -11,17 +11,16 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from .chromium import running_chromium
+from .chromium import Tab
 from .lab_in_browser import LabPage, running_lab
 
 TEXT = "a (red:1.2) “fox” & 50 % of a 🦊"
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[LabPage]:
-    with running_chromium(tmp_path) as tab:
-        yield LabPage(tab)
-        assert tab.complaints() == []
+def lab(tab: Tab) -> Iterator[LabPage]:
+    yield LabPage(tab)
+    assert tab.complaints() == []
 
 
 def kept(lab: LabPage) -> dict[str, Any]:

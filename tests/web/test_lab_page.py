@@ -28,9 +28,10 @@ from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from ..patience import SECONDS
-from .chromium import running_chromium
+from .chromium import Browser
 from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -38,8 +39,9 @@ pytest.importorskip("gradio", reason="gradio is not installed: python run.py tes
 import gradio as gr
 from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.components import PREFIX
-from weighted_clip.web.lab.handlers import OPTIONS, TABS, Handlers
+from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
@@ -85,6 +87,12 @@ def values(**changes: str) -> list[str]:
     return [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
 
 
+def show_all(handlers: Handlers, text: str) -> None:
+    """Fill each tab that is filled while its user types."""
+    for tab, own in ((TokensTab, ()), (MasksTab, (1,)), (ConvertTab, ("compel",)), (ScheduleTab, (COUNTERS[0],))):
+        tab(handlers).show(*own, text, *values())
+
+
 def strip_of(markup: str) -> dict[str, Any]:
     found = re.search("data-strip='(.*?)'", markup)
     assert found
@@ -116,8 +124,7 @@ def test_every_listener_can_be_called_with_what_the_page_starts_with(model: Any)
             assert len(one if isinstance(one, tuple) else (one,)) == len(listener.outputs), listener.fn
         names.add(listener.fn.__name__)
     assert names == {
-        *("read", "details", "open_tab", "compare", "cancel", "export", "_used", "schedule", "open_schedule"),
-        *("show_beside", "show", "pooled"),
+        *("read", "follow", "open_tab", "compare", "cancel", "export", "_used", "pooled"),
     }
 
 
@@ -129,8 +136,8 @@ def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
     line, strip, *_ = handlers.read(PROMPT, *values())
     assert "No model is loaded yet." in line
     assert strip_of(strip)["view"]["num_tokens"] == 9
-    assert "No model is loaded yet." in handlers.export(PROMPT, *values())[1]
-    assert "No model is loaded yet." in list(handlers.compare({}, ["comfy"], PROMPT, *values()))[-1][2]
+    assert "No model is loaded yet." in ExportTab(handlers).export(PROMPT, *values())[1]
+    assert "No model is loaded yet." in list(CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values()))[-1][2]
     assert build_page(none).fns
 
 
@@ -160,8 +167,7 @@ def test_hard_prompts_are_read_and_say_what_is_wrong(handlers: Handlers, name: s
     last = data["view"]["chunks"][-1]
     assert count.startswith(f"{last['num_tokens']} / {last['capacity']}")
     assert told in " ".join(issue["message"] for issue in data["view"]["issues"])
-    for part in TABS:
-        handlers.details(part, 1, "compel", text, *values())
+    show_all(handlers, text)
 
 
 @pytest.mark.parametrize(
@@ -175,16 +181,16 @@ def test_hard_prompts_are_read_and_say_what_is_wrong(handlers: Handlers, name: s
 def test_errors_come_as_text(handlers: Handlers, text: str, changes: dict[str, str], told: str) -> None:
     given = values(**changes)
     assert told in strip_of(handlers.read(text, *given)[1])["message"]
-    assert told in handlers.details("Tokens", 1, "comfy", text, *given)[0]
-    assert told in handlers.details("Masks", 1, "comfy", text, *given)[2]
-    assert told in handlers.details("Convert", 1, "comfy", text, *given)[4]
-    assert told in list(handlers.compare({}, ["comfy"], text, *given))[-1][2]
-    assert told in handlers.export(text, *given)[1]
+    assert told in TokensTab(handlers).show(text, *given)[0]
+    assert told in MasksTab(handlers).show(1, text, *given)[1]
+    assert told in ConvertTab(handlers).show("comfy", text, *given)[1]
+    assert told in list(CompareTab(handlers).compare({}, ["comfy"], text, *given))[-1][2]
+    assert told in ExportTab(handlers).export(text, *given)[1]
 
 
 @pytest.mark.parametrize("target", [None, 5, {"path": "a"}, ["comfy"]])
 def test_a_target_that_is_no_text_is_told(handlers: Handlers, target: Any) -> None:
-    assert "target syntax must be a text" in handlers.details("Convert", 1, target, PROMPT, *values())[4]
+    assert "target syntax must be a text" in ConvertTab(handlers).show(target, PROMPT, *values())[1]
 
 
 def test_an_error_nobody_foresaw_is_told_and_logged(model: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -192,46 +198,46 @@ def test_an_error_nobody_foresaw_is_told_and_logged(model: Any, caplog: pytest.L
         raise RuntimeError("out of memory")
 
     handlers = Handlers(lambda: model, BASE, run)
-    assert "RuntimeError: out of memory" in handlers.export(PROMPT, *values())[1]
-    *_, last = handlers.compare({}, ["comfy"], PROMPT, *values())
+    assert "RuntimeError: out of memory" in ExportTab(handlers).export(PROMPT, *values())[1]
+    *_, last = CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values())
     assert "RuntimeError: out of memory" in last[2]
     assert last[0]["interactive"] is True
     assert caplog.text.count("Traceback") == 2
 
 
 def test_parts_show_what_they_are_of(handlers: Handlers) -> None:
-    table = handlers.details("Tokens", 1, "comfy", PROMPT, *values())[0]
+    table = TokensTab(handlers).show(PROMPT, *values())[0]
     assert "<td>1929</td><td>dog</td><td>0.5</td>" in table
     two = "a cat BREAK (a dog:1.2)"
     for chunk, word in ((1, "cat"), (2, "dog"), (99, "dog"), (None, "cat")):
-        number, masks = handlers.details("Masks", chunk, "comfy", two, *values(hide=word))[1:3]
+        number, masks = MasksTab(handlers).show(chunk, two, *values(hide=word))
         assert masks.count("<img") == 4, "the mask of the hidden phrase is there if this chunk has it"
         assert number["label"] == "Chunk, 1 to 2"
         assert number["visible"] is True
     for target in TARGETS:
-        text, problems = handlers.details("Convert", 1, target, PROMPT, *values())[3:]
+        text, problems = ConvertTab(handlers).show(target, PROMPT, *values())
         converted = convert(PROMPT, "a1111", target, default_tokenizer())
         assert text == converted.text
         assert ("Nothing is lost" in problems) == (not converted.issues)
         assert not converted.issues or target not in ("comfy", "a1111", "compel")
-    assert "BREAK cannot be written" in handlers.details("Convert", 1, "comfy", two, *values())[4]
+    assert "BREAK cannot be written" in ConvertTab(handlers).show("comfy", two, *values())[1]
 
 
 def test_comparison_shows_more_with_every_scheme_and_can_be_cancelled(handlers: Handlers) -> None:
     job: dict[str, Any] = {}
-    first, *steps, last = handlers.compare(job, ["masked_blend", "comfy", "a1111"], PROMPT, *values())
+    first, *steps, last = CompareTab(handlers).compare(job, ["masked_blend", "comfy", "a1111"], PROMPT, *values())
     assert [step[3].count("<tr>") for step in steps] == [2, 3, 4]
     assert [step[1]["interactive"] for step in (first, *steps, last)] == [True] * 4 + [False]
     assert "3 of 3 schemes: done" in last[2]
 
-    steps = handlers.compare(job, list(SCHEMES), PROMPT, *values())
+    steps = CompareTab(handlers).compare(job, list(SCHEMES), PROMPT, *values())
     seen = [next(steps), next(steps)]
-    handlers.cancel(job)
+    CompareTab(handlers).cancel(job)
     seen += steps
     assert len(seen) == 3
     assert f"1 of {len(SCHEMES)} schemes: cancelled" in seen[-1][2]
     assert seen[-1][0]["interactive"] is True
-    assert "Choose at least one scheme" in next(handlers.compare(job, [], PROMPT, *values()))[2]
+    assert "Choose at least one scheme" in next(CompareTab(handlers).compare(job, [], PROMPT, *values()))[2]
 
 
 def test_cancel_ends_a_scheme_that_has_begun(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +252,7 @@ def test_cancel_ends_a_scheme_that_has_begun(model: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PrefixTextEncoder, "__call__", cancelling)
     words = " ".join(f"(word{number}:0.{number + 100})" for number in range(200))
-    *_, last = Handlers(lambda: model, BASE).compare(job, ["masked_blend", "comfy"], words, *values())
+    *_, last = CompareTab(Handlers(lambda: model, BASE)).compare(job, ["masked_blend", "comfy"], words, *values())
     assert "1 of 2 schemes: cancelled" in last[2]  # comfy was done
     assert len(calls) == 6
 
@@ -260,16 +266,16 @@ def test_what_needs_weights_and_nothing_else_goes_through_run(model: Any) -> Non
 
     handlers = Handlers(lambda: model, BASE, run)
     handlers.read(PROMPT, *values())
-    for part in TABS:
-        handlers.details(part, 1, "comfy", PROMPT, *values())
+    show_all(handlers, PROMPT)
     assert calls == []
-    handlers.export(PROMPT, *values())
-    list(handlers.compare({}, ["comfy", "a1111"], PROMPT, *values()))
+    ExportTab(handlers).export(PROMPT, *values())
+    list(CompareTab(handlers).compare({}, ["comfy", "a1111"], PROMPT, *values()))
     assert calls == ["export", "next", "next"]
 
 
 def test_exported_file_says_what_it_is(handlers: Handlers) -> None:
-    path, report = handlers.export(PROMPT, *values(scheme="comfy"))
+    exporting = ExportTab(handlers)
+    path, report = exporting.export(PROMPT, *values(scheme="comfy"))
     with safe_open(path, "pt") as file:
         assert file.get_tensor("hidden").shape == (1, 77, 64)
         assert file.metadata()["prompt"] == PROMPT
@@ -343,8 +349,8 @@ def test_files_and_other_servers_are_out_of_reach(address: str, path: str) -> No
 
 
 @pytest.fixture(scope="module")
-def opened(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
-    with running_chromium(tmp_path_factory.mktemp("browser")) as tab:
+def opened(address: str, browser: Browser) -> Iterator[LabPage]:
+    with browser.tab() as tab:
         page = LabPage(tab)
         page.open(address)
         yield page
@@ -510,7 +516,7 @@ def test_what_is_no_converted_prompt_leaves_the_prompt_as_it_is(model: Any, conv
 
 def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> None:
     text, chosen = "a red cat and a blue dog", {"bind": "red cat\nblue dog", "scheme": "unweighted"}
-    masks = handlers.details("Masks", 1, "comfy", text, *values(**chosen))[2]
+    masks = MasksTab(handlers).show(1, text, *values(**chosen))[1]
     assert "all phrases hidden but one" in masks
     assert strip_of(handlers.read(text, *values(**chosen))[1])["view"]["issues"] == []
     assert "is not in the prompt" in handlers.read(text, *values(bind="bird"))[1]
@@ -519,14 +525,13 @@ def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> No
 def test_the_lab_binds_by_words_and_as_cutoff(handlers: Handlers) -> None:
     text = "a red cat, a blue dog"
     words = {"bind": "red cat\nblue dog", "bind_hide": "these words", "bind_words": "red, blue", "bind_strength": 0.5}
-    assert (
-        "these words hidden in all phrases but one" in handlers.details("Masks", 1, "comfy", text, *values(**words))[2]
-    )
+    assert "these words hidden in all phrases but one" in MasksTab(handlers).show(1, text, *values(**words))[1]
     cutoff = {"bind_hide": "cutoff", "bind_words": "Red"}
     assert (
         "“Red” is not in the prompt as whole words written just like that" in handlers.read(text, *values(**cutoff))[1]
     )
-    file, told = handlers.export(text, *values(scheme="comfy", bind_hide="cutoff", bind_words="red\nblue"))
+    exporting = ExportTab(handlers)
+    file, told = exporting.export(text, *values(scheme="comfy", bind_hide="cutoff", bind_words="red\nblue"))
     assert file is not None, told
     assert "bind_strength must be 0 to 1" in handlers.read(text, *values(bind_strength=2))[1]
     assert "bind_strength must be a number" in handlers.read(text, *values(bind_strength="much"))[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from weighted_clip.web.lab.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, Rank
 from weighted_clip.weighting.options import EncodeOptions
 
 from ..transformers_clip import Reference
-from .chromium import running_chromium
 from .conftest import SMALL, VISION, save_clip, save_pictures
 from .lab_in_browser import LabPage
 
@@ -31,7 +29,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lab(weights: Path) -> RankingLab:
+def ranking(weights: Path) -> RankingLab:
     model = file_model(weights, Settings())
     return RankingLab(lambda: model)
 
@@ -47,7 +45,7 @@ def number(text: str) -> float:
 
 @pytest.mark.parametrize("softmax", SOFTMAX)
 def test_pictures_are_ranked_and_compared_as_by_transformers(
-    lab: RankingLab, weights: Path, tmp_path: Path, softmax: str
+    ranking: RankingLab, weights: Path, tmp_path: Path, softmax: str
 ) -> None:
     paths = save_pictures(tmp_path)
     texts = ["a red cat", "a dog", "something else"]
@@ -56,7 +54,9 @@ def test_pictures_are_ranked_and_compared_as_by_transformers(
     cosines = vectors @ images.T
     scaled = cosines * torch.tensor(4.0).exp()
     expected = {"cosines": cosines, "over texts": scaled.softmax(0), "over pictures": scaled.softmax(1)}[softmax]
-    markup = unescape(lab.rank([*map(str, paths)], "a dog\n\n something else ", softmax, "a (red:1.4) cat", "a1111"))
+    markup = unescape(
+        ranking.rank([*map(str, paths)], "a dog\n\n something else ", softmax, "a (red:1.4) cat", "a1111")
+    )
     order = cosines[0].argsort(descending=True).tolist()
     sheet = re.findall(r"<figcaption>([0-9]). ([-0-9.]+) (\w+).png</figcaption>", markup)
     assert [(int(rank), name) for rank, _, name in sheet] == [(i, paths[k].stem) for i, k in enumerate(order, 1)]
@@ -70,10 +70,10 @@ def test_pictures_are_ranked_and_compared_as_by_transformers(
     assert "3 pictures" in markup
 
 
-def test_what_cannot_be_ranked_is_said(lab: RankingLab, weights: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_ranked_is_said(ranking: RankingLab, weights: Path, tmp_path: Path) -> None:
     paths = [str(path) for path in save_pictures(tmp_path)]
     (tmp_path / "text.png").write_text("no picture")
-    some = lab.rank([*paths, str(tmp_path / "text.png")], "", "cosines", "a <b>", "none")
+    some = ranking.rank([*paths, str(tmp_path / "text.png")], "", "cosines", "a <b>", "none")
     assert "text.png: no image of a kind that is read" in some
     assert "3 pictures" in some
     assert "<b>" not in some
@@ -88,7 +88,7 @@ def test_what_cannot_be_ranked_is_said(lab: RankingLab, weights: Path, tmp_path:
         ((paths, "", "cosines", "a", "no such"), "and a syntax"),
         (([str(tmp_path / "text.png")], "", "cosines", "a", "none"), "no image of a kind that is read"),
     ):
-        assert told in lab.rank(*given)
+        assert told in ranking.rank(*given)
     random = random_model(Settings(), config=CONFIG)
     assert "Random weights would rank pictures at random" in RankingLab(lambda: random).rank(
         paths, "", "cosines", "a", "none"
@@ -148,40 +148,31 @@ def test_only_the_last_dropped_file_is_kept(tmp_path: Path) -> None:
 # --- in a browser
 
 
-@pytest.fixture
-def page(tmp_path: Path, small_lab: str) -> Iterator[LabPage]:
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        yield page
-        assert tab.complaints() == []
-
-
-def test_pictures_are_dropped_ranked_and_their_texts_kept(page: LabPage, tmp_path: Path, small_lab: str) -> None:
-    page.open_part("Pictures")
-    page.give_files("pictures", save_pictures(tmp_path))
-    page.fill_new("other_texts", "a green thing")
-    page.click("rank")
-    shown = page.wait_for_text("ranked", "3 pictures")
+def test_pictures_are_dropped_ranked_and_their_texts_kept(lab: LabPage, tmp_path: Path, small_lab: str) -> None:
+    lab.open_part("Pictures")
+    lab.give_files("pictures", save_pictures(tmp_path))
+    lab.fill_new("other_texts", "a green thing")
+    lab.click("rank")
+    shown = lab.wait_for_text("ranked", "3 pictures")
     assert "a green thing" in shown
-    assert len(page.wait_for_pictures("ranked", 3)) == 3
-    page.tab.wait("return decodeURIComponent(location.hash).includes('a green thing')")
-    page.tab.open("about:blank")
-    page.open(small_lab)
-    page.open_part("Pictures")
-    page.wait_for_value("other_texts", "a green thing")
+    assert len(lab.wait_for_pictures("ranked", 3)) == 3
+    lab.tab.wait("return decodeURIComponent(location.hash).includes('a green thing')")
+    lab.tab.open("about:blank")
+    lab.open(small_lab)
+    lab.open_part("Pictures")
+    lab.wait_for_value("other_texts", "a green thing")
 
 
-def test_weights_are_chosen_and_dropped_on_the_page(page: LabPage, tmp_path: Path) -> None:
-    page.tab.run("document.querySelector('#weighted_clip_other_weights button').click()")
-    page.tab.wait("return !!document.querySelector('#weighted_clip_weights input')?.offsetParent")
-    page.choose("weights", "clip/text.safetensors")
-    page.wait_for_text("model", "text.safetensors")
-    page.give_files("dropped_weights", [save_clip(tmp_path / "mine.safetensors", CONFIG)])
-    page.wait_for_text("model", "mine.safetensors")
-    page.wait_for_text("weights_told", "Weights: mine.safetensors")
-    page.open_part("Attention")
-    page.wait_for_text("attention", "layer 1 of 3")
-    page.choose("weights", "clip/small.safetensors")
-    page.wait_for_text("attention", "layer 1 of 2")
-    page.wait_for_text("model", "small.safetensors")
+def test_weights_are_chosen_and_dropped_on_the_page(lab: LabPage, tmp_path: Path) -> None:
+    lab.tab.run("document.querySelector('#weighted_clip_other_weights button').click()")
+    lab.tab.wait("return !!document.querySelector('#weighted_clip_weights input')?.offsetParent")
+    lab.choose("weights", "clip/text.safetensors")
+    lab.wait_for_text("model", "text.safetensors")
+    lab.give_files("dropped_weights", [save_clip(tmp_path / "mine.safetensors", CONFIG)])
+    lab.wait_for_text("model", "mine.safetensors")
+    lab.wait_for_text("weights_told", "Weights: mine.safetensors")
+    lab.open_part("Attention")
+    lab.wait_for_text("attention", "layer 1 of 3")
+    lab.choose("weights", "clip/small.safetensors")
+    lab.wait_for_text("attention", "layer 1 of 2")
+    lab.wait_for_text("model", "small.safetensors")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,14 @@ from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
-from .chromium import running_chromium
 from .lab_in_browser import LabPage
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
 
+from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-from weighted_clip.web.lab.page import COMPARED, TIMED_EXAMPLE
+from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.tabs import COMPARED, TIMED_EXAMPLE, ScheduleTab
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 BASE = EncodeOptions(syntax="a1111", scheme="a1111")
@@ -36,7 +36,7 @@ def handlers() -> Handlers:
 
 def shown(handlers: Handlers, text: str, steps: Any = 20, counter: str = "as written", **changes: str) -> Any:
     values = [changes.get(name, getattr(BASE, name)) for name in OPTIONS]
-    found = re.search("data-strip='(.*?)'", handlers.schedule("Schedule", steps, counter, text, *values))
+    found = re.search("data-strip='(.*?)'", ScheduleTab(handlers).show(counter, text, *values, 0, steps)[0])
     assert found
     return json.loads(unescape(found[1]))
 
@@ -98,9 +98,23 @@ def test_what_cannot_be_counted_is_said(handlers: Handlers, steps: Any, counter:
     assert data["views"] == []
 
 
-def test_only_the_open_tab_is_filled(handlers: Handlers) -> None:
-    values = [getattr(BASE, name) for name in OPTIONS]
-    assert "data-strip" not in str(handlers.schedule("Tokens", 20, "as written", "[a|b]", *values))
+def test_only_the_open_tab_is_filled() -> None:
+    page = build_page(lambda: random_model(Settings(), config=CONFIG))
+    follow = next(one for one in page.fns.values() if one.fn and one.fn.__name__ == "follow")
+    first = [part.value for part in follow.inputs]
+    names = [part.elem_id.removeprefix(PREFIX) for part in follow.outputs]
+    filled = {
+        title: [name for name, one in zip(names, follow.fn(title, *first[1:]), strict=True) if isinstance(one, str)]
+        for title in ("Tokens", "Masks", "Convert", "Export", "Schedule", "Two prompts")
+    }
+    assert filled == {
+        "Tokens": ["tokens"],
+        "Masks": ["masks"],
+        "Convert": ["converted", "conversion_problems"],
+        "Export": [],
+        "Schedule": ["schedule"],
+        "Two prompts": ["panes"],
+    }
 
 
 def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, capsys) -> None:
@@ -114,27 +128,21 @@ def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, ca
     assert "A1111 Prompt node" not in told
 
 
-def test_the_tab_draws_and_follows(tmp_path: Path, small_lab: str) -> None:
-    with running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(small_lab)
-        page.fill("prompt", "a [cat:dog:0.5]")
-        page.open_part("Schedule")
-        tab.wait(f"return document.body.innerText.includes({json.dumps(TIMED_EXAMPLE)})")
-        text = "return document.querySelector('#weighted_clip_tab_schedule .weighted-clip-ruler')?.innerText ?? ''"
-        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 12–20')")
-        assert "steps 1–11" in tab.run(text)
-        page.fill_new("steps", "10")
-        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 7–10')")
-        page.choose("counter", "as written")
-        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 6–10')")
-        page.fill("prompt", "a [red|blue] cat")
-        tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 1, 3')")
-        chips = (
-            "return [...document.querySelectorAll('#weighted_clip_tab_schedule .wcr-chip')].map((one) => one.innerText)"
-        )
-        assert tab.run(chips) == ["a", "red", "cat", "a", "blue", "cat"]
-        assert tab.complaints() == []
+def test_the_tab_draws_and_follows(lab: LabPage) -> None:
+    lab.fill("prompt", "a [cat:dog:0.5]")
+    lab.open_part("Schedule")
+    lab.tab.wait(f"return document.body.innerText.includes({json.dumps(TIMED_EXAMPLE)})")
+    text = "return document.querySelector('#weighted_clip_tab_schedule .weighted-clip-ruler')?.innerText ?? ''"
+    lab.tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 12–20')")
+    assert "steps 1–11" in lab.tab.run(text)
+    lab.fill_new("steps", "10")
+    lab.tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 7–10')")
+    lab.choose("counter", "as written")
+    lab.tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 6–10')")
+    lab.fill("prompt", "a [red|blue] cat")
+    lab.tab.wait(f"{text.replace('return ', 'return (')}).includes('steps 1, 3')")
+    chips = "return [...document.querySelectorAll('#weighted_clip_tab_schedule .wcr-chip')].map((one) => one.innerText)"
+    assert lab.tab.run(chips) == ["a", "red", "cat", "a", "blue", "cat"]
 
 
 def test_the_user_chooses_which_text_is_taken_apart(lab: LabPage) -> None:

@@ -18,7 +18,7 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab.native import Settings, Shelf, random_model
 
 from ..patience import SECONDS
-from .chromium import Tab, running_chromium
+from .chromium import Tab
 from .lab_in_browser import LabPage, running_lab
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -35,12 +35,6 @@ STORED = "weighted-clip-lab-secret"
 @pytest.fixture(scope="module")
 def other_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_lab(tmp_path_factory.mktemp("other")) as found:
-        yield found
-
-
-@pytest.fixture
-def tab(tmp_path: Path) -> Iterator[Tab]:
-    with running_chromium(tmp_path) as found:
         yield found
 
 
@@ -101,7 +95,7 @@ def test_a_copied_link_has_no_secret_and_opens_in_this_browser(tab: Tab, small_l
     lab.fill("prompt", TEXT)
     lab.choose("syntax", "comfy")
     lab.wait_until_read(TEXT)
-    tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    tab.allow_clipboard()
     lab.click("link")
     assert "opens with this prompt and these options" in lab.wait_for_text("linked", "Copied")
     link = tab.run("return navigator.clipboard.readText()")

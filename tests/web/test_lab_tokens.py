@@ -6,25 +6,22 @@ import base64
 import io
 import re
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.dalle.files import save_dvae
 from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.values import SHOWN_SIDE
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures
-from .chromium import running_chromium
-from .lab_in_browser import LabPage, running_lab
+from .lab_in_browser import LabPage
 
 
 @pytest.fixture(scope="module")
-def lab() -> TokenLab:
+def tokens() -> TokenLab:
     return TokenLab(palette_dvae())
 
 
@@ -50,8 +47,8 @@ def mosaic(ids: torch.Tensor, times: int) -> np.ndarray:
     return palette()[ids[0]].repeat_interleave(4 * times, 0).repeat_interleave(4 * times, 1).numpy()
 
 
-def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(lab: TokenLab, picture: Image.Image) -> None:
-    encoded, grid, shown = lab.encode(picture)
+def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(tokens: TokenLab, picture: Image.Image) -> None:
+    encoded, grid, shown = tokens.encode(picture)
     ids = nearest_colors(pixels_of(picture))
     assert encoded is not None
     assert torch.equal(encoded.tokens, ids)
@@ -59,16 +56,16 @@ def test_a_picture_is_shown_with_its_grid_and_what_its_tokens_decode_to(lab: Tok
     assert grid.width > 12 * cell_side(8, 12)
     times = SHOWN_SIDE // 48
     np.testing.assert_allclose(figures(shown)["reconstruction"], mosaic(ids, times), atol=1 / 255)
-    assert "weighted-clip-drawing" not in shown + lab.swap(encoded, 1, 1, 0)  # whose colours dark pages change
+    assert "weighted-clip-drawing" not in shown + tokens.swap(encoded, 1, 1, 0)  # whose colours dark pages change
     assert f"8 x 12 tokens, {len(ids.unique())} of them different. Click one" in shown
 
 
-def test_pointing_at_a_token_shows_what_it_changes_and_nothing_else(lab: TokenLab, picture: Image.Image) -> None:
-    encoded, *_ = lab.encode(picture)
+def test_pointing_at_a_token_shows_what_it_changes_and_nothing_else(tokens: TokenLab, picture: Image.Image) -> None:
+    encoded, *_ = tokens.encode(picture)
     assert encoded is not None
     side, ids = cell_side(8, 12), encoded.tokens.clone()
     place = (LEFT + 6.5 * side, TOP + 2.2 * side)
-    row, column, shown = lab.point(encoded, 124, place)
+    row, column, shown = tokens.point(encoded, 124, place)
     assert (row, column) == (3, 7)
     before = ids[0, 2, 6].item()
     ids[0, 2, 6] = 124
@@ -82,25 +79,25 @@ def test_pointing_at_a_token_shows_what_it_changes_and_nothing_else(lab: TokenLa
     assert f"row 3, column 7: {before} -&gt; 124" in shown
     assert f"by up to {change:.0f} % of the whole range" in shown
     assert "lie within 4 x 4" in shown
-    assert lab.swap(encoded, 3, 7, 124) == shown
+    assert tokens.swap(encoded, 3, 7, 124) == shown
     assert encoded.tokens[0, 2, 6] == before
 
 
-def test_a_token_swapped_for_itself_changes_nothing(lab: TokenLab, picture: Image.Image) -> None:
-    encoded, *_ = lab.encode(picture)
+def test_a_token_swapped_for_itself_changes_nothing(tokens: TokenLab, picture: Image.Image) -> None:
+    encoded, *_ = tokens.encode(picture)
     assert encoded is not None
-    shown = lab.swap(encoded, 1, 1, float(encoded.tokens[0, 0, 0]))
+    shown = tokens.swap(encoded, 1, 1, float(encoded.tokens[0, 0, 0]))
     assert "Nothing changes." in shown
     assert figures(shown)["difference"].max() == 0
 
 
-def test_large_and_odd_pictures_are_made_to_fit_and_it_is_said(lab: TokenLab) -> None:
+def test_large_and_odd_pictures_are_made_to_fit_and_it_is_said(tokens: TokenLab) -> None:
     large = Image.linear_gradient("L").resize((1000, 603))
-    encoded, _, shown = lab.encode(large)
+    encoded, _, shown = tokens.encode(large)
     assert encoded is not None
     assert tuple(encoded.tokens.shape) == (1, 38, 64)
     assert "It was made smaller, 256 x 154 pixels. Cut at both ends to 256 x 152 pixels." in shown
-    assert "made smaller" not in lab.encode(Image.new("RGBA", (16, 8)))[2]
+    assert "made smaller" not in tokens.encode(Image.new("RGBA", (16, 8)))[2]
 
 
 @pytest.mark.parametrize(
@@ -117,23 +114,23 @@ def test_large_and_odd_pictures_are_made_to_fit_and_it_is_said(lab: TokenLab) ->
     ],
 )
 def test_what_is_no_place_or_no_token_is_told(
-    lab: TokenLab, picture: Image.Image, values: tuple[Any, ...], told: str
+    tokens: TokenLab, picture: Image.Image, values: tuple[Any, ...], told: str
 ) -> None:
-    shown = lab.swap(lab.encode(picture)[0], *values)
+    shown = tokens.swap(tokens.encode(picture)[0], *values)
     assert told in unescape(shown)
     assert "<b>" not in shown
 
 
-def test_what_is_missing_is_told(lab: TokenLab, picture: Image.Image) -> None:
-    assert "Choose a picture first." in lab.encode(None)[2]
-    assert "Make tokens of a picture first." in lab.point(None, 0, (50, 50))[2]
-    assert "Make tokens of a picture first." in lab.swap(None, 1, 1, 0)
-    assert "beside the grid" in lab.point(lab.encode(picture)[0], 0, (2, 2))[2]
-    assert "no side may be shorter than a token" in lab.encode(Image.new("RGB", (3, 40)))[2]
+def test_what_is_missing_is_told(tokens: TokenLab, picture: Image.Image) -> None:
+    assert "Choose a picture first." in tokens.encode(None)[2]
+    assert "Make tokens of a picture first." in tokens.point(None, 0, (50, 50))[2]
+    assert "Make tokens of a picture first." in tokens.swap(None, 1, 1, 0)
+    assert "beside the grid" in tokens.point(tokens.encode(picture)[0], 0, (2, 2))[2]
+    assert "no side may be shorter than a token" in tokens.encode(Image.new("RGB", (3, 40)))[2]
     none = TokenLab(None)
-    for shown in (none.title, none.encode(picture)[2], none.swap(None, 1, 1, 0)):
+    for shown in (none.about, none.encode(picture)[2], none.swap(None, 1, 1, 0)):
         assert "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE" in shown
-    assert "125 tokens of 4 x 4 pixels" in lab.title
+    assert "125 tokens of 4 x 4 pixels" in tokens.about
 
 
 def test_an_error_nobody_foresaw_is_told_and_logged(
@@ -155,7 +152,6 @@ def test_an_error_nobody_foresaw_is_told_and_logged(
 def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
     gr = pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.components import PREFIX
-    from weighted_clip.web.lab.image_tabs import TOKENS_TAB
     from weighted_clip.web.lab.model import LabError
     from weighted_clip.web.lab.page import build_page
 
@@ -166,8 +162,8 @@ def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
         return [part.label for part in page.blocks.values() if isinstance(part, gr.Tab)]
 
     page = build_page(none, image_tokens=TokenLab(palette_dvae()))
-    assert tabs(page)[-1] == TOKENS_TAB
-    assert TOKENS_TAB not in tabs(build_page(none))
+    assert tabs(page)[-1] == TokenLab.title
+    assert TokenLab.title not in tabs(build_page(none))
     kinds = (gr.HTML, gr.Image, gr.Number, gr.Button)
     ids = [part.elem_id for part in page.blocks.values() if isinstance(part, kinds)]
     assert len(set(ids)) == len(ids)
@@ -180,40 +176,34 @@ def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_token_is_swapped_in_the_browser(picture: Image.Image, tmp_path: Path) -> None:
-    file = tmp_path / "colors.safetensors"
-    save_dvae(palette_dvae(), file)
+def test_a_token_is_swapped_in_the_browser(picture: Image.Image, lab: LabPage) -> None:
     buffer = io.BytesIO()
     picture.resize((960, 640)).save(buffer, "BMP")  # 1.8 MB: longer than any other request may be
     data = base64.b64encode(buffer.getvalue()).decode()
-    with running_lab(tmp_path, "--dvae", str(file)) as address, running_chromium(tmp_path) as tab:
-        page = LabPage(tab)
-        page.open(address)
-        page.open_part("Image tokens")
-        page.wait_for_text("dvae", "125 tokens")
-        tab.wait("return !!document.querySelector('#weighted_clip_picture input[type=file]')")
-        tab.run(
-            "const bytes = Uint8Array.from(atob(args[0]), (one) => one.charCodeAt(0));"
-            "const files = new DataTransfer();"
-            "files.items.add(new File([bytes], 'some.bmp', {type: 'image/bmp'}));"
-            "const input = document.querySelector('#weighted_clip_picture input[type=file]');"
-            "input.files = files.files; input.dispatchEvent(new Event('change', {bubbles: true}))",
-            data,
-        )
-        page.wait_for_pictures("picture", 1)
-        page.click("make_tokens")
-        page.wait_for_text("token_change", "42 x 64 tokens")
-        page.wait_for_pictures("token_grid", 1)
-        page.fill("token_number", "124")
-        side = cell_side(42, 64)
-        tab.run(
-            "const image = document.querySelector('#weighted_clip_token_grid img');"
-            "const box = image.getBoundingClientRect(), scale = box.width / image.naturalWidth;"
-            "const place = {clientX: box.left + args[0] * scale, clientY: box.top + args[1] * scale, bubbles: true};"
-            "image.dispatchEvent(new MouseEvent('click', place))",
-            *(LEFT + 4.5 * side, TOP + 9.5 * side),
-        )
-        assert "row 10, column 5:" in page.wait_for_text("token_change", "row 10, column 5:")
-        assert len(page.wait_for_pictures("token_change", 4)) == 4
-        assert page.value("token_row") == "10"
-        assert tab.complaints() == []
+    lab.open_part("Image tokens")
+    lab.wait_for_text("dvae", "125 tokens")
+    lab.tab.wait("return !!document.querySelector('#weighted_clip_picture input[type=file]')")
+    lab.tab.run(
+        "const bytes = Uint8Array.from(atob(args[0]), (one) => one.charCodeAt(0));"
+        "const files = new DataTransfer();"
+        "files.items.add(new File([bytes], 'some.bmp', {type: 'image/bmp'}));"
+        "const input = document.querySelector('#weighted_clip_picture input[type=file]');"
+        "input.files = files.files; input.dispatchEvent(new Event('change', {bubbles: true}))",
+        data,
+    )
+    lab.wait_for_pictures("picture", 1)
+    lab.click("make_tokens")
+    lab.wait_for_text("token_change", "42 x 64 tokens")
+    lab.wait_for_pictures("token_grid", 1)
+    lab.fill("token_number", "124")
+    side = cell_side(42, 64)
+    lab.tab.run(
+        "const image = document.querySelector('#weighted_clip_token_grid img');"
+        "const box = image.getBoundingClientRect(), scale = box.width / image.naturalWidth;"
+        "const place = {clientX: box.left + args[0] * scale, clientY: box.top + args[1] * scale, bubbles: true};"
+        "image.dispatchEvent(new MouseEvent('click', place))",
+        *(LEFT + 4.5 * side, TOP + 9.5 * side),
+    )
+    assert "row 10, column 5:" in lab.wait_for_text("token_change", "row 10, column 5:")
+    assert len(lab.wait_for_pictures("token_change", 4)) == 4
+    assert lab.value("token_row") == "10"

@@ -20,6 +20,7 @@ import gradio as gr
 from weighted_clip.web.lab.beside import BesideTab
 from weighted_clip.web.lab.handlers import OPTIONS, Handlers
 from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 from weighted_clip.web.lab.webui import TAGS_ACT
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
@@ -66,21 +67,22 @@ def test_other_syntaxes_are_read_of_what_the_webui_leaves(handlers: Handlers) ->
 
 def test_the_schedule_has_the_same(handlers: Handlers) -> None:
     for counter, last in (("as the WebUI counts", 11), ("as written", 10)):
-        shown = views(handlers.schedule("Schedule", 20, counter, PROMPT, *values()))
+        shown = views(ScheduleTab(handlers).show(counter, PROMPT, *values())[0])
         assert shown[0]["steps"] == [[1, last]]
         assert not any("node" in issue["message"] for view in shown for issue in view["issues"])
 
 
 def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
-    tokens = handlers.details("Tokens", 1, "compel", PROMPT, *values())[0]
+    tokens = TokensTab(handlers).show(PROMPT, *values())[0]
     assert f"Of 3 texts that the WebUI makes of this prompt in 20 steps this is number 1: “{FIRST}" in unescape(tokens)
     assert re.findall("<td>(a|red|cat|dog|sky|lora)</td>", tokens) == ["a", "red", "cat"]
-    assert "Of 3 texts" not in handlers.details("Tokens", 1, "compel", "a cat", *values())[0]
-    *_, drawn, (*_, told, _) = handlers.compare({}, ["comfy"], PROMPT, *values())
+    assert "Of 3 texts" not in TokensTab(handlers).show("a cat", *values())[0]
+    *_, drawn, (*_, told, _) = CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values())
     assert "done" in told
     assert "this is number 1" in unescape(drawn[-1])
     assert json.loads(unescape(re.search("weighted-clip-of='(.*?)'", drawn[-1])[1]))["weighted_clip_prompt"] == PROMPT
-    file, line = handlers.export(PROMPT, *values())
+    exporting = ExportTab(handlers)
+    file, line = exporting.export(PROMPT, *values())
     assert "this is number 1" in unescape(line)
     with safe_open(file, framework="pt") as written:
         assert written.metadata()["prompt"] == FIRST
@@ -112,29 +114,30 @@ def test_each_text_is_taken_apart_as_its_user_chooses(
     """The second part of an AND has weights that change rows, whatever the first has."""
     lab = handlers if is_in_webui else alone
     chosen = (*values(), number, 10)
-    tokens = unescape(lab.details("Tokens", 1, "compel", PROMPT, *chosen)[0])
+    tokens = unescape(TokensTab(lab).show(PROMPT, *chosen)[0])
     assert words_of(tokens) == words
     told = f"Of 3 texts that the WebUI makes of this prompt in 10 steps this is number {min(number, 3)}: “{text}"
     assert told in tokens
-    assert told in unescape(lab.details("Masks", 1, "compel", PROMPT, *chosen)[2])
-    *_, drawn, (*_, done, _) = lab.compare({}, ["comfy"], PROMPT, *chosen)
+    assert told in unescape(MasksTab(lab).show(1, PROMPT, *chosen)[1])
+    *_, drawn, (*_, done, _) = CompareTab(lab).compare({}, ["comfy"], PROMPT, *chosen)
     assert "done" in done
     assert told in unescape(drawn[-1])
     made_of = json.loads(unescape(re.search("weighted-clip-of='(.*?)'", drawn[-1])[1]))
     assert (made_of["weighted_clip_text"], made_of["weighted_clip_steps"]) == (str(number), "10")
-    file, line = lab.export(PROMPT, *chosen)
+    exporting = ExportTab(lab)
+    file, line = exporting.export(PROMPT, *chosen)
     assert told in unescape(line)
     with safe_open(file, framework="pt") as written:
         assert written.metadata()["prompt"].startswith(text)
     beside = BesideTab(lab)
-    assert told in unescape(beside.show(text, PROMPT, *chosen))
+    assert told in unescape(beside.show(text, PROMPT, *chosen)[0])
     assert told in unescape(pooled := beside.pooled(text, PROMPT, *chosen))
     assert re.findall(r"<td>[\d.]+</td>", pooled) == ["<td>1.0000</td>"]
 
 
 def test_a_weighted_second_part_is_compared(handlers: Handlers) -> None:
     for number, is_told in ((1, True), (2, False)):
-        *_, drawn, _ = handlers.compare({}, ["comfy"], "a cat AND a (dog:1.4)", *values(), number, 20)
+        *_, drawn, _ = CompareTab(handlers).compare({}, ["comfy"], "a cat AND a (dog:1.4)", *values(), number, 20)
         assert ("No row changes" in drawn[-1]) is is_told
 
 
@@ -154,24 +157,22 @@ def test_the_choice_is_seen_where_there_is_one(handlers: Handlers, alone: Handle
 
 
 def test_the_lab_alone_takes_all_as_it_is_written_unless_told(alone: Handlers) -> None:
-    whole = alone.details("Tokens", 1, "compel", PROMPT, *values())[0]
+    whole = TokensTab(alone).show(PROMPT, *values())[0]
     assert words_of(whole) == ["a", "red", "cat", "dog", "AND", "sky"]
-    assert alone.details("Tokens", 1, "compel", PROMPT, *values(), 0, 10)[0] == whole
+    assert TokensTab(alone).show(PROMPT, *values(), 0, 10)[0] == whole
     # a number that is left from another prompt
-    assert "Of " not in alone.details("Tokens", 1, "compel", "a cat", *values(), 2, 10)[0]
+    assert "Of " not in TokensTab(alone).show("a cat", *values(), 2, 10)[0]
     comfy = values(syntax="comfy")
-    assert alone.details("Tokens", 1, "a1111", PROMPT, *comfy, 2, 10) == alone.details(
-        "Tokens", 1, "a1111", PROMPT, *comfy
-    )
+    assert TokensTab(alone).show(PROMPT, *comfy, 2, 10) == TokensTab(alone).show(PROMPT, *comfy)
 
 
 @pytest.mark.parametrize("number", [None, "2", 1.5, -1, 21, float("nan"), True, 10**400])
 def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, number: Any) -> None:
     for lab, first in ((handlers, 1), (alone, 0)):
         for told in (
-            lab.details("Tokens", 1, "compel", PROMPT, *values(), number, 10)[0],
-            lab.export(PROMPT, *values(), number, 10)[1],
-            BesideTab(lab).show("a cat", PROMPT, *values(), number, 10),
+            TokensTab(lab).show(PROMPT, *values(), number, 10)[0],
+            ExportTab(lab).export(PROMPT, *values(), number, 10)[1],
+            BesideTab(lab).show("a cat", PROMPT, *values(), number, 10)[0],
         ):
             assert f"text must be a whole number, {first} to 20; got " in unescape(told)
         assert lab.read(PROMPT, *values(), number, 10)[4]["visible"] is True
@@ -180,10 +181,10 @@ def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, numb
 def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
     said = [
         *handlers.read(PROMPT, *values()),
-        *handlers.details("Convert", 1, "compel", PROMPT, *values()),
-        *handlers.details("Convert", 1, "comfy", PROMPT, *values()),
-        *handlers.details("Masks", 1, "compel", PROMPT, *values()),
-        handlers.schedule("Schedule", 20, "as written", PROMPT, *values()),
+        *ConvertTab(handlers).show("compel", PROMPT, *values()),
+        *ConvertTab(handlers).show("comfy", PROMPT, *values()),
+        *MasksTab(handlers).show(1, PROMPT, *values()),
+        *ScheduleTab(handlers).show("as written", PROMPT, *values()),
     ]
     assert not [one for one in said if re.search(r"\bnodes?\b", str(one))]
     assert "The tab Schedule shows how" in unescape(str(said))

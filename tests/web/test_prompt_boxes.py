@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from weighted_clip.web.inspection import inspect
 
-from .chromium import Tab, running_chromium
+from .chromium import Browser, Tab
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = """<!doctype html><meta charset=utf-8><script type=module src=/javascript/weighted_clip_prompts.mjs></script>
@@ -55,19 +55,19 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with running_chromium(tmp_path_factory.mktemp("browser"), width=800, height=600) as tab:
+def boxes(browser: Browser) -> Iterator[Tab]:
+    with browser.tab(width=800, height=600) as tab:
         yield tab
 
 
 @pytest.fixture
-def handler(browser: Tab) -> Iterator[type[_Handler]]:
+def handler(boxes: Tab) -> Iterator[type[_Handler]]:
     """The server's side of the page, which is open in the browser."""
     handler = type("Handler", (_Handler,), {"failure": None})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(ROOT))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.open(f"http://127.0.0.1:{server.server_port}/")
-        browser.wait("return document.readyState === 'complete' && !!document.querySelector('textarea')")
+        boxes.open(f"http://127.0.0.1:{server.server_port}/")
+        boxes.wait("return document.readyState === 'complete' && !!document.querySelector('textarea')")
         yield handler
         server.shutdown()
 
@@ -77,28 +77,28 @@ def type_prompt(tab: Tab, text: str) -> None:
     tab.paste(text)
 
 
-def test_seconds_that_gradio_counts_are_no_tokens(browser: Tab, handler: type[_Handler]) -> None:
+def test_seconds_that_gradio_counts_are_no_tokens(boxes: Tab, handler: type[_Handler]) -> None:
     count = "document.querySelector('#txt2img_token_counter .wrap').textContent = args[0];"
-    browser.run(f"{count} document.querySelector('#txt2img_token_counter span').textContent = args[1]", "1.6s ", "3/75")
-    type_prompt(browser, "a red cat")
-    browser.wait(COUNTED, "3/75")
-    browser.run(count, "")
-    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '?/?'")
-    browser.wait("return !document.querySelector('.wcr-bar .wcr-count')")
+    boxes.run(f"{count} document.querySelector('#txt2img_token_counter span').textContent = args[1]", "1.6s ", "3/75")
+    type_prompt(boxes, "a red cat")
+    boxes.wait(COUNTED, "3/75")
+    boxes.run(count, "")
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '?/?'")
+    boxes.wait("return !document.querySelector('.wcr-bar .wcr-count')")
 
 
 def test_a_number_that_comes_later_does_not_keep_the_tokens_from_being_announced(
-    browser: Tab, handler: type[_Handler]
+    boxes: Tab, handler: type[_Handler]
 ) -> None:
-    type_prompt(browser, "a red cat")
-    browser.wait("return document.querySelectorAll('.wcr-chip').length === 3")
-    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
-    browser.wait("return document.querySelector('[role=status]').textContent === '3 / 75 tokens.'")
+    type_prompt(boxes, "a red cat")
+    boxes.wait("return document.querySelectorAll('.wcr-chip').length === 3")
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    boxes.wait("return document.querySelector('[role=status]').textContent === '3 / 75 tokens.'")
 
 
-def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(browser: Tab, handler: type[_Handler]) -> None:
-    browser.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
-    type_prompt(browser, "(a:2) cat")
-    browser.wait(COUNTED, "3/75")
-    browser.run("document.querySelector('[type=checkbox]').click()")
-    browser.wait(COUNTED, "4/75")
+def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(boxes: Tab, handler: type[_Handler]) -> None:
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    type_prompt(boxes, "(a:2) cat")
+    boxes.wait(COUNTED, "3/75")
+    boxes.run("document.querySelector('[type=checkbox]').click()")
+    boxes.wait(COUNTED, "4/75")

@@ -1,4 +1,4 @@
-"""Parts of the page only where the lab is alone: files in requests, and the state kept for the next visit.
+"""Parts of the page only where the lab is alone: files in requests, state kept for the next visit, other weights.
 
 gradio copies every file that a request names, at any place of any value, to where requests can fetch it. It asks
 whether the file was uploaded only where it has launched the page itself. So only files uploaded to the lab are taken,
@@ -13,11 +13,16 @@ For gradio 6 only. Source: behaviour of gradio 6.31.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+
+from . import markup
+from .components import element_id, html
+from .native import Shelf
+from .values import explained
 
 
 class LabBlocks(gr.Blocks):
@@ -87,3 +92,49 @@ def _allowed(part: Any) -> Any:
         return "text"
     choices = [value for _, value in part.choices]
     return {"several": choices} if isinstance(part, gr.CheckboxGroup) else choices
+
+
+class WeightsPart:
+    """Chooses weights: from a list, or a dropped file."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        with gr.Accordion("Other weights", open=False, elem_id=element_id("other_weights")), gr.Row():
+            self._names = gr.Dropdown(
+                shelf.names,
+                value=shelf.name,
+                label="Weights",
+                info="Of the folder that --models names; all open pages use the same",
+                elem_id=element_id("weights"),
+            )
+            self._file = gr.File(
+                label="Drop a .safetensors file here",
+                file_types=[".safetensors"],
+                height=140,
+                elem_id=element_id("dropped_weights"),
+            )
+        self._told = html("weights_told", "What became of the weights")
+
+    def connect(self, refresh: str) -> None:
+        """Connect the events; ``refresh`` is the id of the button that rereads everything."""
+        read_again = f"() => {{ document.getElementById('{refresh}').click(); }}"
+        outputs = [self._names, self._told]
+        chosen = self._names.input(self._choose, inputs=[self._names], outputs=outputs, show_progress="minimal")
+        dropped = self._file.upload(self._drop, inputs=[self._file], outputs=outputs, show_progress="minimal")
+        for event in (chosen, dropped):
+            event.then(None, js=read_again, show_progress="hidden")
+
+    def _choose(self, name: str) -> tuple[Any, str]:
+        return self._done(lambda: self._shelf.choose(name))
+
+    def _drop(self, path: str | None) -> tuple[Any, str]:
+        return self._done(lambda: self._shelf.drop(Path(path or "")))
+
+    def _done(self, act: Callable[[], None]) -> tuple[Any, str]:
+        told = markup.message(f"Weights: {self._shelf.name}", is_problem=False)
+        try:
+            act()
+            told = markup.message(f"Weights: {self._shelf.source().title}", is_problem=False)
+        except Exception as error:  # the page is the only place where the user can see it
+            told = markup.message(explained(error))
+        return gr.update(choices=self._shelf.names, value=self._shelf.name), told

@@ -12,9 +12,11 @@ import gradio as gr
 
 from . import markup
 from .attending import AttentionModel, Choice, attention_chart, find_attention
-from .components import element_id, html
-from .handlers import MAX_POSITIONS, Handlers, inputs_of
+from .components import Inputs, element_id, html
+from .handlers import inputs_of
 from .model import LabError
+from .study import MAX_POSITIONS
+from .tabs import PromptTab
 from .values import explained
 
 LOADING = "Loading the encoder, which can take some seconds the first time."
@@ -22,17 +24,13 @@ MAX_LAYERS, MAX_HEADS = 64, 64
 """Upper limits beyond any CLIP. The sliders end at the model's."""
 
 
-class AttentionTab:
-    """Components and handlers of the tab. For gradio 6 only."""
+class AttentionTab(PromptTab):
+    """Weights of a layer and head, in gradio 6 only."""
 
-    title, name = "Attention", "tab_attention"
+    title, name, is_slow = "Attention", "tab_attention", True
 
-    def __init__(self, handlers: Handlers) -> None:
-        """``handlers`` read the page's components."""
-        self._handlers = handlers
-
-    def build(self) -> dict[str, Any]:
-        """Build the components in the open tab, and return those whose values are kept for the next visit."""
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
 
         def slider(name: str, label: str, info: str, first: int, most: int) -> gr.Slider:
             return gr.Slider(first, most, value=first, step=1, label=label, info=info, elem_id=element_id(name))
@@ -47,30 +45,12 @@ class AttentionTab:
             version = number("version", "Version")
             chunk = number("attention_chunk", "Chunk of the prompt")
             tower = number("tower", "Text encoder")
-        self._numbers = [layer, head, version, chunk, tower]
+        self.asked, self.kept = [layer, head, version, chunk, tower], {"layer": layer, "head": head}
         loading = markup.current(markup.message(LOADING, is_problem=False), {})
-        self._chart = html("attention", "Attention weights", loading)
-        return {"layer": layer, "head": head}
+        self.shown = [*self.asked, html("attention", "Attention weights", loading)]
 
-    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Any]) -> None:
-        """Connect the tab's events."""
-
-        def follow(name: str, *values: Any) -> tuple[Any, ...]:
-            return self.show(name == self.title, *values)
-
-        def opened(*values: Any) -> tuple[Any, ...]:
-            return self.show(True, *values)
-
-        asked = [*self._numbers, *inputs]
-        # while the encoder is busy only the last change is kept
-        shared = {"outputs": [*self._numbers, self._chart], "show_progress": "hidden", "trigger_mode": "always_last"}
-        tab.select(opened, inputs=asked, **shared)
-        gr.on([*events, *(one.change for one in self._numbers)], follow, inputs=[open_tab, *asked], **shared)
-
-    def show(self, is_open: bool, *values: Any) -> tuple[Any, ...]:
-        """Ranges of the numbers, in the order of `Choice`, and the weights. Nothing changes if the tab is not open."""
-        if not is_open:
-            return (gr.update(),) * 6
+    def show(self, *values: Any) -> tuple[Any, ...]:
+        """Ranges of the numbers, in the order of `Choice`, and the weights."""
         numbers, text, options = values[:5], values[5], values[6:]
         inputs = inputs_of(text, options)
         try:
@@ -80,10 +60,10 @@ class AttentionTab:
         return *parts, markup.current(shown, inputs)
 
     def _shown(self, choice: Choice, text: str, values: Sequence[Any]) -> tuple[list[Any], str]:
-        model = self._handlers.source()
+        model = self.handlers.source()
         if not isinstance(model, AttentionModel):
             raise LabError("This encoder does not show its attention: only those that the lab itself has loaded do.")
-        given = self._handlers.given(text, values, model)
+        given = self.handlers.given(text, values, model)
         found = find_attention(model, given.text, given.options, choice, MAX_POSITIONS)
         versions, chunks, towers = found.num_versions, found.num_chunks, found.towers
         parts = [

@@ -6,7 +6,7 @@ Values of the page's components in, new values out, as in ``handlers.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from html import escape
 from typing import Any, NamedTuple
@@ -19,9 +19,11 @@ from ...weighting.encoders import Encoders
 from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
-from .components import element_id, html, live
-from .handlers import Handlers, choices_of, inputs_of
+from .components import Inputs, element_id, html
+from .handlers import choices_of, inputs_of
+from .markup import NOT_YET
 from .model import LabModel
+from .tabs import PromptTab
 from .values import EXPLAINED, explained
 from .webui import Given
 
@@ -44,18 +46,14 @@ class Shared(NamedTuple):
     """``same``, ``weight`` if only its weight differs, or ``own``."""
 
 
-class BesideTab:
-    """Components and handlers of the tab."""
+class BesideTab(PromptTab):
+    """Tokens and pooled vectors of the prompt and another one."""
 
     title, name = "Two prompts", "tab_two"
 
-    def __init__(self, handlers: Handlers) -> None:
-        """``handlers`` read the page's components."""
-        self._handlers = handlers
-
-    def build(self) -> dict[str, Any]:
-        """Build the components in the open tab, and return those whose values are kept for the next visit."""
-        self._other = gr.Textbox(
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        other = gr.Textbox(
             value="",
             label="Another prompt, read with the same options",
             lines=2,
@@ -63,39 +61,35 @@ class BesideTab:
             elem_id=OTHER_ID,
             placeholder="Such as the prompt with a word changed",
         )
-        self._shown = html("panes", "Tokens of both prompts", markup.NOT_YET)
+        self.asked, self.shown, self.kept = (
+            [other],
+            [html("panes", "Tokens of both prompts", NOT_YET)],
+            {"other": other},
+        )
         self._start = gr.Button("Compare pooled vectors", elem_id=element_id("compare_pooled"))
         self._pooled = html("pooled", "Similarity of the pooled vectors")
-        return {"other": self._other}
 
-    def connect(self, tab: gr.Tab, open_tab: Any, inputs: Sequence[Any], events: Sequence[Callable[..., Any]]) -> None:
-        """Connect the tab's events."""
-
-        def show_beside(name: str, *values: Any) -> Any:
-            return self.show(*values) if name == self.title else gr.update()
-
-        asked = [self._other, *inputs]
-        for event in (*events, self._other.change):
-            live(event, {"fn": show_beside, "inputs": [open_tab, *asked], "outputs": [self._shown]})
-        live(tab.select, {"fn": self.show, "inputs": asked, "outputs": [self._shown]})
+    def connect(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        asked = [*self.asked, *page.all]
         self._start.click(self.pooled, inputs=asked, outputs=[self._pooled], show_progress="minimal")
 
-    def show(self, other: str, text: str, *values: Any) -> str:
+    def show(self, other: str, text: str, *values: Any) -> tuple[Any, ...]:
         """Tokens of both prompts."""
         inputs = {**inputs_of(text, values), OTHER_ID: other}
         try:
-            one, two = (self._handlers.given(each, values) for each in (text, other))
+            one, two = (self.handlers.given(each, values) for each in (text, other))
             content = _notes(one, two) + _panes(*compared(one.read, two.read), bool(other.strip()))
         except EXPLAINED as error:
             content = markup.message(str(error))
-        return markup.current(content, inputs)
+        return (markup.current(content, inputs),)
 
     def pooled(self, other: str, text: str, *values: Any) -> str:
         """Similarity of the pooled vectors, for each text encoder."""
         try:
-            model = self._handlers.source()
-            one, two = (self._handlers.given(each, values, model) for each in (text, other))
-            found = self._handlers.run(pooled_cosines, model, one, two)
+            model = self.handlers.source()
+            one, two = (self.handlers.given(each, values, model) for each in (text, other))
+            found = self.handlers.run(pooled_cosines, model, one, two)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]

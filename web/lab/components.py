@@ -1,4 +1,4 @@
-"""Building blocks of all parts of the page: ids, markup, and listeners.
+"""Building blocks of all parts of the page: ids, markup, listeners, and the base of its tabs.
 
 Only features common to gradio 3.41, 4.40 and 6 are used, with the same arguments, so that one page works in the WebUIs
 and the stand-alone lab. Names of components are permanent: a WebUI's users refer to them.
@@ -6,7 +6,9 @@ and the stand-alone lab. Names of components are permanent: a WebUI's users refe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import gradio as gr
@@ -53,3 +55,96 @@ def live(event: Callable[..., Any], listener: dict[str, Any]) -> None:
 def buttons(*, is_running: bool) -> tuple[Any, Any]:
     """States of the buttons that start and cancel some work."""
     return gr.update(interactive=not is_running), gr.update(interactive=is_running)
+
+
+@dataclass
+class Inputs:
+    """Components of the page that its tabs read."""
+
+    prompt: Any
+    options: Mapping[str, Any]
+    """Component for each option."""
+    first: Sequence[Any]
+    """Initial prompt and options."""
+    reading: dict[str, Any]
+    """Listener that reads the prompt again."""
+    all: list[Any] = field(default_factory=list)
+    """Prompt, options, number of the text, sampling steps: what `Tab.show` takes last. Complete once all are built."""
+
+
+class Tab:
+    """A tab below the prompt. `show` fills it when it is open and something changes."""
+
+    title = ""
+    name = ""
+    """Its id."""
+    is_slow = False
+    """Whether `show` waits for the encoder, in gradio's queue."""
+    asked: Sequence[Any] = ()
+    """Components of the tab whose values `show` takes first."""
+    shown: Sequence[Any] = ()
+    """Components that `show` returns values for."""
+    kept: Mapping[str, Any] = MappingProxyType({})
+    """Components whose values are kept for the next visit."""
+    show: Callable[..., tuple[Any, ...]]
+    """Method that gives values for `shown`, if there are any."""
+
+    def build(self, page: Inputs) -> None:
+        """Build the components in the open tab."""
+
+    def connect(self, page: Inputs) -> None:
+        """Connect events of the tab's own."""
+
+
+def connect_tabs(tabs: Mapping[Any, Tab], events: Sequence[Callable[..., Any]], page: Inputs, is_open: Any) -> None:
+    """Let each tab be filled when it is opened, and when something changes while it is open.
+
+    Tabs are given by their component, and ``is_open`` is the state with the title of the open one. While the encoder is
+    busy only the last change is kept for a slow tab.
+    """
+    quick = [tab for tab in tabs.values() if tab.shown and not tab.is_slow]
+    for place, tab in tabs.items():
+        shown = [] if tab.is_slow else tab.shown
+        asked = [*tab.asked, *page.all] if shown else []
+        live(
+            place.select, {"fn": _opening(tab, has_content=bool(shown)), "inputs": asked, "outputs": [is_open, *shown]}
+        )
+    asked = [one for tab in quick for one in tab.asked]
+    following = {
+        "fn": _following(quick),
+        "inputs": [is_open, *asked, *page.all],
+        "outputs": [one for tab in quick for one in tab.shown],
+    }
+    for event in (*events, *(one.change for one in asked)):
+        live(event, following)
+    for place, tab in tabs.items():
+        if tab.is_slow:
+            inputs = [*tab.asked, *page.all]
+            shared = {"outputs": list(tab.shown), "show_progress": "hidden", "trigger_mode": "always_last"}
+            place.select(tab.show, inputs=inputs, **shared)
+            changes = [*events, *(one.change for one in tab.asked)]
+            gr.on(changes, _following([tab]), inputs=[is_open, *inputs], **shared)
+
+
+def _opening(tab: Tab, *, has_content: bool) -> Callable[..., Any]:
+    """Handler that stores which tab is open, and fills it."""
+
+    def open_tab(*values: Any) -> Any:
+        return (tab.title, *tab.show(*values)) if has_content else tab.title
+
+    return open_tab
+
+
+def _following(tabs: Sequence[Tab]) -> Callable[..., Any]:
+    """Handler that fills the tab that is open, and leaves all others as they are."""
+
+    def follow(title: str, *values: Any) -> tuple[Any, ...]:
+        shown: list[Any] = []
+        start, page = 0, values[sum(len(tab.asked) for tab in tabs) :]
+        for tab in tabs:
+            own = values[start : start + len(tab.asked)]
+            start += len(tab.asked)
+            shown += tab.show(*own, *page) if tab.title == title else [gr.update()] * len(tab.shown)
+        return tuple(shown)
+
+    return follow

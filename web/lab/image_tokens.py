@@ -1,6 +1,6 @@
 """The lab's tab for images as tokens: a picture, the grid of its tokens, their decoding, and the effect of each token.
 
-Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import gradio as gr
 from PIL import Image
 from torch import Tensor
 
@@ -17,7 +18,9 @@ from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup
-from .values import enlarged, explained, picture_of, pixels_of, whole_number
+from .components import Inputs, Tab, element_id, html
+from .model import LabError
+from .values import enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
 
 MAX_SIDE = 256
 """Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this
@@ -40,14 +43,48 @@ class Encoded:
     """``[1, 3, h, w]``, 0 to 1, float32."""
 
 
-class TokenLab:
-    """The handlers of the tab; without a dVAE they say so."""
+class TokenLab(Tab):
+    """The tab; without a dVAE it says so."""
+
+    title, name = "Image tokens", "tab_image"
 
     def __init__(self, dvae: DVAE | None) -> None:
         self._dvae = dvae
 
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        encoded = gr.State(None)
+        html("dvae", "What encodes images", self.about)
+        with gr.Row():
+            with gr.Column():
+                picture = gr.Image(label="Picture", elem_id=element_id("picture"))
+                make = gr.Button("Make tokens", variant="primary", elem_id=element_id("make_tokens"))
+                with gr.Row():
+                    row = gr.Number(value=1, label="Row", precision=0, elem_id=element_id("token_row"))
+                    column = gr.Number(value=1, label="Column", precision=0, elem_id=element_id("token_column"))
+                    number = gr.Number(value=0, label="Swap for token", precision=0, elem_id=element_id("token_number"))
+                swap = gr.Button("Swap", elem_id=element_id("swap_token"))
+            grid = gr.Image(
+                label="Grid of tokens: click one to swap it", interactive=False, elem_id=element_id("token_grid")
+            )
+        shown = html("token_change", "What the tokens decode to")
+
+        def encode(given: Any) -> tuple[Any, ...]:
+            try:
+                return self.encode(uploaded_picture(given))
+            except LabError as error:
+                return None, None, markup.message(str(error))
+
+        def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
+            return self.point(state, token, (-1, -1) if event is None else event.index)
+
+        asked = {"inputs": [picture], "outputs": [encoded, grid, shown], "preprocess": False}
+        make.click(encode, **asked, show_progress="minimal")
+        grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
+        swap.click(self.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
+
     @property
-    def title(self) -> str:
+    def about(self) -> str:
         """Line that names the encoder, or says what is missing."""
         if self._dvae is None:
             return markup.message(NO_DVAE)

@@ -1,41 +1,27 @@
-"""The lab's page: its components and their handlers. ``image_tabs.py`` has the tabs about images."""
+"""The lab's page: the prompt, its options and its strip of tokens, and below them the tabs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from ...weighting.convert import TARGETS
 from ...weighting.options import EncodeOptions
-from ...weighting.schemes import SCHEMES
-from ...weighting.timed.schedule import COUNTERS
-from .alone import LabBlocks, keep
+from .alone import LabBlocks, WeightsPart, keep
 from .attention import AttentionTab
 from .beside import BesideTab
-from .components import control, element_id, html, label_of, live
-from .handlers import OPTIONS, PROMPT_ID, TABS, Handlers, Run, run_here
-from .image_tabs import DRAWING_TAB, TOKENS_TAB, image_tokens_tab, text_to_image_tab
+from .components import Inputs, Tab, connect_tabs, control, element_id, html, label_of, live
+from .handlers import OPTIONS, PROMPT_ID, Handlers, Run, run_here
 from .image_tokens import TokenLab
-from .markup import NOT_YET
 from .model import ModelSource
 from .native import Shelf
-from .own_tabs import PICTURES_TAB, PicturesTab, WeightsPart
 from .ranking import RankingLab
+from .tabs import PROMPT_TABS, ScheduleTab
 from .text_to_image import TextToImageLab
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """Initial prompt."""
-
-TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
-"""Prompt with a change, suggested in the tab for schedules."""
-
-COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
-"""Schemes compared by default."""
-
-TARGET = "compel"
-"""Default target syntax of a conversion."""
 
 
 def build_page(
@@ -77,8 +63,7 @@ def build_page(
         parts = _Page(handlers, prompt, base, *drawn, is_alone=is_alone, is_in_webui=is_in_webui, shelf=shelf)
         live(page.load, parts.reading)  # the model may have changed by then
         if is_alone:
-            kept = {"prompt": parts.prompt, **parts.options, "schemes": parts.schemes, "target": parts.target}
-            keep(page, {**kept, **parts.more}, parts.link, parts.linked)
+            keep(page, {"prompt": parts.prompt, **parts.options, **parts.kept}, parts.link, parts.linked)
     return page
 
 
@@ -97,21 +82,18 @@ class _Page:
         is_in_webui: bool = False,
         shelf: Shelf | None = None,
     ) -> None:
-        self.handlers = handlers
-        self.is_in_webui = is_in_webui
-        values = [getattr(base, name) for name in OPTIONS]
-        model, strip, note, *_ = handlers.read(prompt, *values)
-        table = handlers.details(TABS[0], 1, TARGET, prompt, *values)[0]
+        self.first = [prompt, *(getattr(base, name) for name in OPTIONS)]
+        model_line, tokens, effect, *_ = handlers.read(*self.first)
 
-        self.model = html("model", "Model", model)
-        self.weights = None if shelf is None else WeightsPart(shelf)
+        model = html("model", "Model", model_line)
+        weights = None if shelf is None else WeightsPart(shelf)
         self.prompt = gr.Textbox(
             value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
         )
         if is_in_webui:
             self._exchange()
-        self.strip = html("strip", "Tokens of the prompt", strip)
-        self.options = self._options(base, note)
+        strip = html("strip", "Tokens of the prompt", tokens)
+        note, self.options = self._options(base, effect)
         if is_alone:
             self.link = gr.Button("Copy link", elem_id=element_id("link"), size="sm")
             self.linked = html("linked", "What was copied")
@@ -124,32 +106,13 @@ class _Page:
             elem_id=element_id("text"),
         )
         self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
-        self.tab = gr.State(TABS[0])
-        fillers = (lambda: self._tokens(table), self._masks, self._compare, self._convert, self._export, self._schedule)
-        self.tabs: list[tuple[str, gr.Tab]] = []
-        with gr.Tabs(elem_id=element_id("tabs")):
-            for name, fill in zip(TABS, fillers, strict=True):
-                with gr.Tab(name, elem_id=element_id(f"tab_{name.split()[0].lower()}")) as tab:
-                    fill()
-                self.tabs.append((name, tab))
-            self.following = [BesideTab(handlers), *([AttentionTab(handlers)] if is_alone else [])]
-            self.more: dict[str, Any] = {}
-            for part in self.following:
-                with gr.Tab(part.title, elem_id=element_id(part.name)) as tab:
-                    self.more |= part.build()
-                self.tabs.append((part.title, tab))
-            self.pictures = None
-            if shelf is not None:
-                with gr.Tab(PICTURES_TAB, elem_id=element_id("tab_pictures")):
-                    self.pictures = PicturesTab(RankingLab(shelf.source))
-                self.more |= {"other_texts": self.pictures.others, "softmax": self.pictures.softmax}
-            if image_tokens is not None:
-                with gr.Tab(TOKENS_TAB, elem_id=element_id("tab_image")):
-                    image_tokens_tab(image_tokens)
-            if text_to_image is not None:
-                with gr.Tab(DRAWING_TAB, elem_id=element_id("tab_drawing")):
-                    text_to_image_tab(text_to_image)
-        self._connect()
+        outputs = [model, strip, note, self.options["from_phrases"], self.text]
+        self.reading: dict[str, Any] = {"fn": handlers.read, "inputs": [], "outputs": outputs}
+        if weights is not None:
+            weights.connect(element_id("refresh"))
+        own: list[Tab] = [BesideTab(handlers), *([AttentionTab(handlers)] if is_alone else [])]
+        own += [RankingLab(shelf.source)] if shelf is not None else []
+        self._build_tabs([*(tab(handlers) for tab in PROMPT_TABS), *own, *filter(None, (image_tokens, text_to_image))])
 
     def _exchange(self) -> None:
         """Buttons that ``javascript/weighted_clip_prompts.mjs`` acts on: it fetches a prompt or sends it."""
@@ -158,8 +121,8 @@ class _Page:
                 for tab in ("txt2img", "img2img"):
                     gr.Button(f"{label} {tab}", elem_id=element_id(f"{way}_{tab}"), size="sm")
 
-    def _options(self, base: EncodeOptions, note: str) -> dict[str, Any]:
-        """Component for each of `OPTIONS`."""
+    def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any]]:
+        """Component for the effect of the scheme, and one for each of `OPTIONS`."""
         made: dict[str, Any] = {}
 
         def row(*names: str) -> None:
@@ -169,7 +132,7 @@ class _Page:
 
         with gr.Row(elem_id=element_id("choices")):
             row("syntax", "scheme", "normalization", "chunking", "padding", "cleaning")
-        self.note = html("scheme_note", "What the scheme does", note)
+        note = html("scheme_note", "What the scheme does", effect)
         with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=element_id("more")):
             with gr.Row():
                 row("law", "mask_method", "finest_step")
@@ -179,137 +142,27 @@ class _Page:
                 row("bind", "bind_rest", "bind_strength")
             with gr.Row():
                 row("bind_hide", "bind_words")
-        return {name: made[name] for name in OPTIONS}
+        return note, {name: made[name] for name in OPTIONS}
 
-    def _tokens(self, table: str) -> None:
-        self.table = html("tokens", "Token table", table)
-
-    def _masks(self) -> None:
-        self.chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=element_id("chunk"))
-        self.masks = html("masks", "Attention masks", NOT_YET)
-
-    def _compare(self) -> None:
-        self.job = gr.State({"is_cancelled": False})
-        self.schemes = gr.CheckboxGroup(
-            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=element_id("schemes")
-        )
-        with gr.Row():
-            self.start = gr.Button("Compare", variant="primary", elem_id=element_id("compare"))
-            self.stop = gr.Button("Cancel", interactive=False, elem_id=element_id("cancel"))
-        self.progress = html("progress", "Progress")
-        self.comparison = html("comparison", "Comparison")
-
-    def _convert(self) -> None:
-        self.target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=element_id("target"))
-        self.converted = gr.Textbox(
-            value="",
-            label="Converted prompt",
-            lines=3,
-            max_lines=12,
-            interactive=False,
-            elem_id=element_id("converted"),
-        )
-        self.lost = html("conversion_problems", "Problems of the conversion", NOT_YET)
-        self.use = gr.Button("Use this as the prompt", elem_id=element_id("use_converted"))
-
-    def _export(self) -> None:
-        self.save = gr.Button("Encode and save", variant="primary", elem_id=element_id("export"))
-        self.exported = html("export_report", "What was exported")
-        self.file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
-
-    def _schedule(self) -> None:
-        with gr.Row():
-            self.steps = gr.Number(
-                value=20,
-                label="Sampling steps",
-                info=f"A prompt that changes halfway: {TIMED_EXAMPLE}",
-                precision=0,
-                elem_id=element_id("steps"),
-            )
-            self.counter = gr.Dropdown(
-                list(COUNTERS),
-                value=COUNTERS[0],
-                label="Counter",
-                info="The WebUI is a step late",
-                elem_id=element_id("counter"),
-            )
-        self.schedule = html("schedule", "Texts and their steps", NOT_YET)
-
-    def _connect(self) -> None:
-        handlers, options = self.handlers, list(self.options.values())
-        inputs = [self.prompt, *options, self.text, self.steps]
-        self.reading = reading = {
-            "fn": handlers.read,
-            "inputs": inputs,
-            "outputs": [self.model, self.strip, self.note, self.options["from_phrases"], self.text],
-        }
-        asked = [self.chunk, self.target, *inputs]
-        shown = [self.table, self.chunk, self.masks, self.converted, self.lost]
-        details = {"fn": handlers.details, "inputs": [self.tab, *asked], "outputs": shown}
-
-        times = [self.steps, self.counter, self.prompt, *options]
-        schedule = {"fn": handlers.schedule, "inputs": [self.tab, *times], "outputs": [self.schedule]}
-
-        for part in (self.prompt, *options):
-            live(part.change, reading)
-            live(part.change, details)
-            live(part.change, schedule)
+    def _build_tabs(self, tabs: Sequence[Tab]) -> None:
+        page = Inputs(self.prompt, self.options, self.first, self.reading)
+        is_open = gr.State(tabs[0].title)
+        places: dict[Any, Tab] = {}
+        with gr.Tabs(elem_id=element_id("tabs")):
+            for tab in tabs:
+                with gr.Tab(tab.title, elem_id=element_id(tab.name)) as place:
+                    tab.build(page)
+                places[place] = tab
+        steps = next(tab.steps for tab in tabs if isinstance(tab, ScheduleTab))
+        page.all += [self.prompt, *self.options.values(), self.text, steps]
+        self.reading["inputs"] += page.all
+        self.kept = {name: part for tab in tabs for name, part in tab.kept.items()}
+        for part in page.all:
+            if part is not self.text:
+                live(part.change, self.reading)
             if isinstance(part, gr.Textbox):  # gradio 3.41 drops changes while it waits for an answer
-                live(part.blur, reading)
-        for part in (self.chunk, self.target, self.text, self.steps):
-            live(part.change, details)
-        live(self.refresh.click, reading)
-        live(self.refresh.click, details)
-        for event in (self.steps.change, self.counter.change, self.refresh.click):
-            live(event, schedule)
-        live(self.steps.change, reading)
-        for name, tab in self.tabs:
-            live(tab.select, {"fn": _opening(name, handlers.details), "inputs": asked, "outputs": [self.tab, *shown]})
-
-        def open_schedule(*values: Any) -> Any:
-            return handlers.schedule(TABS[-1], *values)
-
-        tabs = dict(self.tabs)
-        live(tabs[TABS[-1]].select, {"fn": open_schedule, "inputs": times, "outputs": [self.schedule]})
-        events = [*(part.change for part in inputs), self.refresh.click]
-        for part in self.following:
-            part.connect(tabs[part.title], self.tab, inputs, events)
-        if self.weights is not None:
-            self.weights.connect(element_id("refresh"))
-        if self.pictures is not None:
-            self.pictures.connect(self.prompt, self.options["syntax"])
-
-        compared = self.start.click(
-            handlers.compare,
-            inputs=[self.job, self.schemes, *inputs],
-            outputs=[self.start, self.stop, self.progress, self.comparison],
-            show_progress="hidden",
-        )
-        live(self.stop.click, {"fn": handlers.cancel, "inputs": [self.job], "outputs": [self.stop]})
-        syntax = self.options["syntax"]
-        used = {
-            "fn": _used,
-            "inputs": [self.converted, self.target, self.prompt, syntax],
-            "outputs": [self.prompt, syntax],
-        }
-        live(self.use.click, used)
-        saved = self.save.click(
-            handlers.export, inputs=inputs, outputs=[self.file, self.exported], show_progress="minimal"
-        )
-        for work in (compared, saved):  # a WebUI may have loaded a model for it
-            live(work.then, reading)
-
-
-def _opening(name: str, details: Callable[..., Any]) -> Callable[..., Any]:
-    """Handler that stores which tab is open and fills it."""
-
-    def open_tab(*values: Any) -> Any:
-        return (name, *details(name, *values))
-
-    return open_tab
-
-
-def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, str]:
-    """The converted prompt in the prompt box, in its syntax; unchanged if there is none."""
-    is_there = isinstance(converted, str) and converted.strip()  # a request may hold anything
-    return (converted, target) if is_there else (prompt, syntax)
+                live(part.blur, self.reading)
+        live(self.refresh.click, self.reading)
+        connect_tabs(places, [*(part.change for part in page.all), self.refresh.click], page, is_open)
+        for tab in tabs:
+            tab.connect(page)

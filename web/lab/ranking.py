@@ -1,6 +1,6 @@
 """The lab's tab for pictures: those that match the prompt best, and all of them compared with some texts.
 
-Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Protocol
 
+import gradio as gr
 import torch
 from PIL import Image
 
@@ -23,6 +24,7 @@ from ...weighting.towers import layout_of
 from ...weighting.view import counted
 from ..pictures.matrices import scale_of
 from . import markup
+from .components import Inputs, Tab, element_id, html
 from .model import LabError
 from .values import checked_text, explained, opened_upload
 
@@ -49,11 +51,44 @@ class FullModel(Protocol):
         ...
 
 
-class RankingLab:
-    """Handlers of the tab; ``source`` returns the model."""
+class RankingLab(Tab):
+    """The tab, in gradio 6 only; ``source`` returns the model."""
+
+    title, name = "Pictures", "tab_pictures"
 
     def __init__(self, source: Callable[[], FullModel]) -> None:
         self._source = source
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        with gr.Row():
+            files = gr.File(
+                label=f"Pictures, up to {MAX_PICTURES}",
+                file_count="multiple",
+                file_types=["image"],
+                height=160,
+                elem_id=element_id("pictures"),
+            )
+            with gr.Column():
+                others = gr.Textbox(
+                    value="",
+                    label="Other texts to compare with",
+                    info=f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first",
+                    lines=2,
+                    max_lines=8,
+                    elem_id=element_id("other_texts"),
+                )
+                softmax = gr.Radio(
+                    list(SOFTMAX), value=next(iter(SOFTMAX)), label="Matrix", elem_id=element_id("softmax")
+                )
+        self._start = gr.Button("Rank", variant="primary", elem_id=element_id("rank"))
+        self._sheet = html("ranked", "Pictures, best first")
+        self._asked, self.kept = [files, others, softmax], {"other_texts": others, "softmax": softmax}
+
+    def connect(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        asked = [*self._asked, page.prompt, page.options["syntax"]]
+        self._start.click(self.rank, inputs=asked, outputs=[self._sheet], show_progress="minimal")
 
     def rank(self, files: Sequence[str] | None, others: str, softmax: str, prompt: str, syntax: str) -> str:
         """Pictures, best matches of the prompt first, and a matrix of pictures and texts."""

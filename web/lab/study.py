@@ -37,6 +37,8 @@ from .model import LabError, LabModel, without_folder
 
 HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")
 """Columns of the table of tokens."""
+MAX_POSITIONS = 77
+"""Maximum number of positions in a mask."""
 
 
 class TokenTable(NamedTuple):

@@ -1,6 +1,6 @@
 """The lab's tab for images of a caption: its pieces, and images that fill up while their tokens are drawn.
 
-Values of the page's components in, new values out, as in ``handlers.py``; independent of gradio.
+Values of the page's components in, new values out, as in ``handlers.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import gradio as gr
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -20,9 +21,12 @@ from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, step
 from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
+from .components import Inputs, Tab, buttons, element_id, html, live
 from .model import LabError
-from .values import checked_number, checked_text, enlarged, explained, pixels_of, whole_number
+from .values import checked_number, checked_text, enlarged, explained, pixels_of, uploaded_picture, whole_number
 
+COUNT = 8
+"""Default number of images at a time."""
 MAX_COUNT = 16
 """Maximum number of images at a time."""
 MAX_CHARACTERS = 2000
@@ -51,15 +55,92 @@ class Wish:
     """Note on the preparation of the picture they come from."""
 
 
-class TextToImageLab:
-    """The handlers of the tab. A clock in seconds limits updates of the page."""
+class TextToImageLab(Tab):
+    """The tab. A clock in seconds limits updates of the page."""
+
+    title, name = "Text to image", "tab_drawing"
 
     def __init__(self, dalle: DALLE, clock: Callable[[], float] = time.perf_counter) -> None:
         self.dalle = dalle
         self._clock = clock
 
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        job, options, rows = gr.State({"is_cancelled": False}), SampleOptions(), self.dalle.prior.config.rows
+        html("dalle", "What draws", self.about)
+        caption = gr.Textbox(
+            value="",
+            label="Caption",
+            lines=2,
+            max_lines=6,
+            placeholder="Such as: a small red ring at the top",
+            elem_id=element_id("caption"),
+        )
+        pieces = html("pieces", "Pieces of the caption", self.pieces(""))
+
+        def slider(name: str, label: str, info: str, span: tuple[float, float, float], value: float) -> gr.Slider:
+            first, last, step = span
+            return gr.Slider(first, last, value=value, step=step, label=label, info=info, elem_id=element_id(name))
+
+        def whole(name: str, label: str, info: str) -> gr.Number:
+            return gr.Number(value=0, label=label, info=info, precision=0, elem_id=element_id(name))
+
+        with gr.Row():
+            with gr.Column():
+                with gr.Row():
+                    count = slider("count", "Images", "How many", (1, MAX_COUNT, 1), COUNT)
+                    temperature = slider(
+                        "temperature", "Temperature", "0: the likeliest token", (0, 2, 0.05), options.temperature
+                    )
+                with gr.Row():
+                    top_k = whole("top_k", "Top-k", "Likeliest tokens; 0: all")
+                    top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
+                seed = whole("seed", "Seed", "Of the first image; those after it count on")
+                with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
+                    picture = gr.Image(
+                        label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
+                    )
+                    kept = slider(
+                        "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
+                    )
+                with gr.Row():
+                    start = gr.Button("Draw", variant="primary", elem_id=element_id("draw"))
+                    stop = gr.Button("Cancel", interactive=False, elem_id=element_id("draw_cancel"))
+            with gr.Column():
+                progress = html("draw_progress", "Progress of the drawing")
+                drawn = html("drawn", "Images")
+
+        def begin(state: dict[str, Any]) -> tuple[Any, ...]:
+            return *buttons(is_running=True), self.begin(state)
+
+        def draw(*values: Any) -> Iterator[tuple[Any, ...]]:
+            *others, given, kept = values
+            try:
+                values = (*others, uploaded_picture(given), kept)
+            except LabError as error:
+                yield *buttons(is_running=False), markup.message(str(error)), gr.update()
+                return
+            for is_running, told, images in self.draw(*values):
+                yield *buttons(is_running=is_running), told, gr.update() if images is None else images
+
+        def cancel(state: dict[str, Any]) -> Any:  # shows no line, which might come after the drawing's own last one
+            self.cancel(state)
+            return gr.update(interactive=False)
+
+        live(caption.change, {"fn": self.pieces, "inputs": [caption], "outputs": [pieces]})
+        # others may be drawing
+        begun = start.click(begin, inputs=[job], outputs=[start, stop, progress], queue=False, show_progress="hidden")
+        begun.then(
+            draw,
+            inputs=[job, caption, count, temperature, top_k, top_p, seed, picture, kept],
+            outputs=[start, stop, progress, drawn],
+            show_progress="hidden",
+            preprocess=False,
+        )
+        live(stop.click, {"fn": cancel, "inputs": [job], "outputs": [stop]})
+
     @property
-    def title(self) -> str:
+    def about(self) -> str:
         """Line that names the model."""
         (height, width), prior, f = self.dalle.size, self.dalle.prior.config, self.dalle.dvae.config.downsampling
         line = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -76,6 +76,11 @@ def opened_upload(path: Path) -> Image.Image:
         return open_image(path)
     except ValueError as error:
         raise LabError(without_folder(error, path)) from error
+
+
+def uploaded_picture(given: Any) -> Image.Image | None:
+    """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is."""
+    return None if given is None else opened_upload(Path(given["path"]))
 
 
 def pixels_of(picture: Image.Image) -> Tensor:

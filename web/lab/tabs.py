@@ -1,0 +1,370 @@
+"""The lab's tabs about the prompt alone: tokens, masks, comparison, conversion, file and schedule, each a class.
+
+All errors are returned as text for the page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ...encoder.tokenizer import default_tokenizer
+from ...weighting.convert import TARGETS, convert
+from ...weighting.options import EncodeOptions
+from ...weighting.reading import ReadPrompt
+from ...weighting.schemes import SCHEMES
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
+from ...weighting.timed.view import read_standing, standing_texts, timed_view
+from ...weighting.view import counted
+from ..inspection import MAX_VIEWS
+from . import markup, study, webui
+from .comparing import Comparison, compare, comparison_chart, told_of
+from .components import Inputs, Tab, buttons, element_id, html, live
+from .handlers import Handlers, choices_of, inputs_of
+from .markup import NOT_YET
+from .model import LabError
+from .study import MAX_POSITIONS, export, mask_pictures
+from .values import EXPLAINED, checked_text, explained, whole_number
+from .webui import DEFAULT_STEPS, Given
+
+TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
+"""Prompt with a change, suggested in the tab for schedules."""
+
+COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
+"""Schemes compared by default."""
+
+TARGET = "compel"
+"""Default target syntax of a conversion."""
+
+MAX_ROWS = 1000
+"""Maximum number of rows in the token table."""
+
+MAX_CHARTS = 4
+"""Maximum number of chunks drawn in a comparison."""
+
+
+class PromptTab(Tab):
+    """A tab about the prompt, which handlers read."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self.handlers = handlers
+
+
+class TokensTab(PromptTab):
+    """Table of the prompt's tokens."""
+
+    title, name = "Tokens", "tab_tokens"
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`; it is the tab that is open at first."""
+        self.shown = [html("tokens", "Token table", self.show(*page.first)[0])]
+
+    def show(self, text: str, *values: Any) -> tuple[Any, ...]:
+        """The table."""
+        try:
+            given = self.handlers.given(text, values)
+            content = markup.message(given.note, is_problem=False) + _token_table(given.read)
+        except EXPLAINED as error:
+            content = markup.message(str(error))
+        return (markup.current(content, inputs_of(text, values)),)
+
+
+class MasksTab(PromptTab):
+    """Attention masks of one chunk."""
+
+    title, name = "Masks", "tab_masks"
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=element_id("chunk"))
+        self.asked, self.shown = [chunk], [chunk, html("masks", "Attention masks", NOT_YET)]
+
+    def show(self, chunk: float | None, text: str, *values: Any) -> tuple[Any, ...]:
+        """Information for choosing a chunk, and the masks of the chosen one."""
+        number = gr.update()
+        try:
+            given = self.handlers.given(text, values)
+            count = len(given.read.chunks)
+            # a number from the page's box, or anything else in a request; NaN compares as false
+            index = int(min(count, chunk)) - 1 if isinstance(chunk, (int, float)) and chunk >= 1 else 0
+            pictures = markup.figures(mask_pictures(given.read, MAX_POSITIONS, index))
+            number = gr.update(label=f"Chunk, 1 to {count}", visible=count > 1)
+            content = markup.message(given.note, is_problem=False) + pictures
+        except EXPLAINED as error:
+            content = markup.message(str(error))
+        return number, markup.current(content, inputs_of(text, values))
+
+
+class Cancelled(Exception):
+    """Raised to end a comparison whose user has pressed Cancel."""
+
+
+class CompareTab(PromptTab):
+    """Schemes compared by the changes they make to a prompt's rows."""
+
+    title, name = "Compare schemes", "tab_compare"
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        self._job = gr.State({"is_cancelled": False})
+        self._schemes = gr.CheckboxGroup(
+            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=element_id("schemes")
+        )
+        with gr.Row():
+            self._start = gr.Button("Compare", variant="primary", elem_id=element_id("compare"))
+            self._stop = gr.Button("Cancel", interactive=False, elem_id=element_id("cancel"))
+        self._progress = html("progress", "Progress")
+        self._comparison = html("comparison", "Comparison")
+        self.kept = {"schemes": self._schemes}
+
+    def connect(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        compared = self._start.click(
+            self.compare,
+            inputs=[self._job, self._schemes, *page.all],
+            outputs=[self._start, self._stop, self._progress, self._comparison],
+            show_progress="hidden",
+        )
+        live(self._stop.click, {"fn": self.cancel, "inputs": [self._job], "outputs": [self._stop]})
+        live(compared.then, page.reading)  # a WebUI may have loaded a model for it
+
+    def compare(
+        self, job: dict[str, Any], schemes: Sequence[str], text: str, *values: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job."""
+        job["is_cancelled"] = False
+        running, ended = buttons(is_running=True), buttons(is_running=False)
+        wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # a request may hold anything
+        names = [name for name in SCHEMES if name in wanted]
+        if not names:
+            no_such = f"There is no such scheme; allowed: {', '.join(SCHEMES)}"
+            yield *ended, markup.message(no_such if schemes else "Choose at least one scheme."), gr.update()
+            return
+        total = len(names)
+
+        def check() -> None:
+            if job["is_cancelled"]:
+                raise Cancelled
+
+        found: list[Comparison] = []
+        yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
+        try:
+            model = self.handlers.source()
+            given = self.handlers.given(text, values, model)
+            steps = compare(model, given.text, given.options, names, check)
+            while len(found) < total and not job["is_cancelled"]:
+                found.append(self.handlers.run(next, steps))
+                told = f"encoding with {names[len(found)]}" if len(found) < total else ""
+                yield (
+                    *running,
+                    _progress(len(found), total, told),
+                    _chart(found, given, self.handlers.options(text, values), text, values),
+                )
+        except Cancelled:
+            pass
+        except Exception as error:  # the page is the only place where the user can see it
+            yield *ended, markup.message(explained(error)), gr.update()
+            return
+        told = "done" if len(found) == total else "cancelled"
+        yield *ended, _progress(len(found), total, told), gr.update()
+
+    def cancel(self, job: dict[str, Any]) -> Any:
+        """End a comparison after the encoder's current call: state of the button Cancel.
+
+        It shows nothing else, as its answer may reach the page after the comparison's own last line.
+        """
+        job["is_cancelled"] = True
+        return gr.update(interactive=False)
+
+
+class ConvertTab(PromptTab):
+    """The prompt in another syntax."""
+
+    title, name = "Convert", "tab_convert"
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=element_id("target"))
+        converted = gr.Textbox(
+            value="",
+            label="Converted prompt",
+            lines=3,
+            max_lines=12,
+            interactive=False,
+            elem_id=element_id("converted"),
+        )
+        lost = html("conversion_problems", "Problems of the conversion", NOT_YET)
+        self._use = gr.Button("Use this as the prompt", elem_id=element_id("use_converted"))
+        self.asked, self.shown, self.kept = [target], [converted, lost], {"target": target}
+
+    def connect(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        outputs = [page.prompt, page.options["syntax"]]
+        live(self._use.click, {"fn": _used, "inputs": [self.shown[0], *self.asked, *outputs], "outputs": outputs})
+
+    def show(self, target: str, text: str, *values: Any) -> tuple[Any, ...]:
+        """The converted prompt, and what is lost."""
+        converted, inputs = "", inputs_of(text, values)
+        try:
+            options = self.handlers.options(text, values)
+            target = checked_text("target syntax", target)
+            is_cleaned = options.cleaning == "as Forge"
+            result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
+        except EXPLAINED as error:
+            return converted, markup.current(markup.message(str(error)), inputs)
+        lines = [webui.told(issue.line) if self.handlers.is_in_webui else issue.line for issue in result.issues]
+        told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
+        lost = markup.problems(lines) if lines else markup.message(told, is_problem=False)
+        return result.text, markup.current(lost, inputs)
+
+
+class ExportTab(PromptTab):
+    """The prompt's conditioning as a file."""
+
+    title, name = "Export", "tab_export"
+
+    def __init__(self, handlers: Handlers) -> None:
+        super().__init__(handlers)
+        self._lock = threading.Lock()
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        self._save = gr.Button("Encode and save", variant="primary", elem_id=element_id("export"))
+        self._exported = html("export_report", "What was exported")
+        self._file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
+
+    def connect(self, page: Inputs) -> None:
+        """As in `Tab`."""
+        outputs = [self._file, self._exported]
+        saved = self._save.click(self.export, inputs=page.all, outputs=outputs, show_progress="minimal")
+        live(saved.then, page.reading)  # a WebUI may have loaded a model for it
+
+    def export(self, text: str, *values: Any) -> tuple[Any, str]:
+        """Encode a prompt into a file: the file, and its contents."""
+        try:
+            model = self.handlers.source()
+            given = self.handlers.given(text, values, model)
+            options = given.options
+            with self._lock:  # since Python 3.12 concurrent calls would each create one
+                folder = self._folder.name
+            path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
+            self.handlers.run(export, model, given.text, options, path)
+        except Exception as error:  # the page is the only place where the user can see it
+            return None, markup.message(explained(error))
+        size = f"{path.stat().st_size / 1024:,.0f} KiB"
+        line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
+        line = f"{line} {given.note}".rstrip()
+        return str(path), markup.message(line, is_problem=False)
+
+    @cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        """Folder for files that gradio then copies; it is removed when the program ends."""
+        return tempfile.TemporaryDirectory(prefix="weighted-clip-", ignore_cleanup_errors=True)
+
+
+class ScheduleTab(PromptTab):
+    """All texts of a prompt in A1111's syntax over the sampling steps."""
+
+    title, name = "Schedule", "tab_schedule"
+
+    def build(self, page: Inputs) -> None:
+        """As in `Tab`; the page's other tabs read the steps, too."""
+        with gr.Row():
+            self.steps = gr.Number(
+                value=DEFAULT_STEPS,
+                label="Sampling steps",
+                info=f"A prompt that changes halfway: {TIMED_EXAMPLE}",
+                precision=0,
+                elem_id=element_id("steps"),
+            )
+            counter = gr.Dropdown(
+                list(COUNTERS),
+                value=COUNTERS[0],
+                label="Counter",
+                info="The WebUI is a step late",
+                elem_id=element_id("counter"),
+            )
+        self.asked, self.shown = [counter], [html("schedule", "Texts and their steps", NOT_YET)]
+
+    def show(self, counter: str, text: str, *values: Any) -> tuple[Any, ...]:
+        """A strip for each text."""
+        inputs, steps = inputs_of(text, values), self.handlers.place(values)[1]
+        try:
+            return (markup.strips(self._views(counter, steps, text, values), "", inputs),)
+        except EXPLAINED as error:
+            return (markup.strips([], str(error), inputs),)
+
+    def _views(self, counter: Any, steps: Any, text: str, values: Sequence[Any]) -> Sequence[dict[str, Any]]:
+        if counter not in COUNTERS:
+            raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+        model = self.handlers.model()[0]
+        if self.handlers.is_in_webui:
+            return self.handlers.webui_views(model, steps, counter, text, values)
+        options = replace(self.handlers.options(text, values), syntax="a1111")
+        count = whole_number("steps", steps, 1, MAX_STEPS)
+        prompt = read_timed(text, count, has_comments=options.is_cleaned)
+        texts = standing_texts(prompt, count, counter)
+        reads = read_standing(prompt, texts[:MAX_VIEWS], self.handlers.reader(model, options))
+        views = [timed_view(one) for one in reads]
+        views[-1]["num_more"] = len(texts) - len(reads)
+        return views
+
+
+PROMPT_TABS = (TokensTab, MasksTab, CompareTab, ConvertTab, ExportTab, ScheduleTab)
+"""Tabs of every page, in order."""
+
+
+def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, str]:
+    """The converted prompt in the prompt box, in its syntax; unchanged if there is none."""
+    is_there = isinstance(converted, str) and converted.strip()  # a request may hold anything
+    return (converted, target) if is_there else (prompt, syntax)
+
+
+def _token_table(read: ReadPrompt) -> str:
+    rows, num_more = study.token_rows(read, MAX_ROWS)
+    note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
+    if not rows:
+        return markup.message("No tokens: the prompt is empty.", is_problem=False)
+    header = [name.capitalize() for name in study.HEADERS]
+    lines = [list(map(_cell, row)) for row in rows]
+    if not any(line[-1] for line in lines):  # most prompts are of whole characters
+        header, lines = header[:-1], [line[:-1] for line in lines]
+    table = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in (header, *lines))
+    copies = {"Copy ids": study.ids_text(read), "Copy table": table}
+    return markup.copies(study.totals(read), copies) + markup.table(header, lines, note)
+
+
+def _cell(value: str | int | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _progress(done: int, total: int, told: str) -> str:
+    """Progress of a comparison."""
+    return markup.progress(done / total, f"{done} of {total} schemes: {told}")
+
+
+def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, text: str, values: Sequence[Any]) -> str:
+    """Effects of schemes on the rows of a prompt: a chart for each of its first chunks, and a table."""
+    read = given.read
+    count = len(read.chunks)
+    charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]
+    notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
+    names = [one.scheme for one in found]
+    columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].summary for name in names])]
+    columns += [("Notes", notes)] if any(notes) else []
+    header, cells = zip(*columns, strict=True)
+    left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
+    shown = (
+        told_of(text, options)
+        + markup.message(given.note, is_problem=False)
+        + "".join(charts)
+        + markup.table(header, zip(*cells, strict=True), left)
+    )
+    return markup.kept(shown, choices_of(text, values, "scheme"))
