@@ -117,16 +117,15 @@ def without_compiled(texts: Mapping[str, Any]) -> dict[str, Any]:
 def inspected() -> str:
     """The help page of Inspect Prompt, which quotes a report."""
     prompt = "a (red:1.4) cat, [photorealistic] BREAK (sharp focus"
-    inspect = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]().inspect
-    return with_quotation(INSPECT, inspect(prompt, syntax="a1111", chunking="as syntax")["result"][2])
+    node: Any = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]()
+    return with_quotation(INSPECT, node.inspect(prompt, syntax="a1111", chunking="as syntax")["result"][2])
 
 
 def converted() -> str:
     """The help page of Convert Prompt Syntax, which quotes a prompt."""
-    convert = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]().convert
-    return with_quotation(
-        CONVERT, convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})["result"][0]
-    )
+    node: Any = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]()
+    found = node.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})
+    return with_quotation(CONVERT, found["result"][0])
 
 
 def with_quotation(name: str, quoted: str) -> str:

@@ -345,31 +345,6 @@ def test_hosts_run_and_agree(hosts: str) -> None:
             assert row[-1] == "not found"
 
 
-def test_finds_the_newest_comfyui_and_adv_clip_emb(tmp_path: Path) -> None:
-    for version in ("0.3.64", "0.29.0"):
-        python = tmp_path / f"ComfyUI-{version}" / ".venv" / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.touch()
-        (tmp_path / f"ComfyUI-{version}" / "main.py").touch()
-        (tmp_path / f"ComfyUI-{version}" / "comfy").mkdir()
-        (tmp_path / f"ComfyUI-{version}" / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
-    newest = tmp_path / "ComfyUI-0.29.0"
-    assert find_places(tmp_path).keys() == {STOCK}
-    assert find_places(newest)[STOCK].host == newest
-
-    pack = tmp_path / "ComfyUI_ADV_CLIP_emb"
-    pack.mkdir()
-    (pack / "adv_encode.py").touch()
-    places = find_places(tmp_path)
-    assert places[ADV].folder == pack
-    assert places[ADV].python == places[STOCK].python == newest / ".venv" / "bin" / "python"
-
-    python = tmp_path / "peers-venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    assert find_places(tmp_path)[ADV].python == python
-
-
 def test_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such folder"):
         find_places(tmp_path / "nothing")

@@ -22,7 +22,6 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.workshop import peers
-from weighted_clip.workshop.find_hosts import PEERS, PPM, find_references
 from weighted_clip.workshop.parity import add_arguments, command
 from weighted_clip.workshop.parity.native import (
     DATA,
@@ -38,6 +37,7 @@ from weighted_clip.workshop.parity.report import Absence, Result, problems, tabl
 from weighted_clip.workshop.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 
 from ..patience import SECONDS
+from .test_find_hosts import FORGE, make
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_REFERENCE = {"repeat", "negpip_apart"}
@@ -151,39 +151,6 @@ def test_quirks_matter_where_the_comma_rule_moves_an_embedding(embeddings: Embed
         assert names <= SIZES.keys() and bool(names) == family.startswith("embeddings")
 
 
-def _checkout(folder: Path, files: tuple[str, ...], *, venv: str | None = ".venv") -> None:
-    for file in (*files, *((f"{venv}/bin/python",) if venv else ())):
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text("")
-
-
-COMFY_FILES = ("main.py", "comfy/sd.py", "custom_nodes/x.py")
-FORGE_FILES = ("launch.py", "modules/processing.py", "backend/text_processing/classic_engine.py")
-
-
-def test_finds_hosts_packs_and_their_pythons(tmp_path: Path) -> None:
-    for version in ("0.29.0", "0.3.64"):
-        _checkout(tmp_path / f"ComfyUI-{version}", COMFY_FILES)
-        (tmp_path / f"ComfyUI-{version}" / "comfyui_version.py").write_text(f'__version__ = "{version}"')
-    _checkout(tmp_path / "no-python", COMFY_FILES, venv=None)
-    _checkout(tmp_path / "forge", FORGE_FILES, venv="venv")
-    (tmp_path / "ComfyUI_ADV_CLIP_emb").mkdir()
-    (tmp_path / "ComfyUI-ppm").mkdir()
-    (tmp_path / "ComfyUI-0.3.64" / "custom_nodes" / "ComfyUI-Prompt-Control").mkdir()
-    _checkout(tmp_path / "peers-venv", ("x",), venv=None)
-    _checkout(tmp_path, ("y",), venv="peers-venv")
-    found = find_references(tmp_path)
-    assert [reference.host.name for reference in found["comfyui"]] == ["ComfyUI-0.3.64", "ComfyUI-0.29.0"]
-    assert [reference.host.name for reference in found["forge"]] == ["forge"]
-    for name in PEERS:  # in the newest ComfyUI, first with the Python made for them, then with its own
-        assert [reference.host.name for reference in found[name]] == ["ComfyUI-0.29.0"] * 2
-        assert "peers-venv" in found[name][0].python.parts
-        assert "ComfyUI-0.29.0" in found[name][1].python.parts
-    assert found["prompt_control"][0].folder.parent.name == "custom_nodes"
-    (ppm,) = found["ppm"]
-    assert ppm.host.name == "ComfyUI-0.29.0" and "ComfyUI-0.29.0" in ppm.python.parts and ppm.folder.name == PPM
-
-
 def test_what_is_missing_is_said_and_what_fails_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,9 +168,9 @@ def test_what_is_missing_is_said_and_what_fails_is_a_failure(
         assert f"| {REFERENCES[name]} | not found, or without a Python of its own |" in printed
     assert "| compel | not installed |" in printed and "| transformers | not installed |" in printed
 
-    _checkout(tmp_path / "forge", FORGE_FILES)
-    (tmp_path / "forge" / ".venv" / "bin" / "python").unlink()
-    (tmp_path / "forge" / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    python = make(tmp_path / "forge", FORGE, "f2") / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(sys.executable)
     assert command.compare_all(tmp_path, is_quick=True, is_written=True) == 1
     out, err = capsys.readouterr()
     assert "| Forge | " in out
