@@ -187,16 +187,7 @@ def _tested(python: Path, work: Path, name: str, chosen: list[str]) -> Record:
 
 
 def probe(name: str, work: Path) -> dict[str, Any]:
-    """Versions in the running interpreter, imports of the pack, and results of its command line.
-
-    Args:
-        name: Name of the row.
-        work: Folder for the file with the encoded prompt, possibly with that of `REFERENCE`.
-
-    Returns:
-        Versions, milliseconds of the import beyond torch's and numpy's, foreign modules among what it imports, exit
-        status and output of ``inspect`` and ``encode``, and the difference of the numbers from the reference's.
-    """
+    """Versions in the running interpreter, imports of the pack, and results of its command line."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for library in LIBRARIES:
         found = next(iter(importlib.metadata.distributions(name=library)), None)
@@ -283,11 +274,7 @@ def _cells(name: str, record: Record) -> list[str]:
 
 
 def with_table(page: str, rendered: str) -> str:
-    """A page with the text between the markers replaced.
-
-    Raises:
-        ValueError: If it has not both of them.
-    """
+    """A page with the text between the markers replaced."""
     start, found, rest = page.partition(MARKERS[0])
     _, also_found, end = rest.partition(MARKERS[1])
     if not (found and also_found):
